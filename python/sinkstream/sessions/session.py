@@ -382,7 +382,12 @@ class Session(ClosesOnExit):
         await asyncio.to_thread(self._host.native.fingerprint)
         await in_thread(lambda check: self._save(path, check), lambda _: None)
 
-    def _save(self, path: str | os.PathLike[str], check: Check) -> None:
+    def _save(
+        self,
+        path: str | os.PathLike[str],
+        check: Check,
+        labels: Mapping[str, str | int] | None = None,
+    ) -> None:
         native = self._host.native
         native.fingerprint()  # reads all weights the first time: before the session is locked
         with self._one_caller():
@@ -390,6 +395,7 @@ class Session(ClosesOnExit):
             fields: dict[str, str | int] = {
                 "after": self._state.after or "",
                 "reply_is_open": int(self._state.reply_is_open),
+                **(labels or {}),
             }
             record = saved.record_of(
                 native, self._native, self._host.spec, self._system_tokens, fields

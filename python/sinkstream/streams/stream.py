@@ -116,6 +116,7 @@ class Stream(ClosesOnExit):
         # Key "reader": the id of the thread, or the task, that is reading.
         self._reader: dict[str, _Reader] = {}
         self._is_error_given = False
+        self._record: Callable[[Batch], None] | None = None
 
     def __repr__(self) -> str:
         return f"<sinkstream.Stream {self._state()}, {self.stats.generated_tokens} tokens>"
@@ -275,7 +276,10 @@ class Stream(ClosesOnExit):
         if not self._inbox.is_closed and self._inbox.finish_reason is None:
             logs.request_ended(self._native)
         self._inbox.close()
-        self._native.close()
+        if self._record is None:
+            self._native.close()
+        else:
+            self._native.cancel()  # `_drain` takes what has not been read
 
     async def aclose(self) -> None:
         """Close the stream as `close` does, without waiting; for `contextlib.aclosing`."""
@@ -365,6 +369,22 @@ class Stream(ClosesOnExit):
             self._raise_error_once()
         return event
 
+    def _drain(self) -> FinishReason:
+        """End the generation, record what has not been read, and return how it ended.
+
+        Only for a stream with `_record`, set before the first read: that gets every batch.
+        """
+        self._native.cancel()
+        me = threading.get_ident()
+        self._claim(me)
+        try:
+            while (batch := self._native.take()) is not None:
+                if self._record is not None:
+                    self._record(batch)
+        finally:
+            self._release(me)
+        return self._native.finish_reason or "cancelled"
+
     def _claim(self, me: _Reader) -> None:
         """Make `me` the reader, or refuse if there is another one."""
         reader = self._reader.setdefault("reader", me)
@@ -382,6 +402,8 @@ class Stream(ClosesOnExit):
 
     def _receive(self, batch: Batch | None) -> None:
         if batch is not None:
+            if self._record is not None:
+                self._record(batch)
             self._inbox.receive(batch)
         elif not self._inbox.is_closed:  # another thread may have closed it meanwhile
             self._inbox.finish(self._native.finish_reason or "cancelled")

@@ -1,0 +1,109 @@
+"""What makes two conversations the same: canonical messages, and a chain of hashes over them.
+
+Knows nothing of tokens, templates or stores. Equal chains mean equal messages, of one tenant, with
+one salt, for one model. Nothing is compared by likeness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from sinkstream.text.argument_name import ArgumentName
+from sinkstream.text.messages import Message, check_messages, text_of_parts
+
+MESSAGES = ArgumentName("stream", "messages")
+
+# All other keys of a message mean nothing to a template, and are dropped.
+_KEPT = ("content", "name", "role", "tool_call_id", "tool_calls")
+_SIZE = 32  # bytes of a hash: 256 bits
+
+
+def canonical_messages(
+    messages: Sequence[Mapping[str, Any]], *, continue_final: bool = False
+) -> list[Message]:
+    """Return what of some messages is read: text parts joined, unknown and empty keys left out.
+
+    White space at the end of the assistant's text is left out, too, since clients trim replies; but
+    not of a last message that the reply continues.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        InvalidArgument: There are no messages, or one is malformed.
+    """
+    kept = [
+        {
+            key: message[key]
+            for key in _KEPT
+            if key in message and (key == "content" or message[key] is not None)
+        }
+        for message in messages
+    ]
+    checked = check_messages(kept, MESSAGES)
+    last = len(checked) - 1 if continue_final else -1
+    return [_canonical(message, trims=i != last) for i, message in enumerate(checked)]
+
+
+def _canonical(message: Message, *, trims: bool) -> Message:
+    plain = {key: value for key, value in message.items() if value is not None}
+    content = plain.get("content", "")
+    text = content if isinstance(content, str) else text_of_parts(content)
+    plain["content"] = text.rstrip() if trims and plain["role"] == "assistant" else text
+    return dict(sorted(plain.items()))
+
+
+def encode(value: Any) -> str:
+    """Return the one JSON text of a canonical message, with sorted keys."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
+    """Return the hash of an empty conversation: whose it is, and of which model.
+
+    Args:
+        secret: Of the store; makes hashes useless outside it.
+        tenant: Whose conversation it is.
+        salt: The client's `cache_salt`.
+        identity: Describes the model, its S and W, and its chat template.
+    """
+    content = encode([tenant, salt, identity]).encode("utf-8", "surrogatepass")
+    return blake2b(content, digest_size=_SIZE, key=secret).digest()
+
+
+def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
+    """Yield the hash after each canonical message."""
+    for message in messages:
+        before = blake2b(before + encode(message).encode(), digest_size=_SIZE).digest()
+        yield before
+
+
+def hash_after(before: bytes, messages: Sequence[Message]) -> bytes:
+    """Return the hash after all of some canonical messages."""
+    return deque(follow(before, messages), maxlen=1).pop() if messages else before
+
+
+class ReplyHash:
+    """The hash after a reply whose text arrives in pieces; holds none of it but final white space.
+
+    It equals what `follow` yields for the reply as a message, without the final white space.
+    """
+
+    def __init__(self, before: bytes) -> None:
+        self._hash = blake2b(before + b'{"content":"', digest_size=_SIZE)
+        self._spaces = ""
+
+    def add(self, text: str) -> None:
+        """Add a piece of the reply's text."""
+        text = self._spaces + text
+        body = text.rstrip()
+        self._spaces = text[len(body) :]
+        self._hash.update(json.dumps(body, ensure_ascii=False)[1:-1].encode())
+
+    def digest(self) -> bytes:
+        """Return the hash of the conversation that ends with the reply as it is now."""
+        whole = self._hash.copy()
+        whole.update(b'","role":"assistant"}')
+        return whole.digest()

@@ -1,0 +1,123 @@
+"""Which turn a request continues: the one it names, or the longest that its messages begin with.
+
+Only equal hashes match. Nothing is found by likeness, or by a key alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream.server.conversations.canonical import beginning, follow
+from sinkstream.server.conversations.node import Node
+from sinkstream.server.conversations.residency import Residency, Resident
+from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.turns import NotFound, TurnRequest
+from sinkstream.text.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a request continues."""
+
+    base: Node | None
+    """The turn that it follows; None for a new conversation."""
+    unread: list[Message]
+    """Its messages after that turn."""
+    before: bytes
+    """The hash at that turn's end."""
+    resident: Resident | None = None
+    """The session of a turn that is not in the store, claimed."""
+
+
+class Lookup:
+    """Finds turns in a store, and those that are only in memory. Any thread may call it."""
+
+    def __init__(self, store: SqliteStore, residency: Residency, identity: str) -> None:
+        """Look in `store` and `residency` for turns of the model that `identity` describes."""
+        self._store = store
+        self._residency = residency
+        self._identity = identity
+
+    def by_messages(self, request: TurnRequest, messages: list[Message]) -> Match:
+        """Return the longest beginning of the messages that is a turn."""
+        start = beginning(self._store.secret, request.tenant, request.cache_salt, self._identity)
+        # The last message is always read, and so is the one before a reply that is continued.
+        most = len(messages) - (2 if request.continue_final else 1)
+        hashes = list(follow(start, messages[: max(0, most)]))
+        counts = {
+            after: count
+            for count, after in enumerate(hashes, 1)
+            if messages[count - 1]["role"] == "assistant"
+        }
+        longest_first = list(counts)[::-1]
+        stored = self._store.find(request.tenant, longest_first)
+        if not request.store:
+            least = counts[stored[0].hash] if stored else 0
+            for after in longest_first:
+                if counts[after] < least:
+                    break
+                resident = self._residency.claim(_is_unstored(request.tenant, after))
+                if resident is not None:
+                    return Match(resident.node, messages[counts[after] :], after, resident)
+        if not stored:
+            return Match(None, messages, start)
+        base = self._preferred(stored, request.session_key)
+        return Match(base, messages[counts[base.hash] :], base.hash)
+
+    def by_name(self, name: str, request: TurnRequest, messages: list[Message]) -> Match:
+        """Return the turn with an id.
+
+        Raises:
+            NotFound: The tenant has none.
+            InvalidArgument: It was not stored, but the next one is to be.
+            SessionBusy: It was not stored, and another request is continuing it.
+        """
+        node = self._store.node(name)
+        if node is not None and node.tenant == request.tenant:
+            return Match(node, messages, node.hash)
+        is_it = _has_name(request.tenant, name)
+        if not self._residency.find(is_it):
+            raise NotFound(f"stream: `previous` must name a turn, but {name[:80]!r} is none.")
+        if request.store:
+            raise InvalidArgument(
+                f"stream: `store` must be false to continue {name}, which was not stored.",
+                param="store",
+            )
+        resident = self._residency.claim(is_it)
+        if resident is None or resident.node is None:
+            raise SessionBusy(
+                f"stream: `previous` must name a turn that is idle, but {name} is being continued, "
+                "and as it was not stored, it cannot be branched."
+            )
+        return Match(resident.node, messages, resident.node.hash, resident)
+
+    def _preferred(self, nodes: list[Node], session_key: str | None) -> Node:
+        """Return the one of some equal turns that is the client's own, or one in memory."""
+        own = [node for node in nodes if session_key and node.session_key == session_key] or nodes
+        return next((node for node in own if self._residency.find(_is_idle_at(node))), own[0])
+
+
+def _is_unstored(tenant: str, after: bytes) -> Callable[[Resident], bool]:
+    def matches(one: Resident) -> bool:
+        node = one.node
+        is_free = not one.is_stored and not one.ahead
+        return is_free and node is not None and (node.tenant, node.hash) == (tenant, after)
+
+    return matches
+
+
+def _has_name(tenant: str, name: str) -> Callable[[Resident], bool]:
+    def matches(one: Resident) -> bool:
+        node = one.node
+        return not one.is_stored and node is not None and (node.tenant, node.id) == (tenant, name)
+
+    return matches
+
+
+def _is_idle_at(node: Node) -> Callable[[Resident], bool]:
+    def matches(one: Resident) -> bool:
+        return one.node is not None and one.node.id == node.id and one.state != "running"
+
+    return matches

@@ -1,0 +1,91 @@
+"""Turns messages into token ids, part by part, exactly as a running conversation would.
+
+A conversation that is found in memory reads only its new messages. One that is not found reads all
+of them, by the same parts, so that both have the same ids. The whole is never rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.messages import Message
+from sinkstream.text.turns.turn_format import TurnFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a conversation new messages begin."""
+
+    after: str | None = None
+    """The role of the message before; None at the beginning."""
+    open_reply: bool = False
+    """Whether that is a reply of the model without its closing."""
+    last_id: int | None = None
+    """The last token of an open reply; None if it is empty."""
+
+
+BEGINNING = Place()
+
+
+def read_messages(
+    turns: TurnFormat, messages: Sequence[Message], place: Place, *, continue_final: bool
+) -> list[int]:
+    """Return the ids of canonical messages, up to where the model's reply begins.
+
+    Args:
+        turns: The parts of the checkpoint's conversations.
+        messages: What to read, at least one.
+        place: What they follow.
+        continue_final: Whether the last message is the beginning of the reply.
+
+    Raises:
+        InvalidArgument: The template does not allow a message there.
+    """
+    after = place.after
+    ids: list[int] = []
+    rest = list(messages)
+    if place == BEGINNING:
+        system = rest[0]["content"] if rest[0]["role"] == "system" else None
+        ids += turns.opening(system)
+        if system is not None:
+            after = "system"
+            rest = rest[1:]
+            if not rest:
+                raise InvalidArgument(
+                    "stream: `messages` must have a message after the system prompt, but has none.",
+                    param="messages",
+                )
+    elif place.open_reply:
+        ids += turns.closing(place.last_id)
+    while rest:
+        following = rest[1] if len(rest) > 1 else None
+        is_last_reply = len(rest) == 2 and not continue_final
+        if following is not None and _is_reply(rest[0], following) and not is_last_reply:
+            # As the model would have read and written it.
+            ids += turns.request(rest[0], after=after) + turns.reply(following["content"])
+            after = "assistant"
+            rest = rest[2:]
+            if rest:
+                ids += turns.closing(None)
+            continue
+        if following is not None:
+            ids += turns.read(rest[0], after=after)
+        elif continue_final:
+            raise InvalidArgument(
+                "stream: `messages` must end with a message of the user and one of the assistant "
+                "for the latter to be continued, but does not.",
+                param="messages",
+            )
+        else:
+            ids += turns.request(rest[0], after=after)
+        after = rest[0]["role"]
+        rest = rest[1:]
+    return ids
+
+
+def _is_reply(message: Message, following: Message) -> bool:
+    """Return whether `following` is text that the model may have written after `message`."""
+    is_text = following["role"] == "assistant" and "tool_calls" not in following
+    return is_text and message["role"] in ("user", "tool")

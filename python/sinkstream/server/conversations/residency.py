@@ -1,0 +1,217 @@
+"""Which turns are in the model's cache: sessions in a fixed number of seats, used by one at a time.
+
+A session is idle, running a turn, or kept busy for a moment by upkeep. Seats are given exactly: who
+gets none is told at once. An idle session gives its seat to another conversation; what was never
+stored goes first, then conversations of a single turn, then the least recently used.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sinkstream.errors import CapacityError, InvalidArgument
+from sinkstream.server.conversations.node import Node
+from sinkstream.sessions.session import Session
+
+_UPKEEP_S = 30.0  # the longest wait for a session that is being saved
+
+
+@dataclass(eq=False, slots=True)
+class Resident:
+    """A session in a seat."""
+
+    session: Session
+    node: Node | None
+    """The turn that it has read to its end; None for a new conversation."""
+    state: Literal["idle", "running", "kept"] = "running"
+    ahead: array[int] = field(default_factory=lambda: array("i"))
+    """Further ids that it has read of a turn that was cancelled before its reply."""
+    undo: Node | None = None
+    """The turn before, if the last one began in this session directly after it."""
+    is_stored: bool = True
+    """Whether `node` is in the store. If not, it exists only here."""
+    saved_tokens: int = 0
+    """Tokens up to the last turn before `node` that has a snapshot, or 0."""
+    used: float = field(default_factory=time.monotonic)
+
+    def rank(self) -> tuple[int, float]:
+        """Return the place in the order of those that give up their seats."""
+        if not self.is_stored or self.node is None:
+            return 0, self.used
+        return (1 if self.node.parent is None else 2), self.used
+
+
+class Residency:
+    """The seats. Any thread may call it; nothing here waits for the model."""
+
+    def __init__(self, seats: int, park: Callable[[Resident], None]) -> None:
+        """Offer `seats` seats; `park` makes an idle session's turn restorable without it."""
+        self._seats = seats
+        self._park = park
+        self._condition = threading.Condition()
+        self._residents: list[Resident] = []
+        self._reserved = 0  # seats without a session
+
+    def all(self) -> list[Resident]:
+        """Return the residents of the moment."""
+        with self._condition:
+            return list(self._residents)
+
+    # ---- using a session -------------------------------------------------------------------------
+
+    def claim(self, matches: Callable[[Resident], bool]) -> Resident | None:
+        """Return an idle resident that matches, for the caller alone; None if there is none."""
+        deadline = time.monotonic() + _UPKEEP_S
+        with self._condition:
+            while True:
+                found = [one for one in self._residents if matches(one)]
+                for one in found:
+                    if one.state == "idle":
+                        one.state = "running"
+                        return one
+                is_kept = any(one.state == "kept" for one in found)
+                if not is_kept or not self._condition.wait(deadline - time.monotonic()):
+                    return None
+
+    def at(self, node_id: str, following: Sequence[int]) -> Resident | None:
+        """Claim a session at the end of a turn, or ahead of it on the way to `following`."""
+        return self.claim(lambda one: _is_at(one, node_id, following))
+
+    def child_of(self, node_id: str) -> Resident | None:
+        """Claim a session whose last turn followed a turn directly, and may be undone."""
+        return self.claim(
+            lambda one: one.undo is not None and one.undo.id == node_id and not one.ahead
+        )
+
+    def find(self, matches: Callable[[Resident], bool]) -> bool:
+        """Return whether a resident matches, whatever its state."""
+        with self._condition:
+            return any(map(matches, self._residents))
+
+    def release(self, resident: Resident) -> None:
+        """Make a session idle."""
+        with self._condition:
+            if resident.state != "kept":
+                resident.used = time.monotonic()
+            resident.state = "idle"
+            self._condition.notify_all()
+
+    def keep(self, resident: Resident) -> bool:
+        """Take an idle session for upkeep; return whether it was idle."""
+        with self._condition:
+            if resident.state != "idle" or resident not in self._residents:
+                return False
+            resident.state = "kept"
+            return True
+
+    # ---- seats -----------------------------------------------------------------------------------
+
+    def take_seat(self) -> None:
+        """Reserve a seat; park an idle session if all are taken.
+
+        Raises:
+            CapacityError: Turns are running in all of them.
+        """
+        deadline = time.monotonic() + _UPKEEP_S
+        with self._condition:
+            while len(self._residents) + self._reserved >= self._seats:
+                idle = [one for one in self._residents if one.state == "idle"]
+                if idle:
+                    victim = min(idle, key=Resident.rank)
+                    victim.state = "running"
+                    break
+                is_kept = any(one.state == "kept" for one in self._residents)
+                if not is_kept or not self._condition.wait(deadline - time.monotonic()):
+                    raise CapacityError(
+                        f"stream: all {self._seats} sequences are running. Try again when one has "
+                        "ended, or load the model with a larger `max_sequences`."
+                    )
+            else:
+                self._reserved += 1
+                return
+        self._retire(victim, reserves=True)
+
+    def park_idle(self) -> bool:
+        """Park an idle session and free its seat; return whether there was one."""
+        with self._condition:
+            idle = [one for one in self._residents if one.state == "idle"]
+            if not idle:
+                return False
+            victim = min(idle, key=Resident.rank)
+            victim.state = "running"
+        self._retire(victim, reserves=False)
+        return True
+
+    def park(self, resident: Resident) -> None:
+        """Park a session that the caller has claimed or keeps."""
+        self._retire(resident, reserves=False)
+
+    def _retire(self, victim: Resident, *, reserves: bool) -> None:
+        try:
+            self._park(victim)
+        finally:
+            with self._condition:
+                self._residents.remove(victim)
+                self._reserved += reserves
+                self._condition.notify_all()
+            victim.session.close()
+
+    def try_seat(self) -> bool:
+        """Reserve a seat if one is free; return whether it is."""
+        with self._condition:
+            is_free = len(self._residents) + self._reserved < self._seats
+            self._reserved += is_free
+            return is_free
+
+    def free_seat(self) -> None:
+        """Give back a reserved seat."""
+        with self._condition:
+            self._reserved -= 1
+            self._condition.notify_all()
+
+    def seat(self, resident: Resident) -> Resident:
+        """Put a running session into the seat that was reserved for it."""
+        with self._condition:
+            self._reserved -= 1
+            self._residents.append(resident)
+        return resident
+
+    def unclaim(self, resident: Resident) -> None:
+        """Make a claimed session idle if it is at a turn; otherwise close it."""
+        if resident.node is None:
+            self.discard(resident)
+        else:
+            self.release(resident)
+
+    def discard(self, resident: Resident) -> None:
+        """Close a claimed session whose contents nobody needs."""
+        with self._condition:
+            if resident in self._residents:
+                self._residents.remove(resident)
+            self._condition.notify_all()
+        resident.session.close()
+
+
+def undo(resident: Resident, node: Node) -> bool:
+    """Take back a claimed session's last turn, which began at `node`; return whether it could be.
+
+    It cannot if tokens have left the window since, or a shared page has no free page for its copy.
+    """
+    try:
+        resident.session.cancel(keep="drop")
+    except (InvalidArgument, CapacityError):
+        return False
+    resident.node, resident.undo = node, None
+    return True
+
+
+def _is_at(resident: Resident, node_id: str, following: Sequence[int]) -> bool:
+    node, ahead = resident.node, resident.ahead
+    if node is None or node.id != node_id or len(ahead) >= len(following):
+        return False
+    return list(following[: len(ahead)]) == ahead.tolist()

@@ -1,0 +1,144 @@
+"""A reply that is being generated, until its turn is committed."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sinkstream.server.conversations.node import NewNode, Node
+from sinkstream.server.conversations.recorder import Recorder
+from sinkstream.server.conversations.residency import Residency, Resident, undo
+from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.streams.events import FinishReason
+from sinkstream.streams.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a turn was begun with."""
+
+    new: NewNode
+    resident: Resident
+    base: Node | None
+    """The turn that it follows."""
+    ids: array[int]
+    """What it was to read."""
+    starts_at: Node | None
+    """The turn at whose end its session was exactly, if it was at one."""
+    tokens_before: int
+    """Of the session."""
+
+
+class RunningTurn:
+    """Implements `Turn`. `end` may be called by any thread, and more than once."""
+
+    def __init__(
+        self,
+        begun: Begun,
+        stream: Stream,
+        facts: TurnFacts,
+        store: SqliteStore | None,
+        residency: Residency,
+        on_end: Callable[[RunningTurn], None],
+    ) -> None:
+        """Follow a stream that nobody has read yet; without a store, nothing is written."""
+        self._begun = begun
+        self._store = store
+        self._residency = residency
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._end: TurnEnd | None = None
+        self._recorder = Recorder(begun.new, store)
+        self.stream = stream
+        self.facts = facts
+        stream._record = self._recorder.add
+
+    @property
+    def conversation(self) -> str:
+        """Return the id of the conversation."""
+        return self._begun.new.conversation
+
+    def end(self) -> TurnEnd:
+        """Commit the turn, and make its session idle. Cancels a reply that is not complete.
+
+        Raises:
+            StoreError: It cannot be committed. The session is then closed.
+            SessionBusy: A thread is still reading the stream.
+        """
+        with self._lock:
+            if self._end is None:
+                reason = self.stream._drain()
+                try:
+                    node_id = self._settle(reason)
+                finally:
+                    self.stream._record = None
+                    self._on_end(self)
+                self._end = TurnEnd(node_id, reason, self.stream.stats)
+            return self._end
+
+    def _settle(self, reason: FinishReason) -> str:
+        resident = self._begun.resident
+        try:
+            tokens = self._tokens_now()
+            node = self._node(reason, tokens)
+            if node is None:
+                self._take_back(tokens)
+                return ""
+            if self._store is not None:
+                recorder = self._recorder
+                self._store.finish(node, recorder.part, recorder.ids, recorder.text).result()
+        except BaseException:
+            self._residency.discard(resident)
+            raise
+        resident.undo = self._begun.starts_at
+        resident.node = node
+        resident.ahead = array("i")
+        resident.is_stored = self._store is not None
+        if reason == "error":
+            self._residency.discard(resident)  # the ids are known, the cache may be damaged
+        else:
+            self._residency.release(resident)
+        return node.id
+
+    def _tokens_now(self) -> int:
+        """Return the tokens in the session's sequence, once the engine has let go of it."""
+        session = self._begun.resident.session
+        session._conclude_last_turn()
+        return session.stats.tokens
+
+    def _node(self, reason: FinishReason, tokens: int) -> Node | None:
+        """Return the completed turn; None if it generated nothing and was not asked to."""
+        new, recorder = self._begun.new, self._recorder
+        if recorder.count == 0 and reason not in ("stop", "stop_string", "length"):
+            return None
+        return Node(
+            new.id,
+            new.parent,
+            new.conversation,
+            new.tenant,
+            recorder.digest(),
+            new.tokens + recorder.count,
+            recorder.last_id,
+            new.session_key,
+            reason,
+        )
+
+    def _take_back(self, tokens: int) -> None:
+        """Return the session to where it was, or note how far it has read."""
+        begun, resident = self._begun, self._begun.resident
+        if self._store is not None:
+            self._store.forget(begun.new.id)
+        node = resident.node
+        if tokens == begun.tokens_before:
+            self._residency.release(resident)
+        elif node is None:
+            self._residency.discard(resident)
+        else:
+            if not undo(resident, node):
+                # A reply's last token is read with the next turn: until then it is not in `tokens`.
+                before = begun.tokens_before if resident.ahead else node.tokens
+                resident.ahead.extend(begun.ids[: tokens - before])
+            self._residency.release(resident)

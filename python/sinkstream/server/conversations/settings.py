@@ -1,0 +1,31 @@
+"""How conversations are kept: the numbers that an operator may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits of memory, disk and time. None means no limit."""
+
+    seats: int | None = None
+    """Sequences of the model to use; None for all of them."""
+    park_s: float = 300.0
+    """Idle sessions leave memory after this time."""
+    snapshot_tokens: int | None = None
+    """A conversation gets a snapshot when it has grown by so many tokens; None for S + W."""
+    replay_tokens: int | None = None
+    """A parked session that so few tokens rebuild gets no snapshot; None for (S + W) / 8."""
+    max_replay: int | None = None
+    """The most tokens to read again for a turn whose state is gone."""
+    ttl_s: float | None = 30 * 86400.0
+    """Conversations that have not been used for so long are deleted."""
+    max_bytes: int | None = 20 << 30
+    """Of the store: beyond it, the oldest snapshots are deleted, then the oldest conversations."""
+    max_conversations: int | None = None
+    """Of a tenant: beyond it, the oldest are deleted."""
+    full_sync: bool = False
+    """Whether a committed turn also survives a power cut."""
+    upkeep_s: float = 5.0
+    """How often idle sessions, age and size are looked at."""

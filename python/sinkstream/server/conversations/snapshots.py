@@ -1,0 +1,42 @@
+"""Files of sessions that are at the end of a turn. Each repeats whose turn it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sinkstream.errors import CheckpointError
+from sinkstream.server.conversations.node import Node
+from sinkstream.sessions import saved
+from sinkstream.sessions.session import ConversationState, Host, Session
+from sinkstream.streams.worker import wanted
+from sinkstream.text.turns.turn_format import TurnFormat
+
+
+def save_snapshot(session: Session, node: Node, path: Path) -> None:
+    """Write the session, whose last turn is `node`, to a file of its owner alone.
+
+    Raises:
+        OSError: The file cannot be written there.
+    """
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    session._save(path, wanted, _labels(node))
+
+
+def load_snapshot(host: Host, turns: TurnFormat, node: Node, path: Path) -> Session:
+    """Open the session in a file that `save_snapshot` wrote for the same turn.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or of another turn, model or cache type.
+        CapacityError: There is no memory for another session.
+    """
+    native, record = saved.load(path, host.native, host.spec, host.window)
+    found = {name: record.fields.get(name) for name in _labels(node)}
+    if found != _labels(node):
+        native.close()
+        raise CheckpointError(f"load_session: {path} must be of turn {node.id}, but is of another.")
+    state = ConversationState("assistant", reply_is_open=True)
+    return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
+
+
+def _labels(node: Node) -> dict[str, str | int]:
+    return {"node": node.id, "tenant": node.tenant, "hash": node.hash.hex()}

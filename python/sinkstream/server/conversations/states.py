@@ -1,0 +1,239 @@
+"""Brings a turn's state into a session, by the cheapest way; all ways give the same bits."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
+from sinkstream.server.conversations.node import Node
+from sinkstream.server.conversations.residency import Residency, Resident, undo
+from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
+from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.turns import NotFound, TurnState
+from sinkstream.sessions.session import ConversationState, Host, Session
+from sinkstream.text.turns.turn_format import TurnFormat
+
+logger = logging.getLogger("sinkstream")
+
+
+class StateLost(SinkstreamError, RuntimeError):
+    """A conversation's state would take more tokens to rebuild than are allowed."""
+
+    code = "state_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session for a turn."""
+
+    resident: Resident
+    """Claimed by the caller."""
+    state: TurnState
+    ids: array[int]
+    """What the session still has to read: stored ids, then new ones."""
+    replayed: int
+    """How many of them are stored ids."""
+    tokens_before: int
+    """Of the session, before it reads them."""
+
+
+def found_at(resident: Resident, state: TurnState, ids: array[int], replayed: int = 0) -> Found:
+    """Return a session that may already be ahead on the way to `ids`."""
+    tokens = resident.session.stats.tokens
+    return Found(resident, state, ids[len(resident.ahead) :], replayed, tokens)
+
+
+class States:
+    """Finds, loads, replays and saves states. Any thread may call it."""
+
+    def __init__(
+        self,
+        host: Host,
+        turns: TurnFormat,
+        store: SqliteStore,
+        seats: int,
+        *,
+        replay_tokens: int,
+        max_replay: int | None,
+    ) -> None:
+        """Use a model's sequences for conversations.
+
+        Args:
+            host: The model.
+            turns: The parts of its conversations.
+            store: Where turns and snapshots are.
+            seats: The sequences to use.
+            replay_tokens: A parked session that can be replayed with so few gets no snapshot.
+            max_replay: The most tokens to replay; None for no limit.
+        """
+        self._host = host
+        self._turns = turns
+        self._store = store
+        self._replay_tokens = replay_tokens
+        self._max_replay = max_replay
+        self.residency = Residency(seats, self._park)
+
+    # ---- bringing --------------------------------------------------------------------------------
+
+    def new(self, ids: array[int]) -> Found:
+        """Open a session that will read a conversation from its beginning.
+
+        Raises:
+            CapacityError: There is no seat for it.
+        """
+        resident = self._seated(lambda: self._opened(ids))
+        shared = resident.session.stats.tokens
+        return Found(resident, "new", ids[shared:], 0, shared)
+
+    def after(self, node: Node, following: array[int], *, moves: bool) -> Found:
+        """Bring the end of a stored turn into a session, which will read `following` next.
+
+        Args:
+            node: The turn.
+            following: What comes after it.
+            moves: Whether the conversation goes on there. If not, a session that is at the turn
+                stays there while another sequence is free.
+
+        Raises:
+            CapacityError: There is no seat for it.
+            StateLost: It would take a longer replay than is allowed.
+            NotFound: The conversation has been deleted meanwhile.
+        """
+        resident = self.residency.at(node.id, following)
+        if resident is not None:
+            if not moves:
+                resident = self._beside(resident)
+            return found_at(resident, "resident", following)
+        resident = self.residency.child_of(node.id)
+        if resident is not None:
+            if undo(resident, node):
+                resident.is_stored = True
+                return found_at(resident, "undone", following)
+            self.residency.release(resident)
+        return self._rebuilt(node, following)
+
+    def _rebuilt(self, node: Node, following: array[int]) -> Found:
+        """Load the turn, or the nearest turn before it, and replay what lies between."""
+        parts: list[array[int]] = []
+        at: Node | None = node
+        while at is not None:
+            replayed = node.tokens - at.tokens
+            if self._max_replay is not None and replayed > self._max_replay:
+                raise StateLost(
+                    f"stream: `previous` must be at most {self._max_replay} tokens after a turn "
+                    f"whose state is kept, but turn {node.id} is more than {replayed} after it."
+                )
+            resident = self._forked(at) if at is not node else None
+            if resident is None:
+                resident = self._loaded(at)
+            if resident is not None:
+                ids = _joined([*reversed(parts), following])
+                return found_at(resident, "replayed" if replayed else "loaded", ids, replayed)
+            parts.append(self._store.ids_of(at.id))
+            parent = at.parent
+            at = None if parent is None else self._store.node(parent)
+            if parent is not None and at is None:
+                raise NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
+        ids = _joined([*reversed(parts), following])
+        return replace(self.new(ids), state="replayed", replayed=node.tokens)
+
+    def _forked(self, node: Node) -> Resident | None:
+        source = self.residency.claim(
+            lambda one: one.node is not None and one.node.id == node.id and not one.ahead
+        )
+        return None if source is None else self._beside(source)
+
+    def _beside(self, source: Resident) -> Resident:
+        """Return a fork of a claimed session if a seat is free, or itself, restorable."""
+        if source.ahead or not self.residency.try_seat():
+            self._park(source)
+            return source
+        try:
+            fork = source.session.fork()
+        except CapacityError:  # a request outside the tree has the memory
+            self.residency.free_seat()
+            self._park(source)
+            return source
+        except BaseException:
+            self.residency.free_seat()
+            self.residency.release(source)
+            raise
+        resident = Resident(fork, source.node, saved_tokens=source.saved_tokens)
+        self.residency.seat(resident)
+        self.residency.release(source)
+        return resident
+
+    def _loaded(self, node: Node) -> Resident | None:
+        if not self._store.has_snapshot(node.id):
+            return None
+        path = self._store.snapshot_path(node.id)
+        try:
+            session = self._seated(
+                lambda: Resident(load_snapshot(self._host, self._turns, node, path), node)
+            )
+        except CheckpointError as error:
+            logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
+            self._store.drop_snapshot(node.id)
+            return None
+        session.saved_tokens = node.tokens
+        return session
+
+    def _opened(self, ids: array[int]) -> Resident:
+        # The last token is always read: its logits begin the reply.
+        native = self._host.native.open_session(None, ids[:-1].tolist())
+        session = Session(native, self._host, self._turns, ConversationState())
+        return Resident(session, None)
+
+    def _seated(self, make: Callable[[], Resident]) -> Resident:
+        """Make a session in a seat; requests outside the tree may hold memory, too."""
+        self.residency.take_seat()
+        try:
+            while True:
+                try:
+                    return self.residency.seat(make())
+                except CapacityError:
+                    if not self.residency.park_idle():
+                        raise
+        except BaseException:
+            self.residency.free_seat()
+            raise
+
+    # ---- keeping ---------------------------------------------------------------------------------
+
+    def unsaved(self, resident: Resident) -> int:
+        """Return the tokens to replay if a session were lost; 0 if nothing is to be kept."""
+        node = resident.node
+        if node is None or not resident.is_stored or resident.ahead:
+            return 0
+        return node.tokens - resident.saved_tokens
+
+    def save(self, resident: Resident) -> None:
+        """Write a claimed or kept session's snapshot.
+
+        Raises:
+            OSError: The file cannot be written.
+            StoreError: It cannot be recorded.
+        """
+        node = resident.node
+        assert node is not None  # `unsaved` is above 0
+        save_snapshot(resident.session, node, self._store.snapshot_path(node.id))
+        self._store.add_snapshot(node)
+        resident.saved_tokens = node.tokens
+
+    def _park(self, resident: Resident) -> None:
+        if self.unsaved(resident) <= self._replay_tokens:
+            return
+        try:
+            self.save(resident)
+        except (OSError, SinkstreamError) as error:  # its ids are stored: it will be replayed
+            logger.warning("store: a parked session will be replayed: %s", error)
+
+
+def _joined(parts: list[array[int]]) -> array[int]:
+    ids: array[int] = array("i")
+    for part in parts:
+        ids.extend(part)
+    return ids

@@ -1,0 +1,110 @@
+"""What the routes ask of a store of conversations: begin a turn, read its stream, end it.
+
+Knows no HTTP, and no store. `plain_turns.py` keeps nothing between requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from sinkstream.request.options import StreamOptions
+from sinkstream.streams.events import FinishReason, Stats
+from sinkstream.streams.stream import Stream
+
+TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
+"""Where the conversation before this turn was: in memory, in memory after undoing a turn, in a
+snapshot file, in the store as token ids, or nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One turn to generate."""
+
+    tenant: str
+    """A hash of the API key; "" without keys."""
+    messages: list[dict[str, Any]]
+    """Validated messages in OpenAI's form: role, content (a string or text parts), name,
+    tool_calls, tool_call_id."""
+    options: StreamOptions
+    """Of `Session.stream`."""
+    previous: str | None = None
+    """The id of a node to continue; `messages` are then only the new ones."""
+    session_key: str | None = None
+    """The client's name for the conversation: a hint that breaks ties."""
+    cache_salt: str = ""
+    """Conversations with different salts share nothing."""
+    store: bool = True
+    """If False, nothing is written to disk."""
+    continue_final: bool = False
+    """Whether the last message is the assistant's, and the reply continues it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """What is known of a turn when it begins."""
+
+    state: TurnState
+    node: str
+    """The id that this turn will have."""
+    session: str
+    prompt_tokens: int
+    """Tokens of the conversation before the reply, evicted ones included."""
+    cached_tokens: int
+    """How many of `prompt_tokens` need not be read."""
+    replayed_tokens: int
+    """How many of those that are read are stored ids of earlier turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """What a turn has left."""
+
+    node: str
+    """The id of the committed turn; "" if nothing is kept."""
+    finish_reason: FinishReason
+    stats: Stats
+
+
+class Turn(Protocol):
+    """One running reply."""
+
+    @property
+    def stream(self) -> Stream:
+        """Return the reply; the caller reads it and closes it."""
+        ...
+
+    @property
+    def facts(self) -> TurnFacts:
+        """Return what is known since the beginning."""
+        ...
+
+    def end(self) -> TurnEnd:
+        """Commit the turn, and free or keep its session. Blocks briefly.
+
+        Call it once, after the stream has ended, however it ended.
+        """
+        ...
+
+
+class Turns(Protocol):
+    """Begins turns. Any thread may call it."""
+
+    def begin(self, request: TurnRequest) -> Turn:
+        """Start generating a reply. Blocks: it is called in a worker thread.
+
+        Raises:
+            InvalidArgument: A value is out of range, or a message is malformed.
+            NotFound: There is no node `previous`.
+            SessionBusy: The conversation is in use and cannot be branched.
+            CapacityError: There is no memory for another conversation.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all turns, and keep what the store keeps. May be called more than once."""
+        ...
+
+
+class NotFound(LookupError):
+    """There is no such node, session or response for this tenant."""

@@ -1,0 +1,27 @@
+"""A tiny model with a short window, and a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.server.conversations.conversations import Conversations
+from tests.python.server.conversations.talk import SINKS, WINDOW, open_conversations
+
+
+@pytest.fixture(scope="session")
+def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=SINKS, window=WINDOW, threads=1, max_sequences=4
+    ) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def conversations(model: sinkstream.Model, tmp_path: Path) -> Iterator[Conversations]:
+    opened = open_conversations(model, tmp_path / "store")
+    yield opened
+    opened.close()
