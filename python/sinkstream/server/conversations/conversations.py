@@ -180,7 +180,6 @@ class Conversations:
     def _ended(self, turn: RunningTurn) -> None:
         with self._lock:
             self._running.discard(turn)
-        self._upkeep.call()
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 

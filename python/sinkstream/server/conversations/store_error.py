@@ -26,6 +26,11 @@ def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
             f"store: {path} must be on a disk with free space, but the disk is full. What was "
             "committed before is complete."
         )
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+        return StoreError(
+            f"store: {path} was written wrongly: {reason}. This is a bug in sinkstream; please "
+            "report it."
+        )
     if isinstance(error, sqlite3.OperationalError):
         return StoreError(f"store: {path} cannot be used: {reason}.")
     return StoreError(

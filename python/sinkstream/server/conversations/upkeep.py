@@ -28,7 +28,7 @@ class Upkeep:
         snapshot_tokens: int,
         delete: Callable[[str], bool],
     ) -> None:
-        """Look every `settings.upkeep_s`, and when called.
+        """Look every `settings.upkeep_s`.
 
         Args:
             states: The sessions in memory.
@@ -42,19 +42,13 @@ class Upkeep:
         self._settings = settings
         self._snapshot_tokens = snapshot_tokens
         self._delete = delete
-        self._is_due = threading.Event()
-        self._is_ending = False
+        self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="sinkstream-upkeep", daemon=True)
         self._thread.start()
 
-    def call(self) -> None:
-        """Look soon."""
-        self._is_due.set()
-
     def close(self) -> None:
         """End the thread, after what it is doing."""
-        self._is_ending = True
-        self._is_due.set()
+        self._is_ending.set()
         self._thread.join()
 
     def run(self) -> None:
@@ -110,11 +104,7 @@ class Upkeep:
                 return
 
     def _loop(self) -> None:
-        while not self._is_ending:
-            self._is_due.wait(self._settings.upkeep_s)
-            self._is_due.clear()
-            if self._is_ending:
-                return
+        while not self._is_ending.wait(self._settings.upkeep_s):
             try:
                 self.run()
             except (OSError, SinkstreamError) as error:

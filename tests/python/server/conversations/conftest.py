@@ -9,7 +9,7 @@ import pytest
 
 import sinkstream
 from sinkstream.server.conversations.conversations import Conversations
-from tests.python.server.conversations.talk import SINKS, WINDOW, open_conversations
+from tests.python.server.conversations.talk import OPENED, SINKS, WINDOW, open_conversations
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +20,14 @@ def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
         yield loaded
 
 
+@pytest.fixture(autouse=True)
+def closed_at_the_end() -> Iterator[None]:
+    """Close what the test has opened, so that it holds none of the model's memory."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
 @pytest.fixture
-def conversations(model: sinkstream.Model, tmp_path: Path) -> Iterator[Conversations]:
-    opened = open_conversations(model, tmp_path / "store")
-    yield opened
-    opened.close()
+def conversations(model: sinkstream.Model, tmp_path: Path) -> Conversations:
+    return open_conversations(model, tmp_path / "store")

@@ -15,13 +15,17 @@ SINKS, WINDOW = 4, 60
 CAPACITY = SINKS + WINDOW
 STILL = 3600.0  # upkeep that tests call themselves
 
+OPENED: list[Conversations] = []
+"""By the test that is running."""
+
 Messages = list[dict[str, Any]]
 
 
 def open_conversations(model: sinkstream.Model, store: Path, **settings: Any) -> Conversations:
-    """Open a store, leaving a sequence for the tests' own requests."""
+    """Open a store, leaving a sequence for the tests' own requests; the test's end closes it."""
     settings = {"seats": model.capacity.max_sequences - 1, "upkeep_s": STILL, **settings}
-    return Conversations(model, store, Settings(**settings))
+    OPENED.append(Conversations(model, store, Settings(**settings)))
+    return OPENED[-1]
 
 
 def user(text: str) -> dict[str, str]:

@@ -1,0 +1,211 @@
+"""Memory holds a fixed number of sessions; who gives up a seat, and what comes back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.errors import CapacityError
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.turns import TurnRequest
+from tests.python.server.conversations.talk import (
+    Chat,
+    alone,
+    ask,
+    open_conversations,
+    options,
+    path_ids,
+    user,
+)
+
+
+def resident_nodes(conversations: Conversations) -> set[str]:
+    residents = conversations._states.residency.all()
+    return {one.node.id for one in residents if one.node is not None}
+
+
+def begin(conversations: Conversations, text: str, **request: object) -> object:
+    return conversations.begin(
+        TurnRequest("", [user(text)], options(1, 100_000), **request)  # type: ignore[arg-type]
+    )
+
+
+def test_a_new_conversation_takes_the_seat_of_the_least_recently_used(
+    conversations: Conversations,
+) -> None:
+    first, second, third = (ask(conversations, [user(text)]).node for text in "abc")
+    assert resident_nodes(conversations) == {first, second, third}
+    fourth = ask(conversations, [user("d")]).node
+    assert resident_nodes(conversations) == {second, third, fourth}
+
+
+def test_a_conversation_of_many_turns_survives_a_thousand_others(
+    conversations: Conversations,
+) -> None:
+    chat = Chat(conversations)
+    chat.say("One")
+    head = chat.say("Two").node
+    for i in range(200):
+        ask(conversations, [user(f"Title of {i}")], store=i % 2 == 0, tokens=1)
+    assert head in resident_nodes(conversations)
+    assert chat.say("Three").facts.state == "resident"
+
+
+def test_what_is_not_stored_gives_up_its_seat_first(conversations: Conversations) -> None:
+    stored = ask(conversations, [user("a")]).node
+    aside = ask(conversations, [user("b")], store=False).node
+    other = ask(conversations, [user("c")]).node
+    assert resident_nodes(conversations) == {stored, aside, other}
+    last = ask(conversations, [user("d")]).node
+    assert resident_nodes(conversations) == {stored, other, last}
+
+
+def test_when_all_seats_run_the_next_is_refused_at_once(conversations: Conversations) -> None:
+    turns = [conversations.begin(TurnRequest("", [user(t)], options(1, 10**5))) for t in "abc"]
+    began = time.monotonic()
+    with pytest.raises(CapacityError, match="all 3 sequences are running"):
+        ask(conversations, [user("d")])
+    with pytest.raises(CapacityError), conversations.room():
+        pass
+    assert time.monotonic() - began < 5
+    turns[0].stream.close()
+    turns[0].end()
+    ask(conversations, [user("d")])
+    for turn in turns[1:]:
+        turn.stream.close()
+        turn.end()
+
+
+def test_room_for_others_parks_a_session_and_gives_the_seat_back(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    seats = model.capacity.max_sequences
+    conversations = open_conversations(model, tmp_path, seats=seats)
+    nodes = [ask(conversations, [user(f"{i}")]).node for i in range(seats)]
+    with conversations.room():
+        assert resident_nodes(conversations) == set(nodes[1:])
+        assert model.generate([5, 6, 7], **options(1)).finish_reason == "length"
+    ask(conversations, [user("more")])
+    assert len(resident_nodes(conversations)) == seats
+    conversations.close()
+
+
+def test_memory_that_others_hold_is_taken_from_idle_sessions(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    """A request that did not ask for room is running; no turn is refused for it."""
+    seats = model.capacity.max_sequences
+    conversations = open_conversations(model, tmp_path, seats=seats)
+    with model.session(sinks=3), model.session(sinks=2):
+        for i in range(seats):
+            reply = ask(conversations, [user(f"{i}")], seed=1)
+        assert len(resident_nodes(conversations)) < seats
+    assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 1)
+    conversations.close()
+
+
+def test_an_idle_session_is_parked_after_its_time(model: sinkstream.Model, tmp_path: Path) -> None:
+    conversations = open_conversations(model, tmp_path, park_s=0.0, replay_tokens=0)
+    chat = Chat(conversations)
+    for i in range(10):
+        chat.say(f"Message {i}", seed=i)
+        if i % 3 == 2:
+            conversations._upkeep.run()
+            assert resident_nodes(conversations) == set()
+    assert conversations._store.usage().snapshots > 0
+    assert chat.say("Last", seed=99).facts.state in ("loaded", "resident")
+    conversations.close()
+
+
+def test_a_short_conversation_is_parked_without_a_file(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path, park_s=0.0, replay_tokens=1000)
+    chat = Chat(conversations)
+    chat.say("One")
+    conversations._upkeep.run()
+    assert conversations._store.usage().snapshots == 0
+    assert chat.say("Two").facts.state == "replayed"
+    conversations.close()
+
+
+def test_a_conversation_gets_a_snapshot_while_it_grows(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=100)
+    chat = Chat(conversations)
+    saved = []
+    for i in range(20):
+        chat.say(f"Message {i}", seed=i)
+        conversations._upkeep.run()
+        saved.append(len(list(conversations._store.oldest_snapshots())))
+    assert saved[0] == 0
+    assert saved[-1] == 2  # of one conversation, no more are kept
+    files = [path for path in (tmp_path / "snapshots").rglob("*") if path.is_file()]
+    assert len(files) == 2
+    assert chat.say("Last").facts.state == "resident"  # it stays in memory
+    conversations.close()
+
+
+def test_upkeep_leaves_running_turns_alone(model: sinkstream.Model, tmp_path: Path) -> None:
+    conversations = open_conversations(model, tmp_path, park_s=0.0, snapshot_tokens=0, ttl_s=0.0)
+    turn = conversations.begin(TurnRequest("", [user("a")], options(1, 10**5)))
+    next(turn.stream)
+    conversations._upkeep.run()
+    turn.stream.close()
+    node = turn.end().node
+    assert node in resident_nodes(conversations)
+    conversations.close()
+
+
+def test_a_request_waits_for_a_session_that_is_being_saved(conversations: Conversations) -> None:
+    chat = Chat(conversations)
+    chat.say("One")
+    residency = conversations._states.residency
+    (resident,) = residency.all()
+    assert residency.keep(resident)
+    assert not residency.keep(resident)
+    timer = threading.Timer(0.2, residency.release, [resident])
+    timer.start()
+    assert chat.say("Two").facts.state == "resident"
+    timer.join()
+
+
+def talk_in_random_order(
+    model: sinkstream.Model, store: Path, seats: int, count: int, turns: int
+) -> None:
+    """Let many clients talk by turns; none is refused, and each goes on exactly."""
+    source = random.Random(7)
+    conversations = open_conversations(model, store, seats=seats)
+    chats = [Chat(conversations) for _ in range(count)]
+    order = [i for i in range(count) for _ in range(turns)]
+    source.shuffle(order)
+    for step, i in enumerate(order):
+        reply = chats[i].say(f"I am {i}", seed=step, tokens=4)
+        if step % 50 == 0:
+            ids = path_ids(conversations, reply.node)[:-4]
+            with conversations.room():
+                assert reply.bits == alone(model, ids, step, 4)
+        assert len(conversations._states.residency.all()) <= seats
+    assert len({name for name, _ in conversations.conversations("")}) == count
+    conversations.close()
+
+
+def test_many_conversations_share_few_sequences(model: sinkstream.Model, tmp_path: Path) -> None:
+    talk_in_random_order(model, tmp_path, 3, 40, 3)
+
+
+@pytest.mark.slow
+def test_ten_thousand_conversations_share_eight_sequences(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with sinkstream.load(
+        tiny_folder("llama"), sinks=4, window=60, threads=1, max_sequences=8
+    ) as model:
+        talk_in_random_order(model, tmp_path, 8, 10_000, 2)

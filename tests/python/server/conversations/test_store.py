@@ -1,0 +1,432 @@
+"""The store on disk: who may read it, what it refuses, and what it forgets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sinkstream
+from sinkstream.errors import SessionBusy
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.node import NewNode, Node, new_id
+from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.turns import NotFound, TurnRequest
+from tests.python.server.conversations.talk import (
+    Chat,
+    alone,
+    ask,
+    open_conversations,
+    options,
+    path_ids,
+    user,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore.open(tmp_path / "store", "model")
+    yield opened
+    opened.close()
+
+
+def begun(conversation: str | None = None, parent: str | None = None) -> NewNode:
+    return NewNode(
+        id=new_id("resp"), parent=parent, conversation=conversation or new_id("sess"),
+        tenant="ada", session_key=None, read_ids=array("i", [1, 2, 3]), messages="[]",
+        before=b"x" * 32, given="", tokens=3,
+    )  # fmt: skip
+
+
+def finish(store: SqliteStore, new: NewNode, reply: list[int], mark: bytes) -> Node:
+    node = Node(
+        new.id, new.parent, new.conversation, new.tenant, mark * 32, new.tokens + len(reply),
+        reply[-1] if reply else None,
+    )  # fmt: skip
+    store.finish(node, 0, array("i", reply), "text").result()
+    return node
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_its_owner_may_read_it(model: sinkstream.Model, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        conversations = open_conversations(model, tmp_path / "a" / "store", snapshot_tokens=0)
+        Chat(conversations).say("One")
+        conversations._upkeep.run()
+        paths = list((tmp_path / "a" / "store").rglob("*"))
+        assert {mode(path) for path in paths if path.is_dir()} == {0o700}
+        assert {mode(path) for path in paths if path.is_file()} == {0o600}
+        names = {path.name for path in paths}
+        assert {"lock", "turns.sqlite", "turns.sqlite-wal", "turns.sqlite-shm"} <= names
+        assert any(name.endswith(".session") for name in names)
+        assert mode(tmp_path / "a" / "store") == 0o700
+        conversations.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_turn_is_found_only_when_it_is_finished(store: SqliteStore) -> None:
+    new = begun()
+    store.begin(new)
+    store.forget(new_id("resp")).result()  # what was queued before is written now
+    assert store.node(new.id) is None
+    node = finish(store, new, [4, 5], b"h")
+    assert store.node(new.id) == node
+    assert store.find("ada", [b"h" * 32]) == [node]
+    assert store.find("bob", [b"h" * 32]) == []
+    assert store.ids_of(new.id).tolist() == [1, 2, 3, 4, 5]
+    assert store.nodes_of(new.conversation) == [node]
+
+
+def test_the_first_hash_that_is_a_turn_wins(store: SqliteStore) -> None:
+    nodes = []
+    for mark in (b"a", b"b"):
+        new = begun()
+        store.begin(new)
+        nodes.append(finish(store, new, [4], mark))
+    hashes = [bytes([i % 250, i // 250]) * 16 for i in range(1200)]
+    assert store.find("ada", [*hashes, b"b" * 32, b"a" * 32]) == [nodes[1]]
+    assert store.find("ada", [*hashes, b"a" * 32, b"b" * 32]) == [nodes[0]]
+    assert store.find("ada", hashes) == store.find("ada", []) == []
+
+
+def test_parts_are_joined_in_their_order(store: SqliteStore) -> None:
+    new = begun()
+    store.begin(new)
+    for number in range(12):
+        assert store.try_add_part(new.id, number, array("i", [number + 10]), "x")
+    node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 16, 99)
+    store.finish(node, 12, array("i", [99]), "y").result()
+    assert store.ids_of(new.id).tolist() == [1, 2, 3, *range(10, 22), 99]
+
+
+def test_deleting_a_turn_deletes_all_that_follow_it_and_no_other(store: SqliteStore) -> None:
+    root = begun()
+    children = [begun(root.conversation, root.id) for _ in range(2)]
+    grandchild = begun(root.conversation, children[0].id)
+    for i, new in enumerate([root, *children, grandchild]):
+        store.begin(new)
+        finish(store, new, [i + 4], bytes([i + 65]))
+    store.delete_tree(children[0].id).result()
+    left = {node.id for node in store.nodes_of(root.conversation)}
+    assert left == {root.id, children[1].id}
+    assert store.ids_of(grandchild.id).tolist() == []
+    store.delete_tree(root.id).result()
+    assert store.conversations("ada") == []
+
+
+def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
+    secret = "a canary in a mine"
+    store = SqliteStore.open(tmp_path, "model")
+    new = begun()
+    store.begin(new)
+    node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 4, 4)
+    store.finish(node, 0, array("i", [4]), secret).result()
+    store.delete_conversation(new.conversation).result()
+    store.close()
+    assert secret.encode() not in (tmp_path / "turns.sqlite").read_bytes()
+    assert not (tmp_path / "turns.sqlite-wal").exists()
+
+
+def test_a_write_that_fails_takes_no_other_along(store: SqliteStore) -> None:
+    twice = begun()
+    other = begun()
+    store.begin(twice)
+    store.try_add_part(twice.id, 0, array("i", [1]), "")  # the part exists already
+    store.begin(other)
+    node = finish(store, other, [4], b"o")
+    assert store.node(other.id) == node
+    failed = store._writer.submit(lambda connection: connection.execute("SELECT nothing"))  # type: ignore[arg-type,return-value]
+    with pytest.raises(StoreError, match="syntax error"):
+        failed.result()
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def refused(folder: Path, model: str = "model") -> str:
+    with pytest.raises(StoreError) as caught:
+        SqliteStore.open(folder, model)
+    return str(caught.value)
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; "
+        "from sinkstream.server.conversations.sqlite_store import SqliteStore\n"
+        "try: SqliteStore.open(Path(sys.argv[1]), 'model').close()\n"
+        "except Exception as error: print(error)"
+    )
+
+    def other() -> str:
+        run = [sys.executable, "-c", code, str(tmp_path)]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+    store = SqliteStore.open(tmp_path, "model")
+    assert "must be used by one server at a time" in other()
+    assert "must be used by one server at a time" in refused(tmp_path)
+    store.close()
+    assert other() == ""
+
+
+def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
+    SqliteStore.open(tmp_path, "fingerprint a, sinks 4").close()
+    text = refused(tmp_path, "fingerprint b, sinks 4")
+    assert "must belong to this model and its settings, fingerprint b" in text
+    assert "belongs to fingerprint a" in text
+    SqliteStore.open(tmp_path, "fingerprint a, sinks 4").close()
+
+
+def test_models_with_other_windows_are_other_models(
+    model: sinkstream.Model, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    open_conversations(model, tmp_path).close()
+    with (
+        sinkstream.load(tiny_folder("llama"), sinks=4, window=61, threads=1) as other,
+        pytest.raises(StoreError, match=r"window 61, template .* but belongs to"),
+    ):
+        open_conversations(other, tmp_path)
+
+
+def damage(folder: Path, statement: str) -> None:
+    connection = sqlite3.connect(folder / "turns.sqlite")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("PRAGMA user_version=7", "must have version 1, .* but has version 7"),
+        ("DROP TABLE parts", "must have a table `parts` with the columns .* but has none"),
+        ("ALTER TABLE nodes RENAME COLUMN hash TO mash", "a table `nodes` with the columns"),
+        ("DELETE FROM meta", "must belong to this model"),
+    ],
+)
+def test_a_store_of_another_form_is_refused(tmp_path: Path, statement: str, text: str) -> None:
+    SqliteStore.open(tmp_path, "model").close()
+    damage(tmp_path, statement)
+    with pytest.raises(StoreError, match=text):
+        SqliteStore.open(tmp_path, "model")
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"not a database" * 1000)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize("harm", [overwritten, cut])
+def test_a_corrupt_store_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    SqliteStore.open(tmp_path, "model").close()
+    harm(tmp_path / "turns.sqlite")
+    assert "must be a store of sinkstream, but SQLite reports" in refused(tmp_path)
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "must be a folder to write in" in refused(tmp_path / "file")
+    assert "must be a folder to write in" in refused(tmp_path / "file" / "below")
+
+
+def test_a_read_only_store_is_refused(tmp_path: Path) -> None:
+    """Root may write anywhere, so the file is replaced by one that cannot be opened for writing."""
+    SqliteStore.open(tmp_path, "model").close()
+    (tmp_path / "turns.sqlite").unlink()
+    (tmp_path / "turns.sqlite").mkdir()
+    assert "must be a folder to write in" in refused(tmp_path)
+
+
+def test_a_full_store_fails_the_turn_and_keeps_what_it_had(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    chat.say("One")
+    connection = conversations._store._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count={pages}")
+
+    def fill() -> None:
+        for i in range(200):
+            chat.branch(chat.messages).say("word " * 100, seed=i)
+
+    with pytest.raises(StoreError, match="must be on a disk with free space"):
+        fill()
+    connection.execute("PRAGMA max_page_count=1000000")
+    reply = chat.say("Two", seed=1)
+    assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 1)
+    conversations.close()
+
+
+# ---- snapshots -----------------------------------------------------------------------------------
+
+
+def parked(model: sinkstream.Model, folder: Path) -> Chat:
+    """Hold a conversation whose only state is a snapshot."""
+    conversations = open_conversations(model, folder, snapshot_tokens=0, park_s=0.0)
+    chat = Chat(conversations)
+    for i in range(5):
+        chat.say(f"Message {i}", seed=i)
+    conversations._upkeep.run()
+    return chat
+
+
+def snapshots(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.session"))
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged", "exchanged"])
+def test_a_snapshot_that_is_not_its_turns_is_replayed_instead(
+    model: sinkstream.Model, tmp_path: Path, harm: str
+) -> None:
+    chat = parked(model, tmp_path / "one")
+    conversations = chat.conversations
+    (path,) = snapshots(tmp_path / "one")
+    if harm == "missing":
+        path.unlink()
+    elif harm == "damaged":
+        path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
+    else:  # the file of another conversation, whole
+        other = Chat(conversations)
+        other.say("Somebody else's secret")
+        conversations._upkeep.run()
+        (theirs,) = [each for each in snapshots(tmp_path / "one") if each != path]
+        shutil.copy(theirs, path)
+    reply = chat.say("Next", seed=9)
+    assert reply.facts.state == "replayed"
+    assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 9)
+    conversations.close()
+
+
+def test_files_without_a_row_and_rows_without_a_file_are_deleted_at_start(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    chat = parked(model, tmp_path)
+    chat.conversations.close()
+    (path,) = snapshots(tmp_path)
+    orphans = [path.with_name("resp_1.session"), path.with_name(f".{path.name}.part")]
+    for orphan in orphans:
+        orphan.write_bytes(b"x")
+    SqliteStore.open(tmp_path, _model_of(tmp_path)).close()
+    assert [each for each in tmp_path.rglob("*") if each.is_file() and each in orphans] == []
+    assert snapshots(tmp_path) == [path]
+    path.unlink()
+    store = SqliteStore.open(tmp_path, _model_of(tmp_path))
+    assert list(store.oldest_snapshots()) == []
+    store.close()
+
+
+def _model_of(folder: Path) -> str:
+    connection = sqlite3.connect(folder / "turns.sqlite")
+    (model,) = connection.execute("SELECT value FROM meta WHERE key = 'model'").fetchone()
+    connection.close()
+    return str(model)
+
+
+# ---- age, size, deletion -------------------------------------------------------------------------
+
+
+def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_path: Path) -> None:
+    conversations = open_conversations(model, tmp_path, ttl_s=0.5, snapshot_tokens=0)
+    old, young = Chat(conversations), Chat(conversations)
+    gone = old.say("Old")
+    young.say("Young")
+    time.sleep(0.6)
+    young.say("Still here", seed=1)
+    conversations._upkeep.run()
+    assert len(conversations.conversations("")) == 1
+    assert young.say("On").facts.state == "resident"
+    assert old.branch(old.messages).say("On").facts.state == "new"
+    with pytest.raises(NotFound):
+        ask(conversations, [user("On")], previous=gone.node)
+    conversations.close()
+
+
+def test_beyond_the_quota_snapshots_go_before_conversations(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=0)
+    chats = [Chat(conversations) for _ in range(3)]
+    for i, chat in enumerate(chats):
+        chat.say(f"I am {i}")
+        conversations._upkeep.run()
+    usage = conversations._store.usage()
+    assert len(snapshots(tmp_path)) == 3
+    conversations.close()
+    most = usage.transcripts + usage.snapshots // 2
+    conversations = open_conversations(model, tmp_path, max_bytes=most)
+    conversations._upkeep.run()
+    assert len(snapshots(tmp_path)) == 1  # the newest
+    assert len(conversations.conversations("")) == 3
+    chat = chats[0].branch(chats[0].messages)
+    chat.conversations = conversations
+    assert chat.say("Two").facts.state == "replayed"
+    conversations.close()
+    conversations = open_conversations(model, tmp_path, max_bytes=0)
+    conversations._upkeep.run()
+    assert snapshots(tmp_path) == []
+    assert conversations.conversations("") == []
+    conversations.close()
+
+
+def test_a_tenant_keeps_its_latest_conversations(model: sinkstream.Model, tmp_path: Path) -> None:
+    conversations = open_conversations(model, tmp_path, max_conversations=2)
+    sessions = [ask(conversations, [user(f"{i}")], tenant="ada").facts.session for i in range(4)]
+    bobs = ask(conversations, [user("x")], tenant="bob").facts.session
+    conversations._upkeep.run()
+    assert [name for name, _ in conversations.conversations("ada")] == sessions[:1:-1]
+    assert [name for name, _ in conversations.conversations("bob")] == [bobs]
+    conversations.close()
+
+
+@pytest.mark.parametrize("by", ["node", "session"])
+def test_what_is_deleted_is_gone(model: sinkstream.Model, tmp_path: Path, by: str) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=0)
+    chat, other = Chat(conversations), Chat(conversations)
+    first = chat.say("One")
+    second = chat.say("Two", seed=1)
+    kept = other.say("Kept")
+    conversations._upkeep.run()
+    name = first.node if by == "node" else first.facts.session
+    for stranger in ("bob", "x"):
+        with pytest.raises(NotFound):
+            conversations.delete(stranger, name)
+    conversations.delete("", name)
+    for node in (first.node, second.node):
+        with pytest.raises(NotFound):
+            ask(conversations, [user("x")], previous=node)
+    with pytest.raises(NotFound):
+        conversations.delete("", name)
+    assert chat.branch(chat.messages).say("Three").facts.state == "new"
+    assert [path.stem for path in snapshots(tmp_path)] == [kept.node]
+    assert other.say("More").facts.state == "resident"
+    conversations.close()
+
+
+def test_a_running_conversation_is_not_deleted(conversations: Conversations) -> None:
+    turn: Any = conversations.begin(TurnRequest("", [user("a")], options(1, 10**5)))
+    next(turn.stream)
+    with pytest.raises((SessionBusy, NotFound)):
+        conversations.delete("", turn.facts.session)
+    turn.stream.close()
+    turn.end()
+    conversations.delete("", turn.facts.session)
