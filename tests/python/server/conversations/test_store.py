@@ -151,7 +151,7 @@ def test_a_write_that_fails_takes_no_other_along(store: SqliteStore) -> None:
     store.begin(other)
     node = finish(store, other, [4], b"o")
     assert store.node(other.id) == node
-    failed = store._writer.submit(lambda connection: connection.execute("SELECT nothing"))  # type: ignore[arg-type,return-value]
+    failed = store._writer.submit(lambda connection: connection.execute("SELECT nothing"))  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="syntax error"):
         failed.result()
 
