@@ -1,4 +1,4 @@
-"""Conversations that go on for ever: finds the turn that a request continues, and begins the next.
+"""Conversations without an end: finds the turn that a request continues, and begins the next.
 
 Memory holds a fixed number of sessions; the store holds every turn. Which of them a request names,
 by its messages or by an id, is decided by hashes alone. Knows no HTTP.
@@ -46,7 +46,7 @@ class Conversations:
 
         Raises:
             StoreError: The store cannot be used; the message says why.
-            InvalidArgument: The chat template cannot be followed turn by turn.
+            InvalidArgument: The chat template cannot be split into turns.
         """
         settings = settings or Settings()
         self._model = model

@@ -189,7 +189,7 @@ class Residency:
             self.release(resident)
 
     def discard(self, resident: Resident) -> None:
-        """Close a claimed session whose contents nobody needs."""
+        """Close a claimed session whose contents are not needed."""
         with self._condition:
             if resident in self._residents:
                 self._residents.remove(resident)

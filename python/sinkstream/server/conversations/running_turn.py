@@ -44,7 +44,7 @@ class RunningTurn:
         residency: Residency,
         on_end: Callable[[RunningTurn], None],
     ) -> None:
-        """Follow a stream that nobody has read yet; without a store, nothing is written."""
+        """Follow a stream before its first read; without a store, nothing is written."""
         self._begun = begun
         self._store = store
         self._residency = residency

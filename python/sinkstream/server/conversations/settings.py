@@ -14,7 +14,7 @@ class Settings:
     park_s: float = 300.0
     """Idle sessions leave memory after this time."""
     snapshot_tokens: int | None = None
-    """A conversation gets a snapshot when it has grown by so many tokens; None for S + W."""
+    """A conversation gets a snapshot when it has grown by this number of tokens; None for S + W."""
     replay_tokens: int | None = None
     """A parked session that so few tokens rebuild gets no snapshot; None for (S + W) / 8."""
     max_replay: int | None = None

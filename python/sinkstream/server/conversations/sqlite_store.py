@@ -1,4 +1,4 @@
-"""The tree of turns in one SQLite file, and the snapshots of sessions beside it.
+"""The tree of turns in one SQLite file, and the snapshots of sessions next to it.
 
     STORE/            0700
       lock            held by the server that uses the store

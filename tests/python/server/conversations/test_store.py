@@ -307,7 +307,7 @@ def test_a_snapshot_that_is_not_its_turns_is_replayed_instead(
         path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
     else:  # the file of another conversation, whole
         other = Chat(conversations)
-        other.say("Somebody else's secret")
+        other.say("Another client's secret")
         conversations._upkeep.run()
         (theirs,) = [each for each in snapshots(tmp_path / "one") if each != path]
         shutil.copy(theirs, path)
