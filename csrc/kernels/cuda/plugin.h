@@ -8,7 +8,7 @@ namespace sinkstream::cuda {
 
 // A library from another build of the package is rejected, not called. An added or removed function
 // changes the tables' sizes; increment this when arguments change.
-constexpr int32_t kPluginVersion = 4;
+constexpr int32_t kPluginVersion = 5;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 
 struct Plugin {

@@ -6,7 +6,8 @@
 //   kernels    __global__ void __launch_bounds__(n) name(Args args): arguments by value, trivially
 //              copyable, and local variables that need no destructor
 //   launch     launch(kernel, grid, block, dynamic_bytes, stream, args...) -> Status;
-//              shared_limit(): the bytes of shared memory that a block may have on this GPU
+//              shared_limit(): the bytes of shared memory that a block may have on this GPU;
+//              blocks_together(bytes, most): how many blocks of a kernel run at the same time
 //   indices    threadIdx, blockIdx, blockDim, gridDim
 //   shared     SHARED(type, name, [n][m]), 16-byte aligned; DYNAMIC_SHARED(type, name),
 //              128-byte aligned, once per kernel. A bare __shared__ does not compile in
@@ -121,6 +122,23 @@ inline size_t shared_limit() {
     return size_t(bytes);
   }();
   return limit;
+}
+
+// How many blocks with this much shared memory the GPU runs at the same time, at most `most` on a
+// multiprocessor.
+inline int64_t blocks_together(size_t dynamic_bytes, int64_t most) {
+  static const int64_t multiprocessors = [] {
+    const CurrentGpu current;
+    int gpu = 0, count = 1;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) {
+      cudaGetLastError();  // or the next launch would report it
+    }
+    return int64_t{count};
+  }();
+  constexpr size_t kReserved = 1024;  // per block; a multiprocessor has that much beside the limit
+  const auto fit = int64_t((shared_limit() + kReserved) / (dynamic_bytes + kReserved));
+  return multiprocessors * (fit < 1 ? 1 : fit < most ? fit : most);
 }
 
 // See Note: [Overlapping launches]. The next kernel may start once every block has called it.

@@ -10,9 +10,8 @@ namespace sinkstream {
 
 namespace {
 
-constexpr int64_t kMostGroup = 128;     // of AttentionArgs::heads
-constexpr int64_t kMostRows = 65'535;   // of a grid's second dimension
-constexpr int64_t kMostPages = 65'535;  // of its third
+constexpr int64_t kMostGroup = 128;    // of AttentionArgs::heads
+constexpr int64_t kMostRows = 65'535;  // of a grid's second dimension
 // Bias entries per row of a graph; a step with more is launched without a graph.
 constexpr int64_t kGraphBias = 32;
 
@@ -42,16 +41,16 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
                               " on a GPU, but is ", options.max_tokens, "."),
                           "prefill_chunk");
   }
-  if (options.pages > kMostPages) {
-    throw InvalidArgument(cat("load: `sinks` and `window` must fit in ", kMostPages, " pages of ",
-                              kPageRows, " tokens on a GPU, but need ", options.pages, "."),
-                          "window");
-  }
   return spec;
 }
 
 int64_t scratch_pages(const CudaDecoderOptions& options) {
   return ForwardPlan::most_scratch_pages(options.max_tokens, options.max_sequences);
+}
+
+// Those of a step in which every sequence decodes.
+int64_t split_pages(const CudaDecoderOptions& options) {
+  return options.max_sequences * options.pages;
 }
 
 int64_t most_pages_per_layer(const SequenceCache& cache) {
@@ -83,7 +82,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
               stream,
               {.page_shape = page_shape(),
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
-               .split_pages = options.pages,
+               .split_pages = split_pages(options),
                .scratch_pages = scratch_pages(options)}),
       sampling_(plugin, stream,
                 {.vocab = spec.vocab_size,
@@ -174,7 +173,7 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   plan_.make(spans);
   SINKSTREAM_CHECK(plan_.rows() >= 1 && plan_.rows() <= max_tokens(), "a forward pass has ",
                    plan_.rows(), " tokens");
-  launches_.begin(plan_, options_.pages);
+  launches_.begin(plan_, split_pages(options_));
   for (const ForwardPlan::Piece& piece : plan_.groups.front().pieces) {
     launches_.add_logits(piece.row + piece.count - piece.wanted, piece.wanted);
   }
@@ -296,7 +295,7 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
 
 // Rows that sample come before those whose logits go to the host.
 void CudaDecoder::plan_launches(std::span<const SampleSpan> spans) {
-  launches_.begin(plan_, options_.pages);
+  launches_.begin(plan_, split_pages(options_));
   for (const auto wants : {SampleSpan::Wants::kToken, SampleSpan::Wants::kLogits}) {
     int64_t row = 0;
     for (const SampleSpan& span : spans) {

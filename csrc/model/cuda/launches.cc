@@ -19,7 +19,7 @@ StepLaunches StepLaunches::of_bucket(int64_t rows, int64_t group_count) {
   launches.rows = rows;
   for (Group& group : launches.groups) {
     group.rounds.push_back({.row = 0, .rows = rows, .attention = 0, .count = 1});
-    group.attentions.push_back({.row = 0, .rows = rows, .is_split = rows <= kMostSplitRows});
+    group.attentions.push_back({.row = 0, .rows = rows, .is_split = true});
   }
   launches.add_logits(0, rows);
   launches.samples = rows;
@@ -42,7 +42,9 @@ void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   }
 }
 
-// Consecutive single rows share a launch, regardless of sequence; each longer piece has its own.
+// Consecutive single rows share a launch, regardless of sequence, as long as their pages fit in
+// scratch memory; each longer piece has its own. A row that does not fit alone walks over its
+// pages.
 void StepLaunches::add(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,
                        int64_t split_pages, Group* group) {
   auto& [rounds, attentions, copies] = *group;
@@ -54,14 +56,15 @@ void StepLaunches::add(const ForwardPlan::Group& plan, const ForwardPlan::Round&
   for (size_t i = round.piece; i < end;) {
     const ForwardPlan::Piece& piece = plan.pieces[i];
     Attention attention = {.row = piece.row, .rows = piece.count, .span_rows = piece.count};
-    int64_t most_pages = piece.pages->pages_per_layer();
+    int64_t pages = piece.pages->pages_per_layer();
+    attention.is_split = piece.count == 1 && pages <= split_pages;
     ++i;
     for (; piece.count == 1 && i < end && plan.pieces[i].count == 1; ++i) {
-      most_pages = std::max(most_pages, plan.pieces[i].pages->pages_per_layer());
+      const int64_t more = plan.pieces[i].pages->pages_per_layer();
+      if (attention.is_split ? pages + more > split_pages : more <= split_pages) break;
+      pages += more;
       ++attention.rows;
     }
-    attention.is_split =
-        piece.count == 1 && attention.rows <= kMostSplitRows && most_pages <= split_pages;
     attentions.push_back(attention);
   }
   for (size_t i = round.piece; i < end; ++i) {

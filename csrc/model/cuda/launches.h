@@ -12,9 +12,6 @@ namespace sinkstream {
 
 // The maximum number of rows whose logits are computed together.
 constexpr int64_t kLogitRows = cuda::kFewInputs;
-// Up to this many rows, attention splits pages among blocks of threads: more rows keep a GPU busy
-// anyway.
-constexpr int64_t kMostSplitRows = 16;
 
 struct StepLaunches {
   // Rows whose attention is one launch.
@@ -22,7 +19,7 @@ struct StepLaunches {
     int64_t row = 0;
     int64_t rows = 0;
     int64_t span_rows = 1;  // consecutive tokens of one sequence
-    bool is_split = false;
+    bool is_split = false;  // whether its results for each page fit in scratch memory
   };
 
   // Blocks of scratch pages to copy to the ring.
@@ -62,8 +59,8 @@ struct StepLaunches {
   // Rows of any sequences; each row has one token and samples one.
   static StepLaunches of_bucket(int64_t rows, int64_t group_count = 1);
 
-  // Starts with the plan's launches and no logit rows. Attention splits sequences of up to
-  // `split_pages` pages.
+  // Starts with the plan's launches and no logit rows. Scratch memory has room for attention's
+  // results for `split_pages` pages.
   void begin(const ForwardPlan& plan, int64_t split_pages);
   // Adds logits of these rows.
   void add_logits(int64_t row, int64_t count);

@@ -48,8 +48,8 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWei
     attended_ = carver.take<std::byte>(rows * q * 2);
     activated_ = carver.take<std::byte>(rows * spec.most_intermediate_size() * 2);
     partials_memory_ = carver.take<float>(partials);
-    attention_scratch_ = carver.take<float>(cuda::attention_scratch_floats(
-        std::min(rows, kMostSplitRows), spec.heads(), spec.head_dim(), options.split_pages));
+    attention_scratch_ = carver.take<float>(
+        cuda::attention_scratch_floats(spec.heads(), spec.head_dim(), options.split_pages));
     scratch_pages_ = carver.take<std::byte>(page_bytes);
     return carver.used();
   };
@@ -194,7 +194,8 @@ void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& 
   args.soft_cap = spec.soft_cap;
   args.slopes = weights_.layers[static_cast<size_t>(layer)].slopes;
   args.span_rows = static_cast<int32_t>(attention.span_rows);
-  args.page_slots = static_cast<int32_t>(options_.split_pages);
+  args.page_begins = cache.rows.page_begins + attention.row;
+  args.page_capacity = static_cast<int32_t>(options_.split_pages);
   args.scratch = attention_scratch_;
   const auto op = attention.is_split ? plugin_.ops.attention_decode : plugin_.ops.attention_prefill;
   check(op(args, stream_), "attention");

@@ -14,7 +14,7 @@ namespace sinkstream {
 struct CudaLayersOptions {
   PageShape page_shape;
   int64_t rows = 0;         // the most in a step
-  int64_t split_pages = 0;  // of a sequence and layer that attention may split
+  int64_t split_pages = 0;  // whose results attention's scratch memory has room for
   int64_t scratch_pages = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/carver.h"
+#include "kernels/cuda/attention/seen_pages.h"
 
 namespace sinkstream {
 
@@ -21,6 +22,7 @@ StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base), shap
   tokens_ = carver.take<cuda::TokenRow>(shape.groups * shape.rows);
   turns_ = carver.take<float>(shape.rows * shape.views->floats_per_row());
   sequences_ = carver.take<cuda::SequencePages>(shape.groups * shape.sequences);
+  page_begins_ = carver.take<int32_t>(shape.groups * (shape.rows + 1));
   page_ids = carver.take<int32_t>(shape.page_ids);
   sample_rows = carver.take<cuda::TokenRow>(shape.samples);
   sampling = carver.take<cuda::SamplingRow>(shape.samples);
@@ -79,6 +81,7 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratc
   for (int64_t g = 0; g < std::ssize(plan.groups); ++g) {
     const ForwardPlan::Group& group = plan.groups[static_cast<size_t>(g)];
     const StepBlock::Group block = host.group(g);
+    block.page_begins[0] = 0;
     for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
       const ForwardPlan::Piece& piece = group.pieces[i];
       cuda::SequencePages pages = sequence_pages(*piece.cache, *piece.pages, page_id);
@@ -90,6 +93,8 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratc
       for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {
         block.tokens[row] = {plan.index[row], group.first[row], group.rank[row],
                              static_cast<int32_t>(i)};
+        const int32_t seen = cuda::seen_pages(pages, group.first[row], plan.index[row]).count();
+        block.page_begins[row + 1] = block.page_begins[row] + (piece.count == 1 ? seen : 0);
       }
       const std::span<const int32_t> ids = piece.cache->page_ids(*piece.pages);
       std::copy(ids.begin(), ids.end(), host.page_ids + page_id);
@@ -101,8 +106,10 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratc
 void fill_idle(const StepBlock& host, int64_t first, int64_t end) {
   std::fill(host.ids + first, host.ids + end, kNoToken);
   for (int64_t g = 0; g < host.groups(); ++g) {
-    cuda::TokenRow* const tokens = host.group(g).tokens;
-    std::fill(tokens + first, tokens + end, cuda::TokenRow{});
+    const StepBlock::Group group = host.group(g);
+    std::fill(group.tokens + first, group.tokens + end, cuda::TokenRow{});
+    if (first == 0) group.page_begins[0] = 0;
+    std::fill(group.page_begins + first + 1, group.page_begins + end + 1, group.page_begins[first]);
   }
   std::fill(host.sample_rows + first, host.sample_rows + end, cuda::TokenRow{});
 }

@@ -32,6 +32,8 @@ struct StepBlock {
   struct Group {
     cuda::TokenRow* tokens = nullptr;          // [rows]
     cuda::SequencePages* sequences = nullptr;  // [sequences]
+    int32_t* page_begins = nullptr;            // [rows + 1]: Note [Live pages] of
+                                               // kernels/cuda/attention/attention.h
   };
 
   // The angles of some rotary scheme.
@@ -53,7 +55,8 @@ struct StepBlock {
 
   int64_t groups() const { return shape_.groups; }
   Group group(int64_t group) const {
-    return {tokens_ + group * shape_.rows, sequences_ + group * shape_.sequences};
+    return {tokens_ + group * shape_.rows, sequences_ + group * shape_.sequences,
+            page_begins_ + group * (shape_.rows + 1)};
   }
   const LayerViews& views() const { return *shape_.views; }
   // Of each token's index.
@@ -73,6 +76,7 @@ struct StepBlock {
   cuda::TokenRow* tokens_ = nullptr;          // [groups, rows]
   float* turns_ = nullptr;                    // [rows · LayerViews::floats_per_row()]
   cuda::SequencePages* sequences_ = nullptr;  // [groups, sequences]
+  int32_t* page_begins_ = nullptr;            // [groups, rows + 1]
 };
 
 // Two copies of the step block in pinned memory, because the host fills one while the GPU may still
@@ -109,7 +113,8 @@ cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages&
                                    int64_t offset);
 
 // Fills `host` with each row of the plan: its token, its index and ranks, its angles, and where its
-// pages are. `scratch`: where scratch pages begin, on the GPU.
+// pages are. Only pieces of one row have live pages: others walk. `scratch`: where scratch pages
+// begin, on the GPU.
 void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratch);
 
 // Makes rows [first, end) idle: they write nothing and sample nothing.

@@ -10,6 +10,7 @@
 #include "cuda/device_pages.h"
 #include "kernels/attention_fixture.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/seen_pages.h"
 
 namespace sinkstream::cuda {
 
@@ -40,6 +41,12 @@ class AttentionCall {
   AttentionCall(const std::vector<Piece>& pieces, ThreadPool* pool, int idle = 0)
       : pieces_(pieces), pool_(pool), spec_(pieces[0].stream->spec()), gpu_(layers_of(pieces)) {
     for (const Piece& piece : pieces) add(piece, idle);
+    for (const TokenRow& row : rows_) {
+      const int32_t count =
+          row.sequence < 0 ? 0
+                           : seen_pages(gpu_.sequence(row.sequence), row.first, row.index).count();
+      page_begins_.push_back(page_begins_.back() + count);
+    }
   }
 
   // [rows, heads, head_dim]; idle rows keep 0xFFFF, a NaN.
@@ -126,7 +133,6 @@ class AttentionCall {
       }
     }
     ++sequences_;
-    page_slots_ = std::max(page_slots_, static_cast<int32_t>(stream.spec().window.most_pages()));
   }
 
   template <typename Op>
@@ -136,8 +142,9 @@ class AttentionCall {
     const int64_t count = rows() * row_size();
     Bits out(count + 2 * kGuard, kCanary);
     std::fill(out.begin() + kGuard, out.end() - kGuard, 0xFFFF);
+    const int32_t pages = page_begins_.back() - page_begins_.front();
     const int64_t scratch_bytes =
-        4 * attention_scratch_floats(rows(), spec_.heads, spec_.shape.head_dim, page_slots_);
+        4 * attention_scratch_floats(spec_.heads, spec_.shape.head_dim, pages);
     const Bytes scratch = nan_bytes(scratch_bytes + kGuard);
     const AttentionArgs args = {
         .query_window = window_.bits.data(),
@@ -152,7 +159,8 @@ class AttentionCall {
         .slopes = spec_.slopes.empty() ? nullptr : spec_.slopes.data(),
         .sink_logits = spec_.sink_logits.empty() ? nullptr : spec_.sink_logits.data(),
         .span_rows = span_rows,
-        .page_slots = page_slots_,
+        .page_begins = page_begins_.data(),
+        .page_capacity = pages,
         .scratch = reinterpret_cast<float*>(scratch.get())};
     EXPECT_EQ(op(args, Stream{}), kSuccess);
     for (int64_t i = 0; i < kGuard; ++i) {
@@ -170,7 +178,7 @@ class AttentionCall {
   Queries window_, sink_;
   GpuPool gpu_;
   int32_t sequences_ = 0;
-  int32_t page_slots_ = 0;
+  std::vector<int32_t> page_begins_ = {1000};  // those before belong to other launches
 };
 
 }  // namespace sinkstream::cuda

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cuda/attention_call.h"
+#include "cuda_emulator/block.h"
 #include "cuda_emulator/orders.h"
 
 namespace sinkstream::cuda {
@@ -149,6 +150,43 @@ TEST(CudaAttention, GivesTheSameBitsInAnyCompany) {
         EXPECT_EQ(Bits(row + size, row + (1 + idle) * size), Bits(idle * size, 0xFFFF));
       }
     }
+  }
+}
+
+// Rows of 1 to 40 pages, more rows than a warp has lanes.
+TEST(CudaAttention, GivesTheSameBitsHoweverManyBlocksRunTogether) {
+  ThreadPool pool(2);
+  for (const DType type : kGpuTypes) {
+    std::vector<std::unique_ptr<TestStream>> streams;
+    std::vector<Piece> pieces;
+    for (int64_t i = 0; i < (emulator::kFindsRaces ? 34 : 70); ++i) {
+      const int64_t window = i == 20 ? 2500 : 1 + 7 * i, length = i == 50 ? 1 : 3 * window + 40;
+      StreamSpec spec = make_spec(i % 5, window, 2, 1, 32, type);
+      spec.seed = 10 + i;
+      streams.push_back(std::make_unique<TestStream>(spec, reference_kernels()));
+      feed(streams.back().get(), 0, length, &pool);
+      streams.back()->append(length, 1, &pool);
+      pieces.push_back({streams.back().get(), length, 1});
+    }
+    AttentionCall together(pieces, &pool, 1);
+    const Bits expected = together.prefill(1);
+    for (const int64_t blocks : {1, 3, 1000}) {
+      const emulator::BlocksTogether limit(blocks);
+      EXPECT_EQ(together.decode(), expected) << blocks;
+    }
+  }
+}
+
+TEST(CudaAttention, WalksWhereABlockHasTooLittleSharedMemory) {
+  ThreadPool pool(2);
+  for (const DType type : kGpuTypes) {
+    TestStream stream = make_stream(make_spec(4, 70, 40, 1, 256, type));
+    feed(&stream, 0, 150, &pool);
+    stream.append(150, 1, &pool);
+    const Bits expected = expect_one_result({&stream, 150, 1}, &pool);
+    const emulator::SharedLimit limit(99 * 1024);  // as compute capability 8.6
+    AttentionCall call({{&stream, 150, 1}}, &pool);
+    EXPECT_EQ(call.decode(), expected);
   }
 }
 
@@ -319,7 +357,7 @@ TEST(CudaAttention, SaysThatALaunchFailed) {
                               .heads = 1,
                               .pages = {.shape = {1, 32, DType::kInt8}},
                               .span_rows = 1,
-                              .page_slots = 1};
+                              .page_capacity = 1};
   emulator::fail_next_launch(7);
   EXPECT_EQ(attention_decode(args, Stream{}), 7);
   emulator::fail_next_launch(8);

@@ -509,19 +509,5 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
   }
 }
 
-TEST(CudaDecoder, RefusesAWindowOfMorePagesThanAGridHas) {
-  RandomDecoder any(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, gpu_spec());
-  try {
-    const CudaDecoder decoder(any.spec, any.packed(), cuda::emulated_plugin(), nullptr, nullptr,
-                              {.pages = 65'536});
-    FAIL() << "65,536 pages were accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "load: `sinks` and `window` must fit in 65535 pages of 64 tokens on a GPU, but need "
-        "65536.");
-  }
-}
-
 }  // namespace
 }  // namespace sinkstream

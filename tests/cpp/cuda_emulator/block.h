@@ -73,6 +73,22 @@ class SharedLimit {
   size_t before_;
 };
 
+// What blocks_together() of portable.h returns. So few that such blocks have several things to do.
+// Change it only while nothing runs.
+inline int64_t blocks_together = 7;
+
+// Changes it while it lives.
+class BlocksTogether {
+ public:
+  explicit BlocksTogether(int64_t blocks) : before_(blocks_together) { blocks_together = blocks; }
+  ~BlocksTogether() { blocks_together = before_; }
+  BlocksTogether(const BlocksTogether&) = delete;
+  BlocksTogether& operator=(const BlocksTogether&) = delete;
+
+ private:
+  int64_t before_;
+};
+
 // A shared variable of the block, one per `key`: 0xFF until it is written.
 void* shared(const void* key, size_t bytes);
 // The block's dynamic shared memory, `dynamic_bytes` long.

@@ -63,6 +63,7 @@ T shuffle(unsigned mask, const CallSite& site, T value, int from) {
 }  // namespace emulator
 
 inline size_t shared_limit() { return emulator::shared_limit; }
+inline int64_t blocks_together(size_t, int64_t) { return emulator::blocks_together; }
 inline void wait_for_previous() { emulator::wait_for_previous(); }
 
 template <typename... Args>

@@ -50,7 +50,7 @@ TEST(StepLaunches, OfABucketAreThoseOfAsManySingleRows) {
     ForwardPlan plan(rows);
     plan.make(spans);
     StepLaunches direct(rows);
-    direct.begin(plan, window.most_pages());
+    direct.begin(plan, rows * window.most_pages());
     for (int64_t row = 0; row < rows; ++row) direct.add_logits(row, 1);
     direct.samples = direct.logit_rows;
 
@@ -75,14 +75,37 @@ TEST(StepLaunches, SingleRowsShareALaunchAndLongerPiecesHaveTheirOwn) {
   ForwardPlan plan(200);
   plan.make(spans);
   StepLaunches launches(200);
-  launches.begin(plan, 4);
+  launches.begin(plan, 12);
   // The long one is cut after the first block of its window: 4 sinks and 64 window tokens.
   using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
   EXPECT_EQ(all_fields(launches.groups[0].attentions),
             (std::vector<Attention>{
                 {0, 2, 1, true}, {2, 68, 68, false}, {70, 32, 32, false}, {102, 1, 1, true}}));
-  launches.begin(plan, 2);  // fewer pages than the caches have
-  EXPECT_EQ(fields(launches.groups[0].attentions[0]), Attention(0, 2, 1, false));
+  // Room for as many pages as all single rows have, as one less than the first two, and for none.
+  for (const auto& [pages, expected] : {std::pair{6, std::vector<Attention>{{0, 2, 1, true}}},
+                                        {5, {{0, 1, 1, true}, {1, 1, 1, true}}},
+                                        {2, {{0, 2, 1, false}}}}) {
+    launches.begin(plan, pages);
+    const auto all = all_fields(launches.groups[0].attentions);
+    EXPECT_EQ(std::vector(all.begin(), all.begin() + std::ssize(expected)), expected) << pages;
+  }
+}
+
+TEST(StepLaunches, OnlyRowsThatDoNotFitInScratchMemoryWalk) {
+  const Sequences small({4, 60}, 3), large({4, 200}, 2);  // of 3 pages and of 6
+  const std::vector<ForwardSpan> spans = {{small.caches[0].get(), &kToken, 1},
+                                          {large.caches[0].get(), &kToken, 1},
+                                          {large.caches[1].get(), &kToken, 1},
+                                          {small.caches[1].get(), &kToken, 1},
+                                          {small.caches[2].get(), &kToken, 1}};
+  ForwardPlan plan(5);
+  plan.make(spans);
+  StepLaunches launches(5);
+  launches.begin(plan, 5);
+  using Attention = std::tuple<int64_t, int64_t, int64_t, bool>;
+  EXPECT_EQ(all_fields(launches.groups[0].attentions),
+            (std::vector<Attention>{
+                {0, 1, 1, true}, {1, 2, 1, false}, {3, 1, 1, true}, {4, 1, 1, true}}));
 }
 
 TEST(StepLaunches, ALongSpanIsOneLaunchAndLeavesItsLastBlocksInTheRing) {

@@ -37,21 +37,27 @@ struct AttentionArgs {
                           // of one sequence, idle rows last
 
   // attention_decode only.
-  int32_t page_slots = 0;    // the most pages that a row may see: Window::most_pages()
+  //
+  // Note: [Live pages]
+  // The pages that the launch's rows see are numbered row by row: row r has those from
+  // page_begins[r] on to page_begins[r + 1], less page_begins[0], as many as seen_pages() counts;
+  // an idle row has none. So a launch costs what is live, however large the window is.
+  const int32_t* page_begins = nullptr;  // [row_count + 1], ascending, in device memory
+  int32_t page_capacity = 0;             // the most pages of all rows together
   float* scratch = nullptr;  // attention_scratch_floats(...), 16-byte aligned, in device memory
 };
 
-constexpr int64_t attention_scratch_floats(int64_t rows, int64_t heads, int64_t head_dim,
-                                           int64_t page_slots) {
-  return rows * heads * page_slots * (head_dim + 2);
+constexpr int64_t attention_scratch_floats(int64_t heads, int64_t head_dim, int64_t pages) {
+  return heads * pages * (head_dim + 2);
 }
 
-// Rows of any sequences. A block takes one page of one key head for one row, and a second kernel
-// merges the results: for few rows, where (row, key head) alone would leave the GPU idle.
+// Rows of any sequences. As many blocks as the GPU runs at the same time share the live pages, and
+// a second kernel merges the results. Heads that are too wide or too many for that are computed as
+// by attention_prefill, in spans of one row.
 Status attention_decode(const AttentionArgs& args, Stream stream);
 
 // A block takes a few queries of one key head and walks over their pages. With spans of one row it
-// decodes without scratch, for batches large enough to keep the GPU busy.
+// decodes without scratch.
 Status attention_prefill(const AttentionArgs& args, Stream stream);
 
 }  // namespace sinkstream::cuda

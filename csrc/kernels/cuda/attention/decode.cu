@@ -5,10 +5,17 @@
 namespace sinkstream::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;      // one tile each: 128 heads per key head
-constexpr int kLeastWarps = 4;     // those without a tile only copy
-constexpr int kMergeColumns = 64;  // of a warp that merges, two per lane
-constexpr int kMergePages = 8;     // whose sums it loads at once
+constexpr int kPageWarps = 4;                      // of a block: they share a page
+constexpr int kMostBlocks = 5;                     // at the same time on a multiprocessor
+constexpr int kWarpKeys = kPageRows / kPageWarps;  // whose scores a warp computes
+constexpr int kWarpColumns = 16;                   // of values that it multiplies at once
+constexpr int kScorePitch = kPageRows + 8;         // so that four rows are in different banks
+constexpr int kMergeColumns = 64;                  // of a warp that merges, two per lane
+
+// Of the heads of a key head.
+constexpr int tiles_of(const AttentionArgs& args) {
+  return int(divide_up(args.heads / int(args.pages.shape.kv_heads), kTileRows));
+}
 
 // One head's result for one page: sums, then m and l.
 struct PageResult {
@@ -16,82 +23,141 @@ struct PageResult {
   SoftmaxState* state;
 };
 
-// For the n-th page that `row` sees. Scratch holds [rows][heads][page_slots] results.
-__device__ inline PageResult result_of(const AttentionArgs& args, int64_t row, int head, int n) {
-  const int64_t entry = (row * args.heads + head) * args.page_slots + n;
-  const int64_t entries = int64_t{args.row_count} * args.heads * args.page_slots;
+// For a page of Note [Live pages]. Scratch holds [heads][page_capacity] results.
+__device__ inline PageResult result_of(const AttentionArgs& args, int head, int page) {
+  const int64_t entry = int64_t{head} * args.page_capacity + page;
+  const int64_t entries = int64_t{args.heads} * args.page_capacity;
   const int64_t head_dim = args.pages.shape.head_dim;
   return {args.scratch + entry * head_dim,
           reinterpret_cast<SoftmaxState*>(args.scratch + entries * head_dim) + entry};
 }
 
-// Block (row, key head, n): the row's n-th page.
+// The row of a page of Note [Live pages]. Called by all lanes of a warp.
+__device__ inline int row_of(const AttentionArgs& args, int page) {
+  const int lane = threadIdx.x % kWarpSize, begin = args.page_begins[0] + page;
+  int begun = 0;  // rows whose pages begin at or before this one
+  for (int first = 0; first < args.row_count; first += kWarpSize) {
+    const int row = first + lane;
+    const bool has_begun = row < args.row_count && args.page_begins[row] <= begin;
+    const unsigned votes = __ballot_sync(kWarp, has_begun);
+    begun += __popc(votes);
+    if (votes != kWarp) break;
+  }
+  return begun - 1;
+}
+
+// The shared memory of a block: each query's 64 scores after what a tile needs.
 template <typename Cache>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(AttentionArgs args) {
+constexpr size_t scores_offset(int tiles, int head_dim) {
+  return TileMemory<Cache>::bytes(tiles, head_dim);
+}
+template <typename Cache>
+constexpr size_t shared_bytes(int tiles, int head_dim) {
+  return scores_offset<Cache>(tiles, head_dim) +
+         sizeof(float) * size_t(tiles) * kTileRows * kScorePitch;
+}
+
+// A block takes one page of one key head after another; how many are live is known only now. Its
+// warps share the keys, pass the scores to each other, and share the columns of the values, so each
+// sum has the same terms in the same order as if one warp added all.
+template <typename Cache>
+__global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
+    attend_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
   wait_for_previous();
-  const TokenRow row = args.rows[blockIdx.x];
-  if (row.sequence < 0) return;
-  const SequencePages sequence = args.pages.sequences[row.sequence];
-  const SeenPages seen = seen_pages(sequence, row.first, row.index);
-  const int kv_head = blockIdx.y, n = blockIdx.z;
-  if (n >= seen.count()) return;
-  const HeadPage page = head_page(args.pages, sequence, seen, n, kv_head);
-  const RowRange rows = seen_rows(sequence, page, row.first, row.index);
-
-  const int head_dim = int(args.pages.shape.head_dim);
-  const int group = args.heads / int(args.pages.shape.kv_heads);
-  const int warp = threadIdx.x / kWarpSize, tiles = (group + kTileRows - 1) / kTileRows;
-  const bool has_tile = warp < tiles;
+  const int head_dim = int(args.pages.shape.head_dim), kv_heads = int(args.pages.shape.kv_heads);
+  const int group = args.heads / kv_heads, tiles = tiles_of(args);
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const TileMemory<Cache> memory(shared, tiles, head_dim);
-  Element<Cache>* const queries = memory.queries + warp * kTileRows * padded(head_dim);
+  float* const score_rows =
+      reinterpret_cast<float*>(shared + scores_offset<Cache>(tiles, head_dim));
+  const int count = (args.page_begins[args.row_count] - args.page_begins[0]) * kv_heads;
 
-  stage_half<Cache>(memory.keys, page.keys, head_dim, rows);
-  copy_async_commit();
-  stage_half<Cache>(memory.values, page.values, head_dim, rows);
-  copy_async_commit();
-  if (has_tile) {
-    stage_queries(queries, page.is_sink ? args.query_sink : args.query_window, args, blockIdx.x,
-                  kv_head, warp * kTileRows, group);
-  }
+  for (int work = blockIdx.x; work < count; work += gridDim.x) {
+    const int live_page = work / kv_heads, kv_head = work % kv_heads;
+    const int row_index = row_of(args, live_page);
+    const TokenRow row = args.rows[row_index];
+    const SequencePages& sequence = args.pages.sequences[row.sequence];
+    const HeadPage page =
+        head_page(args.pages, sequence, seen_pages(sequence, row.first, row.index),
+                  live_page - (args.page_begins[row_index] - args.page_begins[0]), kv_head);
+    const RowRange rows = seen_rows(sequence, page, row.first, row.index);
 
-  // Heads of the lane's queries in the key head's group; a tile has none past its end.
-  int heads[2];
-  TileView view;
-  for (int q = 0; q < 2; ++q) {
-    heads[q] = warp * kTileRows + threadIdx.x % kWarpSize / 4 + 8 * q;
-    view.rows[q] = rows;
-    view.slope[q] =
-        args.slopes != nullptr && heads[q] < group ? args.slopes[kv_head * group + heads[q]] : 0;
-    view.distance[q] = float((page.is_sink ? row.rank : row.index) - page.base);
-  }
+    __syncthreads();  // the last page has been read
+    stage_half<Cache>(memory.keys, page.keys, head_dim, rows);
+    copy_async_commit();
+    stage_half<Cache>(memory.values, page.values, head_dim, rows);
+    copy_async_commit();
+    for (int tile = warp; tile < tiles; tile += kPageWarps) {
+      stage_queries(memory.queries + tile * kTileRows * padded(head_dim),
+                    page.is_sink ? args.query_sink : args.query_window, args, row_index, kv_head,
+                    tile * kTileRows, group);
+    }
 
-  float scores[8][4];
-  const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
-  if (has_tile) multiply_keys(scores, queries, keys, head_dim);
-  const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
-  if (!has_tile) return;
-  SoftmaxState states[2];
-  uint32_t weights[4][4];
-  softmax_weights<Cache>(scores, view, args, scales_of(memory.keys, head_dim),
-                         scales_of(memory.values, head_dim), states, weights);
+    // The lane's queries see the same rows in every tile. Past the last head there is none.
+    TileView view;
+    view.rows[0] = view.rows[1] = rows;
+    view.distance[0] = view.distance[1] = float((page.is_sink ? row.rank : row.index) - page.base);
+    const auto head_of = [&](int tile, int q) { return tile * kTileRows + lane / 4 + 8 * q; };
+    const auto scores_of = [&](int tile, int q, int key) {
+      const int at = tile * kTileRows + lane / 4 + 8 * q;
+      return reinterpret_cast<float2*>(score_rows + at * kScorePitch + key + 2 * (lane % 4));
+    };
 
-  const int pair = threadIdx.x % 4;
-  for (int column = 0; column < head_dim; column += 32) {
-    float sums[4][4];
-    multiply_values(sums, weights, values, head_dim, column);
-    for (int q = 0; q < 2; ++q) {
-      if (heads[q] >= group) continue;
-      const PageResult to = result_of(args, blockIdx.x, kv_head * group + heads[q], n);
+    const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
+    for (int tile = 0; tile < tiles; ++tile) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = column + 8 * j;
-        if (at < head_dim) {
-          *reinterpret_cast<float2*>(to.sums + at + 2 * pair) =
-              make_float2(sums[j][2 * q], sums[j][2 * q + 1]);
+      for (int q = 0; q < 2; ++q) {
+        view.slope[q] = args.slopes != nullptr && head_of(tile, q) < group
+                            ? args.slopes[kv_head * group + head_of(tile, q)]
+                            : 0;
+      }
+      float scores[kWarpKeys / 8][4];
+      clear(scores);
+      add_products(scores, memory.queries + tile * kTileRows * padded(head_dim), padded(head_dim),
+                   keys + warp * kWarpKeys * padded(head_dim), padded(head_dim), head_dim);
+      finish_scores<Cache>(scores, warp * kWarpKeys, view, args, scales_of(memory.keys, head_dim));
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+#pragma unroll
+        for (int q = 0; q < 2; ++q) {
+          *scores_of(tile, q, warp * kWarpKeys + 8 * j) =
+              make_float2(scores[j][2 * q], scores[j][2 * q + 1]);
         }
       }
-      if (column == 0 && pair == 0) *to.state = states[q];
+    }
+    // A barrier: all scores have been written.
+    const Element<Cache>* values = wait_for_half<0>(memory, memory.values, head_dim);
+    for (int tile = 0; tile < tiles; ++tile) {
+      float scores[8][4];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int q = 0; q < 2; ++q) {
+          const float2 two = *scores_of(tile, q, 8 * j);
+          scores[j][2 * q] = two.x;
+          scores[j][2 * q + 1] = two.y;
+        }
+      }
+      SoftmaxState states[2];
+      uint32_t weights[4][4];
+      softmax_weights<Cache>(scores, view, scales_of(memory.values, head_dim), states, weights);
+      for (int column = warp * kWarpColumns; column < head_dim;
+           column += kPageWarps * kWarpColumns) {
+        float sums[kWarpColumns / 8][4];
+        multiply_values(sums, weights, values, head_dim, column);
+#pragma unroll
+        for (int q = 0; q < 2; ++q) {
+          if (head_of(tile, q) >= group) continue;
+          const PageResult to = result_of(args, kv_head * group + head_of(tile, q), live_page);
+#pragma unroll
+          for (int n = 0; n < kWarpColumns / 8; ++n) {
+            *reinterpret_cast<float2*>(to.sums + column + 8 * n + 2 * (lane % 4)) =
+                make_float2(sums[n][2 * q], sums[n][2 * q + 1]);
+          }
+          if (column == 0 && lane % 4 == 0) *to.state = states[q];
+        }
+      }
     }
   }
 }
@@ -100,11 +166,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) attend_page_kernel(Atte
 // factors depend only on the largest m so far, which all lanes find in parallel.
 __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArgs args) {
   wait_for_previous();
-  const TokenRow row = args.rows[blockIdx.x];
-  if (row.sequence < 0) return;
+  const int first_page = args.page_begins[blockIdx.x] - args.page_begins[0];
+  const int count = args.page_begins[blockIdx.x + 1] - args.page_begins[blockIdx.x];
+  if (count == 0) return;  // an idle row
   const int head = blockIdx.y, lane = threadIdx.x % kWarpSize;
   const int64_t head_dim = args.pages.shape.head_dim;
-  const int count = seen_pages(args.pages.sequences[row.sequence], row.first, row.index).count();
   const int column = threadIdx.x / kWarpSize * kMergeColumns + 2 * lane;
   const bool has_column = column < head_dim;
 
@@ -113,7 +179,7 @@ __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArg
   for (int begin = 0; begin < count; begin += kWarpSize) {
     // The lane's page: its state, and the largest m up to it.
     SoftmaxState own = {-INFINITY, 0};
-    if (begin + lane < count) own = *result_of(args, blockIdx.x, head, begin + lane).state;
+    if (begin + lane < count) own = *result_of(args, head, first_page + begin + lane).state;
     float largest = fmaxf(state.largest, own.largest);
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
       const float other = __shfl_sync(kWarp, largest, lane < distance ? lane : lane - distance);
@@ -123,25 +189,23 @@ __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArg
     const Factors own_factors = factors_of(lane == 0 ? state.largest : before, own.largest);
 
     const int pages = count - begin < kWarpSize ? count - begin : kWarpSize;
-    for (int first = 0; first < pages; first += kMergePages) {
-      float2 added[kMergePages];
+    float2 added[kWarpSize];  // loaded together
 #pragma unroll
-      for (int i = 0; i < kMergePages; ++i) {
-        added[i] = make_float2(0, 0);
-        if (has_column && first + i < pages) {
-          const PageResult from = result_of(args, blockIdx.x, head, begin + first + i);
-          added[i] = *reinterpret_cast<const float2*>(from.sums + column);
-        }
+    for (int i = 0; i < kWarpSize; ++i) {
+      added[i] = make_float2(0, 0);
+      if (has_column && i < pages) {
+        const PageResult from = result_of(args, head, first_page + begin + i);
+        added[i] = *reinterpret_cast<const float2*>(from.sums + column);
       }
+    }
 #pragma unroll
-      for (int i = 0; i < kMergePages; ++i) {
-        if (first + i >= pages) break;
-        const Factors factors = {__shfl_sync(kWarp, own_factors.before, first + i),
-                                 __shfl_sync(kWarp, own_factors.added, first + i)};
-        state.total = merge(state.total, __shfl_sync(kWarp, own.total, first + i), factors);
-        sums.x = merge(sums.x, added[i].x, factors);
-        sums.y = merge(sums.y, added[i].y, factors);
-      }
+    for (int i = 0; i < kWarpSize; ++i) {
+      if (i >= pages) break;
+      const Factors factors = {__shfl_sync(kWarp, own_factors.before, i),
+                               __shfl_sync(kWarp, own_factors.added, i)};
+      state.total = merge(state.total, __shfl_sync(kWarp, own.total, i), factors);
+      sums.x = merge(sums.x, added[i].x, factors);
+      sums.y = merge(sums.y, added[i].y, factors);
     }
     state.largest = __shfl_sync(kWarp, largest, kWarpSize - 1);
   }
@@ -160,33 +224,42 @@ __global__ void __launch_bounds__(4 * kWarpSize) merge_pages_kernel(AttentionArg
 template <typename Cache>
 Status attend_pages(const AttentionArgs& args, Stream stream) {
   const int kv_heads = int(args.pages.shape.kv_heads), head_dim = int(args.pages.shape.head_dim);
-  const int tiles = int(divide_up(args.heads / kv_heads, kTileRows));
-  const int warps = tiles > kLeastWarps ? tiles : kLeastWarps;
-  return launch(attend_page_kernel<Cache>, dim3(args.row_count, kv_heads, args.page_slots),
-                dim3(warps * kWarpSize), TileMemory<Cache>::bytes(tiles, head_dim), stream, args);
+  const size_t bytes = shared_bytes<Cache>(tiles_of(args), head_dim);
+  const int64_t most = int64_t{args.page_capacity} * kv_heads;
+  const int64_t together = blocks_together(bytes, kMostBlocks);
+  const Status status =
+      launch(attend_pages_kernel<Cache>, dim3(unsigned(most < together ? most : together)),
+             dim3(kPageWarps * kWarpSize), bytes, stream, args);
+  if (status != kSuccess) return status;
+  const int warps = int(divide_up(head_dim, kMergeColumns));
+  return launch(merge_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,
+                stream, args);
 }
 
-Status attend_pages_of(const AttentionArgs& args, Stream stream) {
-  switch (args.pages.shape.type) {
-    case DType::kFloat16: return attend_pages<f16>(args, stream);
-    case DType::kInt8: return attend_pages<int8_t>(args, stream);
-    default: return attend_pages<bf16>(args, stream);
+// Whether a block has enough shared memory for all heads of a key head.
+template <typename Cache>
+bool has_room(const AttentionArgs& args) {
+  return shared_bytes<Cache>(tiles_of(args), int(args.pages.shape.head_dim)) <= shared_limit();
+}
+
+template <typename Cache>
+Status decode(const AttentionArgs& args, Stream stream) {
+  if (args.pages.shape.head_dim <= kChunk && has_room<Cache>(args)) {
+    return attend_pages<Cache>(args, stream);
   }
+  AttentionArgs rows = args;
+  rows.span_rows = 1;
+  return attention_prefill(rows, stream);
 }
 
 }  // namespace
 
 Status attention_decode(const AttentionArgs& args, Stream stream) {
-  if (args.pages.shape.head_dim > kChunk) {
-    AttentionArgs rows = args;
-    rows.span_rows = 1;
-    return attend_wide_heads(rows, stream);
+  switch (args.pages.shape.type) {
+    case DType::kFloat16: return decode<f16>(args, stream);
+    case DType::kInt8: return decode<int8_t>(args, stream);
+    default: return decode<bf16>(args, stream);
   }
-  const Status status = attend_pages_of(args, stream);
-  if (status != kSuccess) return status;
-  const int warps = int(divide_up(args.pages.shape.head_dim, kMergeColumns));
-  return launch(merge_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,
-                stream, args);
 }
 
 }  // namespace sinkstream::cuda

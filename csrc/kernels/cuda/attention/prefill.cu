@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 
     SoftmaxState states[2];
     uint32_t weights[4][4];
     if (has_tile) {
-      softmax_weights<Cache>(scores, view, args, scales_of(memory.keys, head_dim),
-                             scales_of(memory.values, head_dim), states, weights);
+      finish_scores<Cache>(scores, 0, view, args, scales_of(memory.keys, head_dim));
+      softmax_weights<Cache>(scores, view, scales_of(memory.values, head_dim), states, weights);
     }
     if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
 

@@ -1,9 +1,9 @@
 // Which pages a query sees, and the copy of one head's half of a page to shared memory.
 #pragma once
 
-#include "common/divide_up.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/find_page.cuh"
+#include "kernels/cuda/attention/seen_pages.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/tensor_core.cuh"
 
@@ -36,39 +36,13 @@ struct RowRange {
   int end;
 };
 
-// The pages that consecutive tokens of a sequence see: sink pages, then window blocks.
-struct SeenPages {
-  int sink_pages;
-  int blocks;
-  int64_t first_block;
-
-  __device__ int count() const { return sink_pages + blocks; }
-};
-
-// One head of the n-th of these pages, and the token in its row 0.
+// One head of the n-th of a token's pages, and the token in its row 0.
 struct HeadPage {
   const std::byte* keys;
   const std::byte* values;
   int64_t base;
   bool is_sink;
 };
-
-// How many sinks the query of token `index` sees.
-__device__ inline int64_t seen_sinks(const SequencePages& sequence, int64_t index) {
-  return index + 1 < sequence.sinks ? index + 1 : sequence.sinks;
-}
-
-// `first` is that of the oldest token, `index` that of the newest.
-__device__ inline SeenPages seen_pages(const SequencePages& sequence, int64_t first,
-                                       int64_t index) {
-  SeenPages seen = {};
-  seen.sink_pages = int(divide_up(seen_sinks(sequence, index), kPageRows));
-  if (first <= index) {
-    seen.first_block = (first - sequence.sinks) / kPageRows;
-    seen.blocks = int((index - sequence.sinks) / kPageRows - seen.first_block + 1);
-  }
-  return seen;
-}
 
 __device__ inline HeadPage head_page(const Pages& pages, const SequencePages& sequence,
                                      const SeenPages& seen, int n, int kv_head) {

@@ -68,10 +68,10 @@ __device__ inline void stage_queries(T* tile, const void* queries, const Attenti
   __syncwarp();
 }
 
-// Adds products of `dims` dimensions to q · k for each query of the tile and each row of the page.
-// Strides are in numbers.
-template <typename T>
-__device__ inline void add_products(float (&scores)[8][4], const T* queries, int query_stride,
+// Adds products of `dims` dimensions to q · k for each query of the tile and each of 8 · kEights
+// rows of the page, which begin at `keys`. Strides are in numbers.
+template <typename T, int kEights>
+__device__ inline void add_products(float (&scores)[kEights][4], const T* queries, int query_stride,
                                     const T* keys, int key_stride, int dims) {
   const int lane = threadIdx.x % kWarpSize;
   const T* query = queries + lane % 16 * query_stride + lane / 16 * 8;
@@ -80,7 +80,7 @@ __device__ inline void add_products(float (&scores)[8][4], const T* queries, int
     uint32_t a[4];
     load_fragment4(a, query + d);
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    for (int j = 0; j < kEights; j += 2) {
       uint32_t b[4];
       load_fragment4(b, key + 8 * j * key_stride + d);
       const uint32_t even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
@@ -90,7 +90,8 @@ __device__ inline void add_products(float (&scores)[8][4], const T* queries, int
   }
 }
 
-__device__ inline void clear(float (&scores)[8][4]) {
+template <int kEights>
+__device__ inline void clear(float (&scores)[kEights][4]) {
 #pragma unroll
   for (auto& score : scores) score[0] = score[1] = score[2] = score[3] = 0;
 }
@@ -122,30 +123,44 @@ __device__ inline float largest_of_lanes(float x) {
   return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
 }
 
-// Turns products into m, l and the weights p, rounded and packed as the first factor of
+// Whether the lane's query `query` sees a row of the page.
+__device__ inline bool sees(const TileView& view, int query, int row) {
+  return row >= view.rows[query].begin && row < view.rows[query].end;
+}
+
+// Turns products into scores, or −∞ where a query does not see the row. `first`: the row of the
+// page that scores[0] begins with. `key_scales`, [64], are read for int8 only.
+template <typename Cache, int kEights>
+__device__ inline void finish_scores(float (&scores)[kEights][4], int first, const TileView& view,
+                                     const AttentionArgs& args, const float* key_scales) {
+#pragma unroll
+  for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + 8 * j + int(threadIdx.x) % 4 * 2 + (i & 1), query = i >> 1;
+      float sum = scores[j][i];
+      if constexpr (kHasScales<Cache>) sum = product(sum, key_scales[row]);
+      const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
+      scores[j][i] = sees(view, query, row) ? score : -INFINITY;
+    }
+  }
+}
+
+// Turns a page's scores into m, l and the weights p, rounded and packed as the first factor of
 // multiply_values. For int8, p is multiplied by the value's scale after it is added to l.
-// `key_scales` and `value_scales`, [64], are read for int8 only.
+// `value_scales`, [64], are read for int8 only.
 template <typename Cache>
 __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& view,
-                                       const AttentionArgs& args, const float* key_scales,
                                        const float* value_scales, SoftmaxState (&states)[2],
                                        uint32_t (&weights)[4][4]) {
   const int pair = threadIdx.x % 4;
-  const auto is_seen = [&](int j, int i) {
-    const int row = 8 * j + 2 * pair + (i & 1);
-    return row >= view.rows[i >> 1].begin && row < view.rows[i >> 1].end;
-  };
   states[0] = states[1] = {-INFINITY, 0};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
-      float sum = scores[j][i];
-      if constexpr (kHasScales<Cache>) sum = product(sum, key_scales[row]);
-      const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
-      scores[j][i] = is_seen(j, i) ? score : -INFINITY;
-      states[query].largest = fmaxf(states[query].largest, scores[j][i]);  // ignores NaN
+      SoftmaxState& state = states[i >> 1];
+      state.largest = fmaxf(state.largest, scores[j][i]);  // ignores NaN
     }
   }
   for (SoftmaxState& state : states) state.largest = largest_of_lanes(state.largest);
@@ -154,13 +169,12 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
-      const float weight = is_seen(j, i) ? exp_approx(scores[j][i] - states[query].largest) : 0;
+      const bool is_seen = sees(view, query, row);
+      const float weight = is_seen ? exp_approx(scores[j][i] - states[query].largest) : 0;
       states[query].total += weight;
       scores[j][i] = weight;
       if constexpr (kHasScales<Cache>) {
-        if (is_seen(j, i)) {
-          scores[j][i] = product(weight, value_scales[row]);
-        }
+        if (is_seen) scores[j][i] = product(weight, value_scales[row]);
       }
     }
   }
@@ -176,11 +190,11 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
   }
 }
 
-// Σ weight · value over the page, from zero, for the 32 columns from `column` on, or the last 16:
-// sums[n][i] is column + 8 n + 2 pair + (i & 1) of query i >> 1. keep(word, row) returns the values
-// of rows `row` and row + 1 to multiply.
-template <typename T, typename Keep>
-__device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
+// Σ weight · value over the page, from zero, for the 8 · kEights columns from `column` on, or the
+// last 16: sums[n][i] is column + 8 n + 2 pair + (i & 1) of query i >> 1. keep(word, row) returns
+// the values of rows `row` and row + 1 to multiply.
+template <typename T, int kEights, typename Keep>
+__device__ inline void multiply_values(float (&sums)[kEights][4], const uint32_t (&weights)[4][4],
                                        const T* values, int head_dim, int column,
                                        const Keep& keep) {
   const int lane = threadIdx.x % kWarpSize, stride = padded(head_dim);
@@ -190,7 +204,7 @@ __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&wei
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
-    for (int n = 0; n < 4; n += 2) {
+    for (int n = 0; n < kEights; n += 2) {
       if (column + 8 * n >= head_dim) break;
       uint32_t b[4];
       load_fragment4_transposed(b, value + 16 * k * stride + 8 * n);
@@ -203,8 +217,8 @@ __device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&wei
   }
 }
 
-template <typename T>
-__device__ inline void multiply_values(float (&sums)[4][4], const uint32_t (&weights)[4][4],
+template <typename T, int kEights>
+__device__ inline void multiply_values(float (&sums)[kEights][4], const uint32_t (&weights)[4][4],
                                        const T* values, int head_dim, int column) {
   multiply_values(sums, weights, values, head_dim, column, [](uint32_t word, int) { return word; });
 }

@@ -271,7 +271,8 @@ __global__ void __launch_bounds__(2 * kWarpSize) walk_chunks_kernel(AttentionArg
       const auto scales = [&](bool of_values) {
         return reinterpret_cast<const float*>(memory.scales_of(n, of_values));
       };
-      softmax_weights<Cache>(scores, view, args, scales(false), scales(true), states, weights);
+      finish_scores<Cache>(scores, 0, view, args, scales(false));
+      softmax_weights<Cache>(scores, view, scales(true), states, weights);
       const RowRange rows = seen_rows(sequence, page, walk.first, walk.index);
       merge_page(running, states, weights, values, own.width, rows, view);
     }
