@@ -17,15 +17,19 @@ constexpr int kGroupsOfSlice = int(SamplingLayout::kSlice) / kGroup;
 constexpr int kOwnBuckets = kBuckets / kSamplingThreads;
 constexpr int kListed = 2048;  // candidates that are kept in shared memory
 
-// Note: [Keys by digits]
-// A threshold is found digit by digit, as in a radix sort: a key has three digits, of 11, 11 and 10
-// bits. A histogram over the first digit of all keys gives the threshold's bucket, one over the
-// second digit of that bucket's keys narrows it down, and the third gives the key. Once a bucket
-// has few keys they are listed in shared memory, and the row is not read again.
-constexpr int kDigits = 3;
-__device__ inline int shift_of(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
+// Note: [Finding a threshold]
+// A first histogram has a bucket for each 1/64 that a logit is below the row's largest, and a last
+// one for all that are further away and weigh nothing. Logits spread over hundreds of these
+// buckets, so threads seldom add to the same one. The threshold's bucket has the keys of a short
+// interval, which histograms of up to 11 bits of a key narrow down to one. Once few keys are left
+// they are listed in shared memory, and the row is not read again.
+constexpr float kBucketsPerUnit = 64;
+constexpr int kFarBucket = kBuckets - 1;
+constexpr int kDigitBits = 11;
+static_assert(1 << kDigitBits == kBuckets);
+static_assert(kFarBucket / kBucketsPerUnit > 30.5);  // Note: [Weights are integers] of sampling.h
 
-// A histogram in shared memory. Bucket 0 is that of the largest digit.
+// A histogram in shared memory. Bucket 0 is that of the largest keys.
 struct Histogram {
   uint32_t* counts;      // [kBuckets]
   uint32_t* mass_lows;   // [kBuckets]: 64-bit masses in two words, because shared memory
@@ -44,6 +48,27 @@ struct Row {
   int groups;
   float largest;
 };
+
+// Rises as the key falls.
+__device__ inline int bucket_of_key(uint32_t key, float largest) {
+  const float buckets = (largest - value_of(key)) * kBucketsPerUnit;
+  return buckets < kFarBucket ? int(buckets) : kFarBucket;
+}
+
+struct KeyRange {
+  uint32_t lowest;
+  uint32_t highest;
+};
+
+// An interval with all keys of a bucket, and perhaps some of its neighbours'. Its bounds are a
+// difference of floats, rounded, which no key of the bucket can pass.
+__device__ inline KeyRange keys_of_bucket(int bucket, float largest) {
+  const auto key_at = [largest](int buckets) {
+    return key_of(largest - float(buckets) / kBucketsPerUnit);
+  };
+  return {bucket == kFarBucket ? kForbiddenKey + 1 : key_at(bucket + 1),
+          bucket == 0 ? key_of(largest) : key_at(bucket - 1)};
+}
 
 struct SharedMemory {
   Histogram histogram;
@@ -135,19 +160,27 @@ __device__ inline void visit_groups(const Row& row, int first, int last, uint32_
   }
 }
 
-// Adds this block's slice to the row's histogram over first digits.
+// Adds this block's slice to the row's first histogram.
 __device__ inline void add_slice(const Row& row, const SharedMemory& shared) {
   clear(shared.histogram);
   const int first = int(blockIdx.x) * kGroupsOfSlice;
   const int last = std::min(first + kGroupsOfSlice, row.groups);
+  uint32_t far = 0;  // of the warp's keys
   const auto add_group = [&](int, const float(&x)[kGroup / kWarpSize]) {
     for (const float value : x) {
       const uint32_t key = key_of(value);
-      if (key == kForbiddenKey) continue;
-      add(shared.histogram, kBuckets - 1 - int(key >> shift_of(0)), weight_of(value, row.largest));
+      const bool is_allowed = key != kForbiddenKey;
+      const int bucket = bucket_of_key(key, row.largest);
+      far += __popc(__ballot_sync(kWarp, is_allowed && bucket == kFarBucket));
+      if (is_allowed && bucket != kFarBucket) {
+        add(shared.histogram, bucket, weight_of(value, row.largest));
+      }
     }
   };
   visit_groups(row, first, last, kForbiddenKey + 1, add_group, [](int) {});
+  if (threadIdx.x % kWarpSize == 0 && far > 0) {
+    atomicAdd(&shared.histogram.counts[kFarBucket], far);
+  }
   __syncthreads();
   for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
     const CountAndMass bucket = bucket_of(shared.histogram, b);
@@ -160,7 +193,7 @@ __device__ inline void add_slice(const Row& row, const SharedMemory& shared) {
   }
 }
 
-__device__ inline void load_first_digits(const Row& row, const SharedMemory& shared) {
+__device__ inline void load_first_histogram(const Row& row, const SharedMemory& shared) {
   for (int b = threadIdx.x; b < kBuckets; b += kSamplingThreads) {
     const uint64_t mass = row.scratch.masses[b];
     shared.histogram.counts[b] = row.scratch.counts[b];
@@ -210,23 +243,39 @@ __device__ inline int find_bucket(By by, uint64_t target, CountAndMass& above,
   return int(*shared.found);
 }
 
-// Calls body(key) for each key whose digits so far are `prefix`.
+// The keys that may be the threshold: those of a bucket of the first histogram, as far as they are
+// in [lowest, lowest + 2^bits).
+struct Candidates {
+  int bucket;
+  uint32_t lowest;
+  int bits;
+
+  __device__ bool is_in_range(uint32_t key) const {
+    return key >= lowest && uint64_t{key - lowest} >> bits == 0;
+  }
+};
+
+// Calls body(key) for each candidate.
 template <typename Body>
-__device__ inline void for_each_key(const Row& row, const SharedMemory& shared, bool is_listed,
-                                    uint32_t prefix, int shift, const Body& body) {
+__device__ inline void for_each_candidate(const Row& row, const SharedMemory& shared,
+                                          bool is_listed, const Candidates& candidates,
+                                          const Body& body) {
   if (is_listed) {
     for (uint32_t i = threadIdx.x; i < *shared.listed_count; i += kSamplingThreads) {
-      if (shared.listed[i] >> shift == prefix) body(shared.listed[i]);
+      if (candidates.is_in_range(shared.listed[i])) body(shared.listed[i]);
     }
     return;
   }
   const auto look = [&](int, const float(&x)[kGroup / kWarpSize]) {
     for (const float value : x) {
       const uint32_t key = key_of(value);
-      if (key >> shift == prefix && key != kForbiddenKey) body(key);
+      if (candidates.is_in_range(key) && key != kForbiddenKey &&
+          bucket_of_key(key, row.largest) == candidates.bucket) {
+        body(key);
+      }
     }
   };
-  visit_groups(row, 0, row.groups, prefix << shift, look, [](int) {});
+  visit_groups(row, 0, row.groups, candidates.lowest, look, [](int) {});
 }
 
 struct Threshold {
@@ -235,42 +284,41 @@ struct Threshold {
 };
 
 // The largest key such that it and larger keys amount to `target`, which is above 0 and at most the
-// row's total: Note [Keys by digits].
+// row's total: Note [Finding a threshold].
 __device__ inline Threshold select(const Row& row, By by, uint64_t target,
                                    const SharedMemory& shared) {
   CountAndMass above = {0, 0};
-  uint32_t prefix = 0;
+  load_first_histogram(row, shared);
+  const int bucket = find_bucket(by, target, above, shared);
+  CountAndMass found = bucket_of(shared.histogram, bucket);
+  const KeyRange range = keys_of_bucket(bucket, row.largest);
+  Candidates candidates = {bucket, range.lowest, 32 - __clz(int(range.highest - range.lowest))};
   bool is_listed = false;
-  CountAndMass found = {0, 0};
-  for (int digit = 0; digit < kDigits; ++digit) {
-    const int shift = shift_of(digit);
-    if (digit == 0) {
-      load_first_digits(row, shared);
-    } else {
-      const int shift_before = shift_of(digit - 1);
-      if (!is_listed && found.count <= kListed) {
-        if (is_first_thread()) *shared.listed_count = 0;
-        __syncthreads();
-        for_each_key(row, shared, false, prefix, shift_before, [&](uint32_t key) {
-          shared.listed[atomicAdd(shared.listed_count, 1u)] = key;
-        });
-        is_listed = true;
-      }
-      clear(shared.histogram);
-      const uint32_t digits = (1u << (shift_before - shift)) - 1;
-      for_each_key(row, shared, is_listed, prefix, shift_before, [&](uint32_t key) {
-        add(shared.histogram, int(digits - (key >> shift & digits)),
-            weight_of(value_of(key), row.largest));
-      });
+  __syncthreads();  // the histogram has been read
+  while (candidates.bits > 0) {
+    if (!is_listed && found.count <= kListed) {
+      if (is_first_thread()) *shared.listed_count = 0;
       __syncthreads();
+      for_each_candidate(row, shared, false, candidates, [&](uint32_t key) {
+        shared.listed[atomicAdd(shared.listed_count, 1u)] = key;
+      });
+      is_listed = true;
     }
-    const int bucket = find_bucket(by, target, above, shared);
-    found = bucket_of(shared.histogram, bucket);
-    const int bits = (digit == 0 ? 32 : shift_of(digit - 1)) - shift;
-    prefix = prefix << bits | ((1u << bits) - 1 - uint32_t(bucket));
+    clear(shared.histogram);
+    const int shift = candidates.bits > kDigitBits ? candidates.bits - kDigitBits : 0;
+    const uint32_t largest_digit = (1u << (candidates.bits - shift)) - 1;
+    for_each_candidate(row, shared, is_listed, candidates, [&](uint32_t key) {
+      add(shared.histogram, int(largest_digit - ((key - candidates.lowest) >> shift)),
+          weight_of(value_of(key), row.largest));
+    });
+    __syncthreads();
+    const int b = find_bucket(by, target, above, shared);
+    found = bucket_of(shared.histogram, b);
+    candidates.lowest += (largest_digit - uint32_t(b)) << shift;
+    candidates.bits = shift;
     __syncthreads();  // the histogram has been read
   }
-  return {prefix, above.mass + found.mass};
+  return {candidates.lowest, above.mass + found.mass};
 }
 
 // An integer near fraction · mass: `fraction` in [0, 1].
@@ -281,7 +329,7 @@ __device__ inline uint64_t part_of(uint64_t mass, double fraction) {
 // The key of the smallest logit that top-k and top-p keep.
 __device__ inline uint32_t select_threshold(const Row& row, const SamplingRow& params,
                                             const SharedMemory& shared) {
-  load_first_digits(row, shared);
+  load_first_histogram(row, shared);
   const CountAndMass total = total_of(shared.histogram, shared);
   Threshold threshold = {kForbiddenKey + 1, total.mass};
   if (params.top_k > 0 && uint64_t(params.top_k) < total.count) {

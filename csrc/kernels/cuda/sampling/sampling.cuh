@@ -45,7 +45,7 @@ static_assert(sizeof(Slice) == 24);
 
 struct SamplingScratch {
   uint64_t* group_mass;  // [groups], of a group's kept tokens
-  uint64_t* masses;      // [kBuckets], of the histogram over the highest bits of the keys
+  uint64_t* masses;      // [kBuckets], of the row's first histogram: sample.cu
   Slice* slices;         // [slices]
   uint32_t* counts;      // [kBuckets]
   uint32_t* ticket;      // blocks that have finished the first part of sample.cu

@@ -69,7 +69,7 @@ struct SampledRow {
 struct SamplingLayout {
   static constexpr int64_t kGroup = 64;      // tokens that share one recorded maximum
   static constexpr int64_t kSlice = 8192;    // tokens of one block
-  static constexpr int64_t kBuckets = 2048;  // of the histogram
+  static constexpr int64_t kBuckets = 2048;  // of the first histogram
 
   int64_t vocab;
 
