@@ -175,7 +175,8 @@ BUILT := $(BUILD)/dist
 .PHONY: wheel
 wheel: check-compiler $(VENV)/.release-tools ## Build a source archive and a wheel into dist/, and try the wheel
 	rm -rf dist $(BUILT)
-	$(BIN)/python -m build --outdir $(BUILT)
+	SKBUILD_CMAKE_DEFINE="$${SKBUILD_CMAKE_DEFINE:+$$SKBUILD_CMAKE_DEFINE;}SINKSTREAM_CUDA_CODE=RELEASE" \
+	  $(BIN)/python -m build --outdir $(BUILT)
 	$(BIN)/auditwheel repair --wheel-dir dist $(BUILT)/*.whl
 	cp $(BUILT)/*.tar.gz dist
 	$(BIN)/python .ci/check_wheel.py dist '$(TORCH)' '$(MODEL)'

@@ -1,34 +1,91 @@
 # The CUDA kernels as a library, `_cuda`, next to `_core`, loaded if there is a GPU. It knows neither
 # torch nor Python, links the CUDA runtime statically, exports one symbol, and loads without a driver.
-# Built if nvcc is found; the build machine needs no GPU.
+# Built if there is an nvcc that compiles them; the build machine needs no GPU.
 
-set(SINKSTREAM_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO (if nvcc is found)")
+set(SINKSTREAM_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO (if nvcc can)")
+set(SINKSTREAM_CUDA_CODE QUICK CACHE STRING
+    "Machine code for GPUs: QUICK (compute capability 9.0), or RELEASE (every generation)")
+option(SINKSTREAM_CUDA_WERROR "Let a warning of nvcc fail the build" OFF)
 if(NOT SINKSTREAM_CUDA MATCHES "^(ON|OFF|AUTO)$")
   message(FATAL_ERROR "SINKSTREAM_CUDA must be AUTO, OFF or ON, but is \"${SINKSTREAM_CUDA}\".")
+endif()
+if(NOT SINKSTREAM_CUDA_CODE MATCHES "^(QUICK|RELEASE)$")
+  message(FATAL_ERROR "SINKSTREAM_CUDA_CODE must be QUICK or RELEASE, but is "
+                      "\"${SINKSTREAM_CUDA_CODE}\".")
 endif()
 if(SINKSTREAM_CUDA STREQUAL "OFF")
   return()
 endif()
 
-include(CheckLanguage)
-check_language(CUDA)
-if(NOT CMAKE_CUDA_COMPILER)
-  if(SINKSTREAM_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "SINKSTREAM_CUDA is ON, but nvcc was not found. Add its folder to PATH or "
-                        "set CUDACXX=/usr/local/cuda/bin/nvcc")
+# Machine code, and PTX that the driver compiles for any other GPU from Ampere on.
+set(least_nvcc 12.4)
+set(machine_code 90a)
+if(SINKSTREAM_CUDA_CODE STREQUAL "RELEASE")
+  set(least_nvcc 12.8)
+  set(machine_code 80 86 89 90a 100 120)
+endif()
+list(TRANSFORM machine_code APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
+list(APPEND CMAKE_CUDA_ARCHITECTURES 80-virtual)
+
+# relaxed-constexpr: constants come from headers shared with host code. fmad=false: kernels call fma
+# where they need it; other fusions would differ from the emulator, which compiles the same sources.
+set(cuda_options --expt-relaxed-constexpr -fmad=false -Xcompiler=-fvisibility=hidden)
+
+# Returns why this nvcc cannot compile the kernels, or nothing: its version, and a small kernel
+# compiled and linked. enable_language would end the build instead.
+function(why_not_nvcc nvcc result)
+  set(${result} "" PARENT_SCOPE)
+  execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(NOT said MATCHES "release ([0-9]+[.][0-9]+)")
+    set(${result} "${nvcc} does not say its version" PARENT_SCOPE)
+  elseif(CMAKE_MATCH_1 VERSION_LESS ${least_nvcc})
+    set(${result} "${nvcc} is ${CMAKE_MATCH_1}, but the kernels need ${least_nvcc} or newer"
+        PARENT_SCOPE)
+  else()
+    set(host "")
+    if(DEFINED ENV{CUDAHOSTCXX})
+      set(host -ccbin $ENV{CUDAHOSTCXX})
+    endif()
+    execute_process(
+      COMMAND ${nvcc} ${host} -std=c++20 ${cuda_options} -arch=compute_80 -Xcompiler=-fPIC -shared
+              -I${CMAKE_CURRENT_SOURCE_DIR}/csrc -o ${CMAKE_CURRENT_BINARY_DIR}/nvcc_works.so
+              ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/cuda/embedding.cu
+      RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
+    if(failed)
+      string(REGEX MATCH "[^\n]*(error|fatal|unsupported)[^\n]*" error "${said}")
+      if(NOT error)
+        string(REGEX MATCH "[^\n]+" error "${said}")
+      endif()
+      set(${result} "${nvcc} cannot compile them: ${error}" PARENT_SCOPE)
+    endif()
   endif()
-  message(STATUS "nvcc not found: building without the CUDA kernels")
+endfunction()
+
+if(CMAKE_CUDA_COMPILER)
+  set(nvcc ${CMAKE_CUDA_COMPILER})
+elseif(DEFINED ENV{CUDACXX})
+  set(nvcc $ENV{CUDACXX})
+else()
+  find_program(SINKSTREAM_NVCC nvcc NO_CACHE)
+  set(nvcc ${SINKSTREAM_NVCC})
+endif()
+if(NOT nvcc)
+  set(problem "nvcc was not found")
+elseif(NOT CMAKE_CUDA_COMPILER_LOADED AND NOT nvcc STREQUAL "${SINKSTREAM_NVCC_WORKS}")
+  why_not_nvcc(${nvcc} problem)
+endif()
+if(problem)
+  set(remedy "Add the folder of nvcc to PATH, or set CUDACXX=/usr/local/cuda/bin/nvcc.")
+  if(SINKSTREAM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SINKSTREAM_CUDA is ON, but ${problem}. ${remedy} Without the CUDA kernels: "
+                        "SINKSTREAM_CUDA=OFF")
+  endif()
+  message(STATUS "Building without the CUDA kernels: ${problem}. For them: ${remedy}")
   return()
 endif()
+set(SINKSTREAM_NVCC_WORKS ${nvcc} CACHE INTERNAL "This nvcc has compiled a kernel")
 
-# Machine code for Hopper, and PTX that the driver compiles for any GPU from Ampere on.
-set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual)
 enable_language(CUDA)
-if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
-  message(FATAL_ERROR "The CUDA kernels need nvcc 12.4 or newer, but ${CMAKE_CUDA_COMPILER} is "
-                      "${CMAKE_CUDA_COMPILER_VERSION}. Set CUDACXX to another one, or build "
-                      "without them: -DSINKSTREAM_CUDA=OFF")
-endif()
 # CMake 3.25 does not know that nvcc speaks C++20.
 foreach(kind STANDARD EXTENSION)
   if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)
@@ -38,10 +95,13 @@ endforeach()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu csrc/kernels/cuda/*/*.cu)
 add_library(_cuda MODULE ${cuda_sources})
-target_include_directories(_cuda PRIVATE csrc)
-# relaxed-constexpr: constants come from headers shared with host code. fmad=false: kernels call fma
-# where they need it; other fusions would differ from the emulator, which compiles the same sources.
-target_compile_options(_cuda PRIVATE --expt-relaxed-constexpr -fmad=false -Werror=all-warnings
-                                     -Xcompiler=-fvisibility=hidden)
+target_include_directories(_cuda PRIVATE csrc ${CMAKE_CURRENT_BINARY_DIR}/generated)
+list(JOIN machine_code " " machine_code)
+set_source_files_properties(csrc/kernels/cuda/plugin.cu PROPERTIES COMPILE_DEFINITIONS
+                            "SINKSTREAM_MACHINE_CODE=\"${machine_code}\"")
+target_compile_options(_cuda PRIVATE ${cuda_options})
+if(SINKSTREAM_CUDA_WERROR)
+  target_compile_options(_cuda PRIVATE -Werror=all-warnings)
+endif()
 set_target_properties(_cuda PROPERTIES PREFIX "" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                                        CUDA_RUNTIME_LIBRARY Static)

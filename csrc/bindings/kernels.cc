@@ -50,6 +50,7 @@ void register_kernels(py::module_& module) {
         gpu["multiprocessors"] = facts.multiprocessors;
         gpu["total_bytes"] = facts.total_bytes;
         gpu["free_bytes"] = facts.free_bytes;
+        gpu["driver_compiles"] = found.driver_compiles;
         return gpu;
       },
       py::arg("library"),

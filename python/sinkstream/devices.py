@@ -19,6 +19,8 @@ class Gpu:
     total_bytes: int
     free_bytes: int
     """At the time of `find_gpu()`."""
+    driver_compiles: bool
+    """At the first load, because the kernels have no machine code for this GPU."""
 
 
 def cuda_library_path() -> str:

@@ -123,6 +123,8 @@ def load(
         spec = opened.spec.at_capacity(options.sinks, options.window)
         opened = replace(opened, spec=spec)
         check_device(options, opened)
+        if options.device == "cuda":
+            _log_compilation()
         opened = rounded(opened, options.quantize)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
@@ -172,6 +174,22 @@ def check_options(
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
         cuda_library=devices.cuda_library_path(),
     )
+
+
+def _log_compilation() -> None:
+    """Log that the driver has to compile the kernels first, if it has to."""
+    if not logs.logger.isEnabledFor(logging.INFO):
+        return
+    gpu = devices.find_gpu()
+    if isinstance(gpu, devices.Gpu) and gpu.driver_compiles:
+        major, minor = gpu.capability
+        logs.logger.info(
+            "load: this build has no machine code for %s (compute capability %d.%d): the driver "
+            "compiles the kernels now, which may take a minute, and keeps them for the next load",
+            gpu.name,
+            major,
+            minor,
+        )
 
 
 def _log_loaded(model: Model) -> None:

@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
 #include "common/errors.h"
 #include "common/human_bytes.h"
 #include "device/shared_library.h"
@@ -14,6 +18,19 @@ constexpr int kLeastMajor = 8;  // Ampere: bf16 in the tensor cores, and asynchr
 constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
 
 std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
+
+// Machine code serves its compute capability and later ones with the same major part; "90a" is for
+// 9.0, the only one of its major part.
+bool has_machine_code(std::string_view list, int32_t major, int32_t minor) {
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(' ', begin), list.size());
+    int32_t number = 0;
+    std::from_chars(list.data() + begin, list.data() + end, number);
+    if (number / 10 == major && number % 10 <= minor) return true;
+    begin = end + 1;
+  }
+  return false;
+}
 
 // Why the runtime finds no GPU, in the driver's words if there is no better explanation.
 std::string why_no_gpu(const Runtime& runtime, Status status) {
@@ -50,6 +67,8 @@ GpuSearch find_gpu(const Plugin& plugin) {
                         found.facts.name, " has ", found.facts.major, ".", found.facts.minor, ".");
   } else {
     found.plugin = &plugin;
+    found.driver_compiles =
+        !has_machine_code(plugin.machine_code, found.facts.major, found.facts.minor);
   }
   return found;
 }
@@ -68,8 +87,7 @@ GpuSearch find_gpu(const std::string& path) {
   using Entry = const Plugin*();
   auto* const entry = reinterpret_cast<Entry*>(library.symbol(kPluginSymbol));
   const Plugin* const plugin = entry == nullptr ? nullptr : entry();
-  if (plugin == nullptr || plugin->version != kPluginVersion ||
-      plugin->table_bytes != Plugin().table_bytes) {
+  if (plugin == nullptr || plugin->version != kPluginVersion) {
     found.problem =
         "the CUDA library belongs to another build of the package. Reinstall the package.";
     return found;
@@ -89,7 +107,7 @@ MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* p
                                          human_bytes(facts.total_bytes), " are free")
                                    : std::string(),
                           ". Choose a smaller window or fewer sequences, or free other GPU "
-                          "memory."));
+                          "memory; what PyTorch keeps in this process: torch.cuda.empty_cache()."));
 }
 
 MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {

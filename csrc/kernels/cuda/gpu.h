@@ -13,7 +13,8 @@ namespace sinkstream::cuda {
 struct GpuSearch {
   const Plugin* plugin = nullptr;  // null: `problem` says why there is none
   GpuFacts facts;
-  std::string problem;  // "there is no NVIDIA driver."; empty if there is a usable GPU
+  bool driver_compiles = false;  // the driver has to compile the kernels for this GPU
+  std::string problem;           // "there is no NVIDIA driver."; empty if there is a usable GPU
 };
 
 // Searches through the library `_cuda` at `path`, which is loaded once per process.

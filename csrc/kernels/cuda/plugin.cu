@@ -3,7 +3,8 @@
 
 extern "C" __attribute__((visibility("default"))) const sinkstream::cuda::Plugin*
 sinkstream_cuda_plugin() {
-  static const sinkstream::cuda::Plugin plugin = {.runtime = sinkstream::cuda::gpu_runtime(),
+  static const sinkstream::cuda::Plugin plugin = {.machine_code = SINKSTREAM_MACHINE_CODE,
+                                                  .runtime = sinkstream::cuda::gpu_runtime(),
                                                   .ops = sinkstream::cuda::all_ops()};
   return &plugin;
 }

@@ -2,18 +2,18 @@
 #pragma once
 
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/plugin_version.h"
 #include "kernels/cuda/runtime.h"
 
 namespace sinkstream::cuda {
 
-// A library from another build of the package is rejected, not called. An added or removed function
-// changes the tables' sizes; increment this when arguments change.
-constexpr int32_t kPluginVersion = 5;
 constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 
 struct Plugin {
-  int32_t version = kPluginVersion;
-  int32_t table_bytes = sizeof(Runtime) + sizeof(Ops);
+  uint64_t version = kPluginVersion;  // first: a library from another build is read only this far
+  // The compute capabilities that have machine code, such as "80 86 90a". The driver compiles the
+  // kernels for others.
+  const char* machine_code;
   Runtime runtime;
   Ops ops;
 };

@@ -57,6 +57,34 @@ TEST(FindGpu, RefusesAGpuThatIsTooOld) {
             "the kernels need compute capability 8.0 or newer, but an old GPU has 7.5.");
 }
 
+// Whether the driver has to compile a library with machine code for `list`.
+bool driver_compiles(const char* list, int32_t major, int32_t minor) {
+  static int32_t numbers[2];
+  numbers[0] = major, numbers[1] = minor;
+  static Plugin plugin = emulated_plugin();
+  plugin.machine_code = list;
+  plugin.runtime.describe = [](int32_t, GpuFacts* facts) {
+    *facts = {"a GPU", numbers[0], numbers[1], 40, 1 << 30, 1 << 30};
+    return kSuccess;
+  };
+  const GpuSearch found = find_gpu(plugin);
+  EXPECT_NE(found.plugin, nullptr);
+  return found.driver_compiles;
+}
+
+TEST(FindGpu, KnowsForWhichGpusTheDriverCompiles) {
+  EXPECT_FALSE(driver_compiles("90a", 9, 0));
+  EXPECT_TRUE(driver_compiles("90a", 8, 0));
+  EXPECT_TRUE(driver_compiles("90a", 10, 0));
+  const char* const all = "80 86 89 90a 100 120";
+  EXPECT_FALSE(driver_compiles(all, 8, 0));
+  EXPECT_FALSE(driver_compiles(all, 8, 7));  // the code for 8.6
+  EXPECT_FALSE(driver_compiles(all, 12, 1));
+  EXPECT_TRUE(driver_compiles(all, 11, 0));
+  EXPECT_TRUE(driver_compiles("86", 8, 0));
+  EXPECT_TRUE(driver_compiles("", 9, 0));
+}
+
 TEST(FindGpu, SaysThatABuildHasNoKernels) {
   EXPECT_EQ(find_gpu(std::string("/nowhere/_cuda.so")).problem,
             "this build has no CUDA kernels. Rebuild it with nvcc on PATH.");
@@ -71,7 +99,8 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
                  "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB are "
-                 "free. Choose a smaller window or fewer sequences, or free other GPU memory.");
+                 "free. Choose a smaller window or fewer sequences, or free other GPU memory; what "
+                 "PyTorch keeps in this process: torch.cuda.empty_cache().");
   }
   EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
 }

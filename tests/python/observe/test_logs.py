@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 import sinkstream
-from sinkstream import _core
-from sinkstream.errors import EngineDead
+from sinkstream import _core, devices
+from sinkstream.errors import EngineDead, InvalidArgument
 from sinkstream.observe import logs
 from sinkstream.request.options import Sampling
 from sinkstream.request.stream_request import make_request
@@ -31,6 +31,22 @@ def test_a_load_says_what_it_takes(folder: Path, caplog: pytest.LogCaptureFixtur
     assert level == "INFO"
     assert line.startswith(f"load: {folder.name} (llama): {capacity.weight_bytes} bytes of weights")
     assert f"{kernels} kernels, 1 threads" in line
+
+
+def test_a_load_says_before_it_waits_that_the_driver_compiles(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = devices.Gpu("an old GPU", (8, 6), 40, 1 << 30, 1 << 30, driver_compiles=True)
+    monkeypatch.setattr(devices, "find_gpu", lambda: found)
+    monkeypatch.setenv("SINKSTREAM_CUDA_LIBRARY", str(folder / "none.so"))
+    caplog.set_level(logging.INFO, logger="sinkstream")
+    with pytest.raises(InvalidArgument):  # the load itself, which has no GPU here
+        sinkstream.load(folder, device="cuda")
+    ((level, line),) = lines(caplog)
+    assert level == "INFO"
+    assert line.startswith(
+        "load: this build has no machine code for an old GPU (compute capability 8.6): the driver"
+    )
 
 
 def test_the_reader_of_an_end_logs_it_with_its_counts(

@@ -95,6 +95,8 @@ def includes(root: Path, *, outside: str = "no folder") -> list[Use]:
             include = re.match(r'\s*#\s*include "([^"]+)"', text)
             if include is None or include[1].startswith(outside):
                 continue
+            if (root / f"{include[1]}.in").is_file():  # the build writes it; it includes nothing
+                continue
             there = [folder / include[1] for folder in (root, path.parent)]
             target = next((file for file in there if file.is_file()), None)
             if target is None:

@@ -35,7 +35,7 @@ def read_by_cpp(source: str) -> set[str]:
 def set_by_cmake(source: str) -> set[str]:
     """Return the settings that a CMake file declares."""
     return set(re.findall(r"option\((\w+)", source)) | set(
-        re.findall(r"set\((\w+)[^)]*? CACHE ", source)
+        re.findall(r"set\((\w+)[^)]*? CACHE (?!INTERNAL)", source)
     )
 
 
