@@ -32,9 +32,12 @@ def commit() -> str:
     """Return the short commit hash, with a plus if the tree differs from it."""
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
-        ).stdout.strip()
+        try:
+            return subprocess.run(
+                ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
+            ).stdout.strip()
+        except OSError:  # there is no git
+            return ""
 
     return (git("rev-parse", "--short", "HEAD") or "none") + ("+" if git("status", "-s") else "")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import sinkstream
+from tests.gpu.bench.sizes import LONG_WINDOW
 from tests.gpu.conftest import Load
 from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import SAMPLED, bits, prompt
@@ -70,6 +72,44 @@ def test_a_stream_is_the_same_alone_and_in_a_batch(load: Load, kv_dtype: str) ->
             for other in others:
                 other.close()
             assert bits(among) == bits(alone), count
+
+
+@pytest.mark.parametrize("count", (3,) if IS_REHEARSAL else (16, 17, 32))
+def test_streams_of_unequal_length_are_each_the_same_alone(load: Load, count: int) -> None:
+    """The longest is past the window; attention changes its kernel at 17 rows."""
+    options = {**SAMPLED, "max_tokens": SIZES.reply // 4}
+    lengths = [1 + 2 * SIZES.window * i // (count - 1) for i in range(count)]
+    with load(max_sequences=count) as model:
+        alone = [
+            bits(model.stream(prompt(length, i), **options, seed=i).result())
+            for i, length in enumerate(lengths)
+        ]
+        streams = [
+            model.stream(prompt(length, i), **options, seed=i) for i, length in enumerate(lengths)
+        ]
+        assert [bits(stream.result()) for stream in streams] == alone
+
+
+def test_a_prompt_next_to_a_stream_changes_neither(load: Load) -> None:
+    text = prompt(SIZES.text, 5)
+    with load(max_sequences=2) as model:
+        decoded = bits(model.stream(prompt(9), **SAMPLED, seed=1).result())
+        read = bits(model.stream(text, **SAMPLED, seed=2).result())
+        stream = model.stream(prompt(9), **SAMPLED, seed=1)
+        while not stream.stats.generated_tokens:
+            time.sleep(0.001)
+        assert bits(model.stream(text, **SAMPLED, seed=2).result()) == read
+        assert bits(stream.result()) == decoded
+
+
+@pytest.mark.filterwarnings("ignore:load. sinks")
+def test_a_window_that_never_fills_changes_no_bit(load: Load) -> None:
+    options = {**SAMPLED, "max_tokens": SIZES.reply // 4, "seed": 3}
+    results = []
+    for window in (2 * SIZES.text, 4 * SIZES.text if IS_REHEARSAL else LONG_WINDOW):
+        with load(window=window, max_sequences=1) as model:
+            results.append(bits(model.stream(prompt(SIZES.text), **options).result()))
+    assert results[0] == results[1]
 
 
 def test_the_same_request_gives_the_same_bits_in_another_load(load: Load) -> None:

@@ -51,6 +51,19 @@ def test_the_logits_are_the_processors_in_the_shapes_of_smollm2(
     assert difference(load, path, TEXT[:, :700], "float16") < TOLERANCE
 
 
+@pytest.mark.parametrize("shape", ["heads-96", "heads-256", "hidden-12288"])
+def test_the_logits_are_the_processors_where_kernels_meet_their_limits(
+    load: Load, tmp_path: Path, shape: str
+) -> None:
+    """Heads of 96 and 256; a row of 12,288 needs nearly all shared memory of the default limit."""
+    pytest.importorskip("gguf")
+    from benchmarks.random_gguf import write
+
+    path = write(shape, "BF16", tmp_path)
+    tokens = 24 if IS_REHEARSAL else 700
+    assert difference(load, path, TEXT[:, :tokens], "float16") < TOLERANCE
+
+
 def test_the_logits_are_the_processors_without_a_window(load: Load) -> None:
     ids = TEXT[:, :300]
     with load() as gpu, load(device="cpu") as us:

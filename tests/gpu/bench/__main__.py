@@ -53,10 +53,12 @@ class Bench:
         if limit_s < _LEAST_S:
             return self._leave_out(job, "no time left")
         with tempfile.TemporaryDirectory() as folder:
-            self._follow(job, limit_s, Path(folder) / "notes", self._start(number, limit_s, folder))
+            self._follow(
+                job, limit_s, Path(folder) / "notes", self._start(number, job, limit_s, folder)
+            )
 
-    def _start(self, number: int, limit_s: float, folder: str) -> subprocess.Popen[bytes]:
-        environment = dict(os.environ)
+    def _start(self, number: int, job: Job, limit_s: float, folder: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **dict(job.environment)}
         if self._args.rehearse:
             environment["SINKSTREAM_REHEARSAL"] = "1"
         command = [sys.executable, "-m", "tests.gpu.bench.job", str(number), f"{folder}/notes"]
@@ -121,11 +123,13 @@ def main() -> int:
         default="",
         help="comma-separated words: figures whose subject and name contain one of them",
     )
+    parser.add_argument("--call", type=int, default=0, help="only the jobs of this call of run.sh")
     parser.add_argument("--rehearse", action="store_true", help="a tiny model and few tokens")
     args = parser.parse_args()
     args.file, args.models = args.file.resolve(), args.models.resolve()
     args.traces = args.traces.resolve() if args.traces else args.file.parent
-    jobs = [job.only(args.only) for job in (SHORT if args.rehearse else FULL)]
+    every = SHORT if args.rehearse else FULL
+    jobs = [job.in_call(args.call).only(args.only) for job in every]
     if not any(job.figures for job in jobs if job.subject != GPU):
         print(f"bench: `--only` must be part of a figure's name, but is {args.only!r}.")
         return 2

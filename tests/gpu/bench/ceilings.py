@@ -12,11 +12,12 @@ from collections.abc import Callable
 import torch
 
 from tests.gpu.bench.notes import Values
-from tests.gpu.bench.sizes import Copy, Product, Read
+from tests.gpu.bench.sizes import Argmax, Copy, Product, Read, Replay
 
 _WARM_S = 0.3  # until the GPU's clocks are up
 _ROUNDS = 11
 _REPEATS = 5  # per round
+_REPLAYS = 200  # in succession
 
 
 def device() -> str:
@@ -66,3 +67,32 @@ def product(figure: Product) -> Values:
     right = torch.randn(shape, device=device()).to(torch.bfloat16)
     seconds = seconds_of(lambda: left @ right)
     return {"flops_per_s": 2 * figure.side**3 / seconds, "side": figure.side}
+
+
+def as_graph(work: Callable[[], object], repeats: int) -> Callable[[], object]:
+    """Return what replays a graph of `repeats` calls of `work`; in a rehearsal, what calls them."""
+    if not torch.cuda.is_available():
+        return lambda: [work() for _ in range(repeats)]
+    for _ in range(3):  # the first calls allocate
+        work()
+    wait()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            work()
+    return graph.replay
+
+
+def replay(figure: Replay) -> Values:
+    """Measure graphs of one small kernel: how fast they can follow each other."""
+    numbers = torch.zeros(8, device=device())
+    graph = as_graph(lambda: numbers.add_(1), 1)
+    return {"us": 1e6 * seconds_of(lambda: [graph() for _ in range(_REPLAYS)]) / _REPLAYS}
+
+
+def argmax(figure: Argmax) -> Values:
+    """Measure one pass over logits, without the time to launch it."""
+    logits = torch.randn(figure.count, device=device())
+    out = torch.empty((), dtype=torch.int64, device=device())
+    graph = as_graph(lambda: torch.argmax(logits, out=out), _REPLAYS)
+    return {"us": 1e6 * seconds_of(graph) / _REPLAYS, "count": figure.count}

@@ -28,14 +28,17 @@ from tests.gpu.bench.sizes import (
     PEER,
     SHORT,
     SINKS,
+    Argmax,
     Between,
     Copy,
     Figure,
     Job,
+    Memory,
     Prefill,
     Product,
     Rate,
     Read,
+    Replay,
     Trace,
 )
 from tests.gpu.sizes import IS_REHEARSAL
@@ -95,6 +98,8 @@ def measure_gpu(job: Job, runner: Runner) -> None:
         Copy: ceilings.copy,
         Read: ceilings.read,
         Product: ceilings.product,
+        Replay: ceilings.replay,
+        Argmax: ceilings.argmax,
     }
     for figure in job.figures:
         runner.measure(figure.name, figure.limit_s, partial(kinds[type(figure)], figure))
@@ -105,6 +110,7 @@ def measure_gpu(job: Job, runner: Runner) -> None:
 def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
     """Write a model if it is missing, load it, and measure it."""
     loaded: list[sinkstream.Model] = []
+    free_before = 0
 
     def write() -> Values:
         from benchmarks import random_gguf
@@ -113,6 +119,8 @@ def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
         return {"bytes": path.stat().st_size}
 
     def load() -> Values:
+        nonlocal free_before
+        free_before = rates.free_bytes()  # with the driver's own memory for this process
         path = models / f"{job.shape}-{job.kind}.gguf"
         started = time.perf_counter()
         model = sinkstream.load(
@@ -135,6 +143,7 @@ def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
     kinds: dict[type, Callable[[sinkstream.Model, Any], Values]] = {
         Rate: rates.measure_rate,
         Prefill: rates.measure_prefill,
+        Memory: lambda model, _: rates.measure_memory(model, free_before),
         Trace: record,
         Between: between.measure_between,
     }

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import sinkstream
+from sinkstream import devices
 from tests.gpu.bench.flops import prefill_flops
 from tests.gpu.bench.notes import Values
 from tests.gpu.bench.sizes import Prefill, Rate
@@ -24,14 +25,14 @@ _WARM_STEPS = 4
 _PREFILLS = 4  # the first one warms up
 
 
-def prompt_of(figure: Rate, capacity: int) -> int:
-    """Return the prompt length for an average of `live` cached tokens during the measurement.
+def prompt_of(figure: Rate, live: int, capacity: int) -> int:
+    """Return a stream's prompt length for an average of `live` tokens during the measurement.
 
     A full cache stays full; any other grows by one token per step.
     """
-    if figure.live >= capacity:
+    if live >= capacity:
         return capacity
-    return max(figure.live - _WARM_STEPS - figure.spans * figure.steps // 2, 1)
+    return max(live - _WARM_STEPS - figure.spans * figure.steps // 2, 1)
 
 
 def wait_for_step(model: sinkstream.Model, step: int) -> tuple[dict[str, Any], float]:
@@ -44,14 +45,14 @@ def wait_for_step(model: sinkstream.Model, step: int) -> tuple[dict[str, Any], f
 
 def measure_rate(model: sinkstream.Model, figure: Rate) -> Values:
     """Measure consecutive spans of the same streams."""
-    tokens = prompt_of(figure, model.capacity.tokens)
+    tokens = [prompt_of(figure, live, model.capacity.tokens) for live in figure.lives]
     if (more := figure.spans * figure.steps + _WARM_STEPS) > MOST_TOKENS:
         raise ValueError(f"rate: a stream that is not read cannot generate {more} tokens")
     with ExitStack() as at_the_end:
         sessions = [at_the_end.enter_context(model.session()) for _ in range(figure.streams)]
         started = time.perf_counter()
         for number, session in enumerate(sessions):
-            session.append(prompt(tokens, number))
+            session.append(prompt(tokens[number], number))
         read_s = time.perf_counter() - started
         streams = [
             session.stream([8], max_tokens=MOST_TOKENS, temperature=0, ignore_eos=True)
@@ -84,7 +85,7 @@ def measure_rate(model: sinkstream.Model, figure: Rate) -> Values:
         "live_tokens": live / figure.streams,
         "bytes_per_step": model.bytes_read_per_token(round(live)),
         "evicted_tokens": stats["evicted_tokens"] - evicted,
-        "prompts_tokens_per_s": figure.streams * tokens / read_s,
+        "prompts_tokens_per_s": sum(tokens) / read_s,
     }
 
 
@@ -94,17 +95,45 @@ def live_tokens(streams: list[sinkstream.Stream]) -> int:
 
 
 def measure_prefill(model: sinkstream.Model, figure: Prefill) -> Values:
-    """Measure prefill speed with sequential requests."""
-    seconds = []
-    for number in range(_PREFILLS):
-        started = time.perf_counter()
-        model.stream(prompt(figure.tokens, number + 70), max_tokens=1, temperature=0).result()
-        seconds.append(time.perf_counter() - started)
+    """Measure prefill speed with sequential requests, next to streams that decode."""
+    seconds, decoded = [], []
+    with ExitStack() as at_the_end:
+        for number in range(figure.neighbours):
+            stream = model.stream(
+                prompt(16, number), max_tokens=MOST_TOKENS, temperature=0, ignore_eos=True
+            )
+            at_the_end.enter_context(stream)
+        while model.stats()["running"] < figure.neighbours:
+            time.sleep(0.001)
+        for number in range(_PREFILLS):
+            before = model.stats()["generated_tokens"]
+            started = time.perf_counter()
+            model.stream(prompt(figure.tokens, number + 70), max_tokens=1, temperature=0).result()
+            seconds.append(time.perf_counter() - started)
+            decoded.append(model.stats()["generated_tokens"] - before - 1)
+    wait_until_idle(model)
     middle = statistics.median(seconds[1:])
     flops = prefill_flops(model.spec, figure.tokens, model.capacity.tokens)
     return {
         "tokens_per_s": figure.tokens / middle,
         "seconds": seconds[1:],
+        "decoded": decoded[1:],
         "flops": flops,
         "flops_per_s": flops / middle,
     }
+
+
+def free_bytes() -> int:
+    """Return the GPU's free memory, as its driver says."""
+    gpu = devices.find_gpu()
+    if isinstance(gpu, str):
+        raise RuntimeError(gpu)
+    return gpu.free_bytes
+
+
+def measure_memory(model: sinkstream.Model, free_before: int) -> Values:
+    """Compare the memory that `capacity` names with what the driver lacks since the load."""
+    capacity = model.capacity
+    planned = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
+    lacking = free_before - free_bytes()
+    return {"planned_bytes": planned, "driver_bytes": lacking, "over_plan": lacking / planned}

@@ -19,7 +19,10 @@ def numbers(bench: Report) -> dict[str, float]:
 
     - share: for a rate, the bytes that steps must read over what a torch copy or sum moves in the
       same time, whichever is more; for a prompt, its operations over those of a product.
-    - growth: tokens/s of n streams over n times those of one.
+    - growth: tokens/s of n streams over n times those of one; "over 16": over those of 16.
+    - of the usual: tokens/s of a variant of a model over those of the model itself.
+    - of one alone: a prompt's tokens/s next to streams over those without any.
+    - gap of replay, sampling of argmax: times over those of torch's graphs.
     - ratio: our tokens/s in bfloat16 over transformers', with the same number of live tokens.
     """
     found: dict[str, float] = {}
@@ -48,12 +51,27 @@ def _derived(
         moved = [found.get(f"gpu: {way}: bytes_per_s", 0.0) for way in ("copy", "read")]
         if max(moved) > 0:
             yield "share", values["bytes_per_step"] * values["steps_per_s"] / max(moved)
-        one = found.get(f"{subject}: rate 1 at {words[-1]}: tokens_per_s")
-        if one and words[1] != "1":
-            yield "growth", values["tokens_per_s"] / (int(words[1]) * one)
+        rate, lengths = values["tokens_per_s"], figure.partition(" at ")[2]
+        if words[1] != "1" and (one := found.get(f"{subject}: rate 1 at {lengths}: tokens_per_s")):
+            yield "growth", rate / (int(words[1]) * one)
+        if words[1] != "16" and (
+            some := found.get(f"{subject}: rate 16 at {lengths}: tokens_per_s")
+        ):
+            yield "over 16", rate / some
+        usual = " ".join(subject.split()[:2])
+        if usual != subject and (known := found.get(f"{usual}: {figure}: tokens_per_s")):
+            yield "of the usual", rate / known
     elif words[0] == "prefill":
         if product := found.get("gpu: product: flops_per_s"):
             yield "share", values["flops_per_s"] / product
+        alone = found.get(f"{subject}: {' '.join(words[:2])}: tokens_per_s")
+        if alone and "next" in words:
+            yield "of one alone", values["tokens_per_s"] / alone
+    elif words[0] == "trace":
+        if replay := found.get("gpu: replay: us"):
+            yield "gap of replay", values["gap_p50_us"] / replay
+        if argmax := found.get("gpu: argmax: us"):
+            yield "sampling of argmax", values["sampling_p50_us"] / argmax
     elif subject.startswith("transformers") and words[-2:-1] == ["at"]:
         shape = subject.split()[1]
         ours = found.get(f"{shape} BF16: rate 1 at {words[-1]}: tokens_per_s")
@@ -76,9 +94,9 @@ def lines(bench: Report) -> list[str]:
         written += ["", subject]
         for figure, values in figures.items():
             written += _figure_lines(found, subject, figure, values)
-    written += ["", f"{'goal':40} {'wanted':>18} {'found':>16}"]
+    written += ["", f"{'goal':48} {'wanted':>12} {'found':>16}"]
     written += [
-        f"{verdict['goal']:40} {verdict['wanted']:>18} {verdict['found']:>16}  {verdict['verdict']}"
+        f"{verdict['goal']:48} {verdict['wanted']:>12} {verdict['found']:>16}  {verdict['verdict']}"
         for verdict in verdicts(bench)
     ]
     written += [f"left out: {name}: {reason}" for name, reason in bench["left_out"].items()]
@@ -111,8 +129,6 @@ def _verdict(bench: Report, goal: Goal, found: float | None) -> str:
         error = bench["figures"].get(subject, {}).get(figure, {}).get("error")
         reason = error or bench["left_out"].get(f"{subject}: {figure}")
         return f"not measured: {reason}" if reason else "not measured"
-    if goal.gpu not in gpu_of(bench):
-        return f"a goal for an {goal.gpu}"
     return "reached" if goal.is_reached(found) else "missed"
 
 
@@ -134,9 +150,24 @@ def _figure_lines(
     elif figure == "product":
         rate = f"{values['flops_per_s'] / 1e12:,.3g} TFLOP/s"
         yield line(rate, f"{number('share of nominal', '%')} of the data sheet's")
+    elif figure in ("replay", "argmax"):
+        yield line(f"{values['us']:,.2f} µs")
+    elif figure == "memory":
+        plan, driver = (
+            f"{values[name] / 1e9:,.2f} GB" for name in ("planned_bytes", "driver_bytes")
+        )
+        yield line(f"{driver} by the driver", f"{plan} by the plan")
     elif kind == "rate":
-        growth = number("growth", "%")
-        parts = [] if growth == "–" else [f"{growth} of linear growth"]
+        names = {
+            "growth": ("%", "of linear growth"),
+            "over 16": ("×", "of 16 streams"),
+            "of the usual": ("%", "of the usual window and loading"),
+        }
+        parts = [
+            f"{number(name, unit)} {words}"
+            for name, (unit, words) in names.items()
+            if f"{subject}: {figure}: {name}" in found
+        ]
         yield line(
             f"{values['tokens_per_s']:,.1f} tokens/s",
             f"{number('share', '%')} of bandwidth",
@@ -149,6 +180,7 @@ def _figure_lines(
             f"{values['tokens_per_s']:,.0f} tokens/s",
             f"{values['flops_per_s'] / 1e12:,.3g} TFLOP/s",
             f"{number('share', '%')} of a product",
+            *([f"{values['decoded']} tokens decoded meanwhile"] if "next to" in figure else []),
         )
     elif kind == "trace":
         yield line(*_trace_parts(values))

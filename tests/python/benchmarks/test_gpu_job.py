@@ -77,7 +77,7 @@ notes.add("begun", "prefill 2")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, limit_s: float) -> notes.Values:
     """Return the report of a process that ends during its second figure."""
 
-    def start(self: program.Bench, number: int, limit_s: float, folder: str) -> object:
+    def start(self: program.Bench, number: int, job: Job, limit_s: float, folder: str) -> object:
         return subprocess.Popen([sys.executable, "-c", NOTES + end, f"{folder}/notes"])
 
     monkeypatch.setattr(program, "_GRACE_S", 0.0)

@@ -22,7 +22,7 @@ from sinkstream.checkpoint.spec import (
 from tests.gpu.bench import notes, report
 from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
-from tests.gpu.bench.sizes import FULL, GPU, SHORT
+from tests.gpu.bench.sizes import FULL, GPU, SHORT, Rate
 
 LARGE = "llama-3.1-8b BF16"
 
@@ -76,10 +76,10 @@ def test_without_a_ceiling_there_is_no_share() -> None:
 
 def test_growth_is_relative_to_as_many_single_streams() -> None:
     figures = {"rate 1 at 256": rate(100), "rate 16 at 256": rate(1200, 16)}
-    found = bench({LARGE: figures | {"rate 16 at 1024": rate(1200, 16)}})
+    found = bench({f"{LARGE} batches": figures | {"rate 16 at 1024": rate(1200, 16)}})
     numbers = report.numbers(found)
-    assert numbers[f"{LARGE}: rate 16 at 256: growth"] == pytest.approx(0.75)
-    assert f"{LARGE}: rate 16 at 1024: growth" not in numbers  # nothing to compare it with
+    assert numbers[f"{LARGE} batches: rate 16 at 256: growth"] == pytest.approx(0.75)
+    assert f"{LARGE} batches: rate 16 at 1024: growth" not in numbers  # nothing to compare it with
     assert verdict(found, "8B bf16, 16 streams, of 16 times one")["verdict"] == "missed"
 
 
@@ -100,11 +100,65 @@ def test_a_prompt_is_relative_to_a_product() -> None:
     assert numbers["gpu: product: share of nominal"] == pytest.approx(750 / 989)
 
 
-def test_a_goal_for_another_gpu_is_not_judged() -> None:
-    figures = {"llama-3.1-8b Q4_0": {"rate 1 at 256": rate(400)}}
-    assert verdict(bench(figures), "8B Q4_0, one stream")["verdict"] == "a goal for an H200"
-    on_h200 = bench(figures, "NVIDIA H200")
-    assert verdict(on_h200, "8B Q4_0, one stream")["verdict"] == "missed"
+def test_a_variant_is_relative_to_the_model_itself() -> None:
+    figures = {
+        "qwen3-0.6b BF16": {"rate 1 at 256": rate(200)},
+        "qwen3-0.6b BF16 window 131072": {"rate 1 at 256": rate(180)},
+    }
+    goal = verdict(bench(figures), "0.6B bf16, window of 131,072, of one of 4,096")
+    assert (goal["found"], goal["verdict"]) == ("90 %", "missed")
+
+
+def test_seventeen_streams_are_relative_to_sixteen_of_the_same_lengths() -> None:
+    found = bench(
+        {
+            f"{LARGE} batches": {
+                "rate 16 at 256": rate(1600, 16),
+                "rate 17 at 256": rate(1500, 17),
+                "rate 16 at 256 to 4096": rate(1000, 16),
+                "rate 17 at 256 to 4096": rate(1100, 17),
+            }
+        }
+    )
+    assert verdict(found, "8B bf16, 17 streams over 16")["found"] == "0.938 ×"
+    uneven = verdict(found, "8B bf16, 17 streams of unequal length over 16")
+    assert (uneven["found"], uneven["verdict"]) == ("1.1 ×", "reached")
+
+
+def test_a_prompt_next_to_a_stream_is_relative_to_one_alone() -> None:
+    alone = {"tokens_per_s": 2e4, "flops_per_s": 300e12}
+    with_one = {"tokens_per_s": 1.5e4, "flops_per_s": 225e12, "decoded": [70, 71, 72]}
+    found = bench({LARGE: {"prefill 4096": alone, "prefill 4096 next to 1": with_one}})
+    assert report.numbers(found)[f"{LARGE}: prefill 4096 next to 1: of one alone"] == 0.75
+    assert "[70, 71, 72] tokens decoded meanwhile" in "\n".join(report.lines(found))
+
+
+def test_gaps_and_sampling_are_relative_to_torchs_graphs() -> None:
+    trace = {"gap_p50_us": 6.0, "sampling_p50_us": 20.0}
+    found = bench({LARGE: {"trace greedy": trace}})
+    found["figures"]["gpu"] |= {"replay": {"us": 2.5}, "argmax": {"us": 8.0}}
+    numbers = report.numbers(found)
+    assert numbers[f"{LARGE}: trace greedy: gap of replay"] == pytest.approx(2.4)
+    assert numbers[f"{LARGE}: trace greedy: sampling of argmax"] == pytest.approx(2.5)
+    assert verdict(found, "8B bf16, gap between graphs, of a replay")["verdict"] == "missed"
+
+
+def test_no_goal_depends_on_which_gpu_it_is() -> None:
+    assert {goal.unit for goal in GOALS} == {"%", "×"}
+
+
+def test_unequal_lengths_are_spread_evenly() -> None:
+    assert Rate(3, 4096, shortest=256).lives == [256, 2176, 4096]
+    assert Rate(2, 256).lives == [256, 256]
+
+
+def test_every_figure_belongs_to_one_call() -> None:
+    for jobs in (FULL, SHORT):
+        assert {job.call for job in jobs if job.subject != GPU} == {2, 3}
+        for job in jobs:
+            kept = [call for call in (2, 3) if job.in_call(call).figures]
+            assert kept == ([2, 3] if job.subject == GPU else [job.call])
+            assert job.in_call(0) == job
 
 
 def test_what_is_not_measured_says_why() -> None:
@@ -135,12 +189,12 @@ def test_figures_are_told_apart_by_their_names() -> None:
 
 
 def test_words_choose_figures_and_the_gpus_stay() -> None:
-    chosen = [job.only("8b BF16: rate 64, recomputed") for job in FULL]
+    chosen = [job.only("8b BF16 batches: rate 64, recomputed") for job in FULL]
     names = {f"{job.subject}: {figure.name}" for job in chosen for figure in job.figures}
     assert chosen[0] == FULL[0]
     assert {name for name in names if not name.startswith(GPU)} == {
-        f"{LARGE}: rate 64 at 1024",
-        f"{LARGE}: rate 64 at 4096",
+        f"{LARGE} batches: rate 64 at 1024",
+        f"{LARGE} batches: rate 64 at 4096",
         "transformers qwen3-0.6b: recomputed at 4096",
         "transformers llama-3.1-8b: recomputed at 4096",
     }
