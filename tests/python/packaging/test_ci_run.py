@@ -31,7 +31,7 @@ def words_of(pattern: str, file: str) -> list[str]:
 def run(folder: Path, make: str) -> tuple[int, list[str]]:
     """Run a copy with this `make`; return its exit status and what it prints."""
     shutil.copytree(ROOT / ".ci", folder / ".ci")
-    for name, text in (("make", make), ("dpkg", "#!/bin/sh\n")):
+    for name, text in (("make", make), ("dpkg", "#!/bin/sh\n"), ("nvcc", "#!/bin/sh\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     done = subprocess.run(
@@ -55,10 +55,11 @@ def test_the_parts_are_all_that_make_test_makes() -> None:
 def test_a_run_ends_with_times_and_a_count(tmp_path: Path) -> None:
     status, lines = run(tmp_path, MAKE.replace("exit 2", ":"))
     assert status == 0
-    *_, empty, site, tools, _, _, _, _, python, total, _, count = lines
+    *_, empty, site, tools, _, _, _, _, python, registers, total, _, count = lines
     assert empty == ""
     assert re.fullmatch(r"tools +\d+ s  passed", tools)
     assert re.fullmatch(r"Python tests +\d+ s  passed", python)
+    assert re.fullmatch(r"registers +\d+ s  passed", registers)
     assert re.fullmatch(r"site +\d+ s  passed", site)
     assert re.fullmatch(r"total +\d+ s", total)
     assert count == "2 passed, 0 failed, 0 skipped"

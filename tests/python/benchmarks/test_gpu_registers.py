@@ -1,0 +1,109 @@
+"""`tests/gpu/registers.py`: reads what ptxas says; a kernel must not spill more than before."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import registers
+from tests.gpu.registers import Kernel, Launch
+
+PREFIX = "_ZN10sinkstream4cuda41_GLOBAL__N__"
+LINEAR = f"{PREFIX}5692eb75_9_linear_cu_3d64f56013linear_kernelILNS_10WeightTypeE2ELi8ELm101376EEEv"
+PAGE = f"{PREFIX}77988a50_9_decode_cu_bd63bb5418attend_page_kernelIaEEvNS0_13AttentionArgsE"
+NORM = "_ZN10sinkstream4cuda39_GLOBAL__N__c5bea9f4_7_norm_cu_1f89333e11norm_kernelENS0_8NormArgsE"
+
+
+def entry(name: str, registers: int, spilled: int, end: str = "") -> str:
+    return (
+        f"ptxas info    : Compiling entry function '{name}' for 'sm_90a'\n"
+        f"ptxas info    : Function properties for {name}\n"
+        f"    8 bytes stack frame, {spilled} bytes spill stores, {spilled + 4} bytes spill loads\n"
+        f"ptxas info    : Used {registers} registers, used 1 barriers{end}\n"
+    )
+
+
+LOG = (
+    "ptxas info    : 0 bytes gmem\n"
+    + entry(f"{LINEAR}NS0_10LinearArgsE", 200, 0)
+    + entry(PAGE, 94, 12)
+    + entry(NORM, 58, 0, ", 512 bytes smem")
+)
+
+
+def test_a_log_is_read_by_the_names_of_the_sources() -> None:
+    assert registers.read_log(LOG) == [
+        Kernel("linear_kernel<kBFloat16, 8, 101376>", 200, 0, 0),
+        Kernel("attend_page_kernel<int8>", 94, 12, 0),
+        Kernel("norm_kernel", 58, 0, 512),
+    ]
+
+
+def test_more_spills_than_allowed_are_a_problem() -> None:
+    kernels = registers.read_log(LOG)
+    assert registers.problems_of(kernels, {"attend_page_kernel<int8>": 12}, is_whole=True) == []
+    (problem,) = registers.problems_of(kernels, {"attend_page_kernel<int8>": 8}, is_whole=True)
+    assert problem == (
+        "attend_page_kernel<int8> must spill at most 8 bytes, but spills 12, with 94 registers."
+    )
+    assert len(registers.problems_of(kernels, {}, is_whole=False)) == 1
+
+
+def test_an_allowance_that_is_no_longer_needed_is_a_problem() -> None:
+    kernels = registers.read_log(LOG)
+    allowed = {"attend_page_kernel<int8>": 16, "another_kernel": 4}
+    assert len(registers.problems_of(kernels, allowed, is_whole=True)) == 2
+    assert registers.problems_of(kernels, allowed, is_whole=False) == []
+
+
+@pytest.mark.parametrize(
+    ("registers_used", "launch", "blocks"),
+    [
+        (62, Launch(256, 33_024), 4),  # 64 registers: 16,384 of a block
+        (200, Launch(256, 133_120), 1),
+        (80, Launch(128, 39_168), 5),  # shared memory
+        (32, Launch(1024, 0), 2),  # threads
+        (16, Launch(32, 0), 32),
+    ],
+)
+def test_blocks_fit_as_registers_memory_and_threads_allow(
+    registers_used: int, launch: Launch, blocks: int
+) -> None:
+    kernel = Kernel("a kernel", registers_used, 0, 0)
+    assert registers.blocks_per_multiprocessor(kernel, launch) == blocks
+
+
+def test_a_page_keeps_what_is_around_its_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"Above.\n{registers.BEGIN}\nold\n{registers.END}\nBelow.\n")
+    registers.rewrite(page, registers.table(registers.read_log(LOG)))
+    text = page.read_text()
+    assert text.startswith(f"Above.\n{registers.BEGIN}\n")
+    assert text.endswith(f"{registers.END}\nBelow.\n")
+    assert "| `attend_page_kernel<int8>` | 94 | 12 | 128 |" in text
+    assert "old" not in text
+
+
+def test_a_log_is_of_all_sources_that_a_file_includes() -> None:
+    files = registers.included(registers.SOURCES / "kernels/cuda/attention/decode.cu", set())
+    names = {path.name for path in files}
+    assert {"decode.cu", "attention.h", "tile.cuh", "portable.h", "device_types.h"} <= names
+    assert "linear.cu" not in names
+
+
+def test_the_options_are_those_of_the_build() -> None:
+    module = (registers.ROOT / "cmake/SinkstreamCuda.cmake").read_text(encoding="utf-8")
+    options = re.search(r"set\(cuda_options (.*?)\)", module)
+    assert options is not None
+    assert set(options[1].split()) - {"-Xcompiler=-fvisibility=hidden"} <= set(registers.OPTIONS)
+
+
+def test_every_kernel_of_the_page_exists() -> None:
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in registers.SOURCES.rglob("kernels/cuda/**/*.cu")
+    )
+    listed = {*registers.LAUNCHES, *registers.SPILLS["90a"]}
+    missing = {name for name in listed if f"{name.partition('<')[0]}(" not in sources}
+    assert missing == set()
