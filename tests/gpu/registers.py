@@ -34,6 +34,7 @@ SPILLS: dict[str, dict[str, int]] = {
     "90a": {
         "linear_kernel<kQ2K, 1, 101376>": 8,
         "linear_kernel<kQ5K, 1, 101376>": 8,
+        "linear_wide_kernel<kQ2K>": 16,
         "walk_chunks_kernel<int8>": 36,
         "walk_pages_kernel<bf16, 256>": 212,
         "walk_pages_kernel<bf16, 64>": 104,
@@ -69,8 +70,8 @@ LAUNCHES = {
     "linear_kernel<kQ4K, 1, 101376>": Launch(256, 24_832, 15_360),
     "linear_kernel<kQ6K, 1, 101376>": Launch(256, 24_832, 20_736),
     "linear_wide_kernel<kBFloat16>": Launch(256, 139_264, 3 * 34_816),
-    "linear_wide_kernel<kInt4>": Launch(256, 124_928),
-    "linear_wide_kernel<kQ4K>": Launch(256, 126_976),
+    "linear_wide_kernel<kInt4>": Launch(256, 124_928, 3 * 23_040),
+    "linear_wide_kernel<kQ4K>": Launch(256, 126_976, 3 * 23_552),
     "attend_page_kernel<f16>": Launch(128, 39_168, 32 << 10),
     "attend_page_kernel<bf16>": Launch(128, 39_168, 32 << 10),
     "attend_page_kernel<int8>": Launch(128, 38_656, 16_896),
