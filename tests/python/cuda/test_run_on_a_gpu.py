@@ -54,8 +54,9 @@ def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
     assert {f"{job.subject}: {figure.name}" for job in SHORT for figure in job.figures} <= measured
     model = bench["figures"]["tiny BF16"]
     assert model["rate 2 at 16"]["evicted_tokens"] > 0
-    assert model["between tokens"]["count"] == 20
-    assert model["between tokens"]["evicted_tokens"] > 12
+    between = bench["figures"]["tiny BF16 batches"]["between tokens"]
+    assert between["count"] == 20
+    assert between["evicted_tokens"] > 12
     assert model["trace penalties"]["kernels_us"].keys() > {"sample_kernel"}
     assert {path.name for path in tmp_path.iterdir()} == RESULTS
     with tarfile.open(tmp_path / "logs.tar.gz") as logs:
@@ -79,5 +80,5 @@ def test_a_part_that_fails_is_said_so_and_the_next_one_goes_on(gpu: Path, tmp_pa
     # The requested figures, and the ceilings that they are shares of.
     found = report["bench"]["figures"]
     assert found.keys() == {"gpu", "tiny BF16"}
-    assert found["gpu"].keys() == {"gpu", "copy", "read", "product"}
-    assert found["tiny BF16"].keys() == {"file", "load", "prefill 24"}
+    assert found["gpu"].keys() == {"gpu", "copy", "read", "product", "replay", "argmax"}
+    assert found["tiny BF16"].keys() == {"file", "load", "prefill 24", "prefill 24 next to 1"}
