@@ -46,7 +46,7 @@ KINDS = {
     "engine": ("The engine around its kernels", "engine_bench.py"),
     "formats": (
         "Decode by block format, compared with llama.cpp",
-        "formats_bench.py FILES --threads 1",
+        "formats_bench.py FILES",
     ),
     "first_token": ("First token, and a forward of M tokens", "first_token_bench.py"),
     "gpu": ("Speed on a GPU", "tests/gpu/run.sh --only bench"),
@@ -56,6 +56,7 @@ KINDS = {
     "million": ("Perplexity over a million tokens", "picture_bench.py BOOKS --only million"),
     "noise": ("Late tokens: the engine's and the machine's", "noise_bench.py"),
     "overhead": ("Overhead around a forward", "overhead_bench.py"),
+    "package_duel": ("Two builds on a whole model", "package_duel.py BASE NEW"),
     "perplexity": ("Perplexity of the types", "perplexity_bench.py"),
     "picture": ("Perplexity over whole books", "picture_bench.py BOOKS"),
     "profile": ("Where the time goes", "profile_bench.py"),
@@ -83,6 +84,10 @@ def command(name: str, figures: dict[str, Any]) -> str:
     options = ""
     if kind == "engine":
         options = "".join(f" --only {part}" for part in name.split("-")[1:])
+    if kind == "formats":
+        options = f" --threads {figures['threads']}"
+    if kind == "load" and "-" in name:
+        options = " --path FILE"
     if kind == "profile":
         work = "prompt" if "-prompt-" in name else "live"
         cached = re.search(r"-batch-\d+-(\d+)-", name)

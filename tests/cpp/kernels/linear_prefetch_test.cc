@@ -91,8 +91,8 @@ class LinearPrefetch : public testing::TestWithParam<InputType> {};
 
 TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTiles) {
   for (const Storage storage : kStorages) {
+    const std::vector<Matrix> matrices = matrices_of(storage, {50});
     for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64}) {
-      const std::vector<Matrix> matrices = matrices_of(storage, {50});
       call(matrices, tokens, GetParam());
       const std::vector<int> found = requests_of_lines(matrices[0]);
       const int64_t rest = tokens % kMaxTile;
