@@ -140,8 +140,8 @@ test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under s
 test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of them where threads meet
 	$(SANITIZE) $(BUILD)/tsan thread common engine
 
-# Logs of ptxas are kept, so that a second run compiles only the kernels that have changed: all take ten
-# minutes on two cores. Needs nvcc, but no GPU.
+# Logs of ptxas are kept, so that a second run compiles only the kernels that have changed: all take a
+# minute on two cores. Needs nvcc, but no GPU.
 .PHONY: test-registers
 test-registers: ## Compile the CUDA kernels; none may spill more registers than tests/gpu/registers.py allows
 	$(PYTHON) -m tests.gpu.registers --jobs $(JOBS)
