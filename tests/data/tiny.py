@@ -110,6 +110,7 @@ _PHI3 = _config(
     num_attention_heads=6,
     num_key_value_heads=2,
     rope_theta=10_000.0,
+    original_max_position_embeddings=4096,
     pad_token_id=0,  # transformers' default is above the vocabulary
     tie_word_embeddings=False,
 )

@@ -67,6 +67,16 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 
 @pytest.fixture(scope="session")
+def converted(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with every tiny model, as a folder and as llama.cpp's converter writes it."""
+    from tests.python.converted_folders import convert_all
+
+    root = tmp_path_factory.mktemp("converted")
+    convert_all(pytestconfig, root)
+    return root
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """Give the GGUF file of SmolLM2-135M-Instruct, or skip where it is not installed."""
     try:

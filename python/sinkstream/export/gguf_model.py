@@ -12,6 +12,8 @@ from sinkstream.checkpoint.storage import Storage, row_bytes
 from sinkstream.errors import CheckpointError
 
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # GGUF's numbers of types
+# By the type of a list's elements: their number, and their letter in `struct`.
+_ELEMENTS = {str: (_STRING, ""), int: (_I32, "i"), float: (_F32, "f"), bool: (_BOOL, "?")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,14 @@ def encoded(value: Any) -> bytes:
     """Return a metadata value as GGUF stores it.
 
     Python's types decide: `int` becomes uint32, `float` float32; a list of them has int32 and
-    float32, and a list of strings is one of strings.
+    float32, and a list of strings or booleans is one of those.
     """
     if isinstance(value, list):
-        kind = {str: _STRING, int: _I32, float: _F32}[type(value[0])]
+        kind, letter = _ELEMENTS[type(value[0])]
         if kind == _STRING:
             content = b"".join(map(string, value))
         else:
-            content = struct.pack(f"<{len(value)}{'i' if kind == _I32 else 'f'}", *value)
+            content = struct.pack(f"<{len(value)}{letter}", *value)
         return struct.pack("<IIQ", _ARRAY, kind, len(value)) + content
     if isinstance(value, bool):
         return struct.pack("<IB", _BOOL, value)

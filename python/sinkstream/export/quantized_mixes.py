@@ -55,6 +55,14 @@ def _shares_values(layer: int, decoder: Decoder) -> bool:
     return decoder.heads >= 4 * decoder.kv_heads
 
 
+def _is_falcon(layer: int, decoder: Decoder) -> bool:
+    return decoder.family == "falcon"
+
+
+def _both(first: _Condition, second: _Condition) -> _Condition:
+    return lambda layer, decoder: first(layer, decoder) and second(layer, decoder)
+
+
 def _first(count: int) -> _Condition:
     return lambda layer, decoder: layer < count
 
@@ -63,7 +71,6 @@ def _first_share(divisor: int) -> _Condition:
     return lambda layer, decoder: layer < decoder.layers // divisor
 
 
-_MEDIUM: _Rules = dict.fromkeys(("attn_v", "ffn_down"), ((_is_sensitive, "Q6_K"),))
 _IQ4: _Rules = {
     "attn_v": ((_shares_values, "Q5_K"),),
     "ffn_down": ((_first_share(8), "Q5_K"),),
@@ -74,7 +81,7 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
         "Q2_K",
         {
             "attn_v": ((_shares_values, "Q4_K"), (_always, "Q3_K")),
-            "attn_output": ((_always, "Q3_K"),),
+            "attn_output": ((_is_falcon, "Q2_K"), (_always, "Q3_K")),
             "ffn_down": ((_always, "Q3_K"),),
         },
     ),
@@ -83,13 +90,21 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
         "Q3_K",
         {
             "attn_v": ((_first(2), "Q5_K"), (_always, "Q4_K")),
-            "attn_output": ((_always, "Q4_K"),),
-            "ffn_down": ((_first_share(16), "Q5_K"), (_always, "Q4_K")),
+            "attn_output": ((_is_falcon, "Q3_K"), (_always, "Q4_K")),
+            "ffn_down": (
+                (_first_share(16), "Q5_K"),
+                (_is_sensitive, "Q4_K"),
+                (_is_falcon, "Q3_K"),
+                (_always, "Q4_K"),
+            ),
         },
     ),
     "Q3_K_L": (
         "Q3_K",
-        dict.fromkeys(("attn_v", "attn_output", "ffn_down"), ((_always, "Q5_K"),)),
+        {
+            "attn_v": ((_always, "Q5_K"),),
+            **dict.fromkeys(("attn_output", "ffn_down"), ((_is_falcon, "Q4_K"), (_always, "Q5_K"))),
+        },
     ),
     "IQ4_XS": ("IQ4_XS", _IQ4),
     "IQ4_NL": ("IQ4_NL", _IQ4),
@@ -97,13 +112,27 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
     "Q4_1": ("Q4_1", {}),
     "Q4_K_S": (
         "Q4_K",
-        {"attn_v": ((_first(4), "Q5_K"),), "ffn_down": ((_first_share(8), "Q5_K"),)},
+        {
+            "attn_v": ((_first(4), "Q5_K"),),
+            "ffn_down": ((_is_falcon, "Q4_K"), (_first_share(8), "Q5_K")),
+        },
     ),
-    "Q4_K_M": ("Q4_K", _MEDIUM),
+    "Q4_K_M": (
+        "Q4_K",
+        {
+            "attn_v": ((_is_sensitive, "Q6_K"),),
+            "ffn_down": (
+                (_both(_is_falcon, _first_share(16)), "Q6_K"),
+                (_both(_is_falcon, _is_sensitive), "Q5_K"),
+                (_is_falcon, "Q4_K"),
+                (_is_sensitive, "Q6_K"),
+            ),
+        },
+    ),
     "Q5_0": ("Q5_0", {}),
     "Q5_1": ("Q5_1", {}),
     "Q5_K_S": ("Q5_K", {}),
-    "Q5_K_M": ("Q5_K", _MEDIUM),
+    "Q5_K_M": ("Q5_K", dict.fromkeys(("attn_v", "ffn_down"), ((_is_sensitive, "Q6_K"),))),
     "Q6_K": ("Q6_K", {}),
     "Q8_0": ("Q8_0", {}),
     "F16": ("F16", {}),
@@ -111,6 +140,10 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
     "F32": ("F32", {}),
 }
 """For each mix: the type of most matrices; by part, those of the others, the first that applies."""
+
+
+_PARTS = {"attn_qkv": "attn_v"}
+"""Matrices that have the rules of another, because they hold it."""
 
 
 def type_of(mix: str, place: Place, decoder: Decoder) -> Storage:
@@ -123,12 +156,14 @@ def _chosen(mix: str, place: Place, decoder: Decoder) -> Storage:
     if usual in UNQUANTIZED:
         return usual
     if place.part == "output" or (place.part == "token_embd" and decoder.is_tied):
-        return "Q6_K" if usual != "Q8_0" and has_blocks(usual, place.cols) else "Q8_0"
-    for applies, storage in rules.get(place.part, ()):
+        has_six = usual != "Q8_0" and has_blocks(usual, place.cols)
+        return "Q6_K" if has_six and not _is_falcon(0, decoder) else "Q8_0"
+    part = _PARTS.get(place.part, place.part)
+    for applies, storage in rules.get(part, ()):
         if applies(place.layer, decoder):
             usual = storage
             break
-    if place.part == "attn_v" and usual in ("Q3_K", "Q4_K") and _is_70b(decoder):
+    if part == "attn_v" and usual in ("Q3_K", "Q4_K") and _is_70b(decoder):
         return "Q5_K"  # a small share of such a model
     return usual
 

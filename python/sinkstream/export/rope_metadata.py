@@ -3,46 +3,114 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.rope import default_frequencies, yarn_attention_factor
-from sinkstream.checkpoint.spec import RopeSpec
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
+
+_ORIGINAL = "original_max_position_embeddings"
+_LENGTH = "rope.scaling.original_context_length"
+
+Divisors = dict[str, tuple[float, ...]]
+"""Tensors of numbers by which frequencies are divided, by name."""
 
 
-def rope_metadata(
-    config: Mapping[str, Any], rope: RopeSpec
-) -> tuple[dict[str, Any], tuple[float, ...] | None]:
-    """Return the fields after the architecture's prefix, and the divisors of frequencies, if any.
+def rotating_ropes(spec: DecoderSpec) -> tuple[RopeSpec | None, RopeSpec | None]:
+    """Return how layers with windows of their own rotate, and the others; None if none does."""
+    attentions = [block.attention for block in spec.blocks if block.attention.rope.rotary_dim]
+    local = next((each.rope for each in attentions if each.window), None)
+    return local, next((each.rope for each in attentions if not each.window), None)
 
-    Args:
-        config: The content of config.json, whose scheme is checked already.
-        rope: The same scheme.
+
+def scheme_of(config: Mapping[str, Any]) -> tuple[str, Fields]:
+    """Return the name of a config's rotary scheme, and its fields.
+
+    Where layers with windows have one of their own, it is that of the others.
     """
     fields = Fields(config, "config.json")
     scaling = fields.group("rope_scaling") or fields.group("rope_parameters")
-    scaling = scaling or Fields({}, "config.json")
-    base = float(scaling.value("rope_theta") or fields.value("rope_theta") or 10_000.0)
-    found: dict[str, Any] = {"rope.freq_base": base}
-    scheme = scaling.value("rope_type") or scaling.value("type") or "default"
-    if scheme == "llama3":
-        plain = default_frequencies(base, rope.rotary_dim)
-        pairs = zip(plain, rope.inverse_frequencies, strict=True)
-        return found, tuple(_float32(frequency / slowed) for frequency, slowed in pairs)
-    if scheme == "default":
-        return found, None
-    trained = fields.value("max_position_embeddings")
-    original = scaling.value("original_max_position_embeddings") or trained
-    factor = float(scaling.value("factor") or max(trained / original, 1.0))
-    found |= {"rope.scaling.type": scheme, "rope.scaling.factor": factor}
+    if scaling is not None and scaling.has("full_attention"):
+        scaling = scaling.group("full_attention")
+    scaling = scaling or Fields({}, fields.where)
+    name = scaling.value("rope_type") or scaling.value("type") or "default"
+    return "longrope" if name == "su" else name, scaling
+
+
+def base_of(frequencies: Sequence[float]) -> float:
+    """Return the base of frequencies without a scheme; of a single pair, any is right."""
+    return frequencies[1] ** -len(frequencies) if len(frequencies) > 1 else 10_000.0
+
+
+def rope_metadata(
+    config: Mapping[str, Any], spec: DecoderSpec, *, has_log_multiplier: bool = False
+) -> tuple[dict[str, Any], Divisors]:
+    """Return the fields after the architecture's prefix, and the tensors of divisors.
+
+    Args:
+        config: The content of config.json, whose scheme is checked already.
+        spec: What it describes.
+        has_log_multiplier: Whether llama.cpp reads YaRN's second multiplier in this family.
+    """
+    local, other = rotating_ropes(spec)
+    rope = other or local
+    if rope is None:
+        return {}, {}
+    fields = Fields(config, "config.json")
+    scheme, scaling = scheme_of(config)
+    factor = float(scaling.value("factor") or 1.0)
+    base = _base(fields, scaling, rope, factor if scheme == "linear" else 1.0)
+    found: dict[str, Any] = {"rope.freq_base": base, "rope.dimension_count": rope.rotary_dim}
+    if fields.has(_ORIGINAL):
+        found[_LENGTH] = fields.value(_ORIGINAL)
+    if scheme == "linear":
+        found |= {"rope.scaling.type": scheme, "rope.scaling.factor": factor}
     if scheme == "yarn":
-        found["rope.scaling.original_context_length"] = original
-        found["rope.scaling.attn_factor"] = rope.attention_factor / yarn_attention_factor(factor)
-        for name in ("beta_fast", "beta_slow"):
-            if scaling.has(name):
-                found[f"rope.scaling.yarn_{name}"] = float(scaling.value(name))
-    return found, None
+        original = fields.value(_ORIGINAL) or scaling.value(_ORIGINAL) or spec.trained_length
+        found |= {"rope.scaling.type": scheme, _LENGTH: original}
+        factor = float(scaling.value("factor") or max(spec.trained_length / original, 1.0))
+        found |= _yarn(scaling, rope, factor, has_log_multiplier)
+    if scheme == "llama3":
+        return found, {DIVISORS: _divisors(base, rope.inverse_frequencies)}
+    if rope.long is not None:
+        found |= {_LENGTH: rope.long.above, "rope.scaling.attn_factor": rope.attention_factor}
+        return found, {
+            LONG_DIVISORS: _divisors(base, rope.long.inverse_frequencies),
+            SHORT_DIVISORS: _divisors(base, rope.inverse_frequencies),
+        }
+    return found, {}
+
+
+def _base(fields: Fields, scaling: Fields, rope: RopeSpec, factor: float) -> float:
+    """Return the base, which a config may give under another name or leave to its family."""
+    stated = scaling.value("rope_theta") or fields.value("rope_theta")
+    unscaled = [frequency * factor for frequency in rope.inverse_frequencies]
+    return float(stated or base_of(unscaled))
+
+
+def _yarn(
+    scaling: Fields, rope: RopeSpec, factor: float, has_log_multiplier: bool
+) -> dict[str, Any]:
+    found = {"rope.scaling.factor": factor}
+    usual = yarn_attention_factor(factor)
+    if has_log_multiplier and scaling.value("mscale_all_dim"):
+        multiplier = float(scaling.value("mscale_all_dim"))
+        found["rope.scaling.yarn_log_multiplier"] = multiplier
+        usual /= yarn_attention_factor(factor, multiplier)
+    found["rope.scaling.attn_factor"] = rope.attention_factor / usual
+    for name in ("beta_fast", "beta_slow"):
+        if scaling.has(name):
+            found[f"rope.scaling.yarn_{name}"] = float(scaling.value(name))
+    return found
+
+
+def _divisors(base: float, frequencies: Sequence[float]) -> tuple[float, ...]:
+    plain = default_frequencies(base, 2 * len(frequencies))
+    return tuple(
+        _float32(frequency / slowed) for frequency, slowed in zip(plain, frequencies, strict=True)
+    )
 
 
 def _float32(number: float) -> float:

@@ -115,6 +115,42 @@ def test_a_model_with_whole_blocks_needs_no_fallback(mix: str, part: str, expect
     assert type_of(mix, Place(part, 3, 2048), decoder) == expected
 
 
+_SOME = (2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31)
+# What `llama_model_quantize` of llama-cpp-python 0.3.36 made of a Falcon of 32 layers and whole
+# blocks, whose four query heads share their values: for each part the type of most layers, and
+# those of the others.
+FALCON: dict[str, dict[str, tuple[str, dict[str, tuple[int, ...]]]]] = {
+    "Q2_K": {"attn_qkv": ("Q4_K", {}), "attn_output": ("Q2_K", {}), "ffn_down": ("Q3_K", {})},
+    "Q3_K_M": {
+        "attn_qkv": ("Q4_K", {"Q5_K": (0, 1)}),
+        "attn_output": ("Q3_K", {}),
+        "ffn_down": ("Q3_K", {"Q5_K": (0, 1), "Q4_K": _SOME}),
+    },
+    "Q3_K_L": {"attn_qkv": ("Q5_K", {}), "attn_output": ("Q4_K", {}), "ffn_down": ("Q4_K", {})},
+    "Q4_K_S": {"attn_qkv": ("Q4_K", {"Q5_K": (0, 1, 2, 3)}), "ffn_down": ("Q4_K", {})},
+    "Q4_K_M": {
+        "attn_qkv": ("Q4_K", {"Q6_K": (0, 1, *_SOME)}),
+        "attn_output": ("Q4_K", {}),
+        "ffn_down": ("Q4_K", {"Q6_K": (0, 1), "Q5_K": _SOME}),
+    },
+    "Q5_K_M": {
+        "attn_qkv": ("Q5_K", {"Q6_K": (0, 1, *_SOME)}),
+        "ffn_down": ("Q5_K", {"Q6_K": (0, 1, *_SOME)}),
+    },
+    "IQ4_XS": {"attn_qkv": ("Q5_K", {}), "ffn_down": ("IQ4_XS", {"Q5_K": (0, 1, 2, 3)})},
+}
+
+
+@pytest.mark.parametrize("mix", FALCON)
+def test_falcon_gets_the_types_that_llama_cpp_gives_it(mix: str) -> None:
+    decoder = Decoder("falcon", layers=32, heads=4, kv_heads=1, is_tied=True)
+    for part, (usual, others) in FALCON[mix].items():
+        for layer in range(32):
+            expected = next((kind for kind, held in others.items() if layer in held), usual)
+            assert type_of(mix, Place(part, layer, 256), decoder) == expected, (part, layer)
+    assert type_of(mix, Place("token_embd", 0, 256), decoder) == "Q8_0"
+
+
 def test_a_70b_model_gets_more_bits_for_its_values() -> None:
     large = Decoder("llama", layers=80, heads=64, kv_heads=8, is_tied=False)
     assert type_of("Q4_K_S", Place("attn_v", 40, 8192), large) == "Q5_K"

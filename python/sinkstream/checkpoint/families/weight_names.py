@@ -60,6 +60,10 @@ class WeightNames:
         _, number, part = slot.split(".")
         return self.layer_prefix.format(number) + self.layer[part]
 
+    def stored(self, slot: str) -> str:
+        """Return the name of the tensor in the file, which may hold other slots' rows too."""
+        return self.tensor(slot).partition("[")[0]
+
     def added_to(self, slot: str) -> float:
         """Return the constant that is added to a slot's numbers; usually 0."""
         return self.added.get(slot.rpartition(".")[2], 0.0)

@@ -21,7 +21,8 @@ from sinkstream.errors import CheckpointError
 
 DIVISORS = "rope_freqs.weight"
 """The tensor of numbers by which the frequencies of the base are divided (llama3)."""
-_SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Those of longrope, for a short and for a long cache."""
 _DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
@@ -52,8 +53,8 @@ def open_gguf(path: Path) -> TensorsOnly:
                 metadata=Fields(header.metadata, where, f"{name}."),
                 tensors=frozenset(header.tensors),
                 tokens=_count_tokens(header),
-                rope_divisors=_read_divisors(header, _SHORT if is_long else DIVISORS),
-                long_divisors=_read_divisors(header, _LONG),
+                rope_divisors=_read_divisors(header, SHORT_DIVISORS if is_long else DIVISORS),
+                long_divisors=_read_divisors(header, LONG_DIVISORS),
             )
         )
         names = family.gguf_names.of(spec)
@@ -100,11 +101,11 @@ def _count_tokens(header: GgufHeader) -> int:
 
 def _check_factors(header: GgufHeader, where: str) -> bool:
     """Return whether there are tensors of longrope: either both or none."""
-    held = [name for name in (_SHORT, _LONG) if name in header.tensors]
+    held = [name for name in (SHORT_DIVISORS, LONG_DIVISORS) if name in header.tensors]
     if len(held) == 1:
         raise CheckpointError(
-            f"load: {where} must have both tensors {quoted(_SHORT)} and {quoted(_LONG)}, or "
-            f"neither, but has only {quoted(held[0])}."
+            f"load: {where} must have both tensors {quoted(SHORT_DIVISORS)} and "
+            f"{quoted(LONG_DIVISORS)}, or neither, but has only {quoted(held[0])}."
         )
     return bool(held)
 

@@ -1,0 +1,89 @@
+"""Refuses decoders that llama.cpp would not load, or would compute otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TensorsOnly
+from sinkstream.checkpoint.families import ARCHITECTURES as READERS
+from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.errors import CheckpointError
+from sinkstream.export.architectures import Architecture
+from sinkstream.export.rope_metadata import scheme_of
+
+_SCHEMES = ("default", "linear", "yarn")
+_BIASED = ("o", "gate", "up", "down")
+LOAD_THE_FOLDER = "Load the folder itself, with `quantize`."
+"""The remedy for all that is refused."""
+
+
+def check_form(
+    form: Architecture, opened: TensorsOnly, config: Mapping[str, Any], where: str
+) -> None:
+    """Check an open folder against what llama.cpp reads in its family.
+
+    Args:
+        form: Of its family.
+        opened: The folder.
+        config: The content of its config.json.
+        where: Its name, for errors.
+
+    Raises:
+        CheckpointError: It has what llama.cpp does not read there, or lacks what that requires.
+    """
+    _check_rotation(form, opened.spec, config, where)
+    _check_layers(form, opened.spec, where)
+    _check_tensors(form, opened, where)
+
+
+def _check_rotation(
+    form: Architecture, spec: DecoderSpec, config: Mapping[str, Any], where: str
+) -> None:
+    *rest, last = sorted({*_SCHEMES, *form.schemes})
+    scheme = scheme_of(config)[0]
+    if any(rope.rotary_dim for rope in spec.ropes) and scheme not in (*rest, last):
+        raise CheckpointError(
+            f"quantize: {where} must have a rotary scheme that llama.cpp reads in this family, "
+            f"which are {', '.join(rest)} and {last}, but has {quoted(scheme)}. {LOAD_THE_FOLDER}"
+        )
+
+
+def _check_layers(form: Architecture, spec: DecoderSpec, where: str) -> None:
+    if any(spec.own_windows) and not _has_windows(form, spec):
+        layers = "" if form.windows_at is None else f" with other than {form.windows_at} layers"
+        raise CheckpointError(
+            f"quantize: {where} must have no windows of single layers, which llama.cpp would not "
+            f"apply in this family{layers}, but has them. {LOAD_THE_FOLDER}"
+        )
+    if form.heads_fill and spec.heads * spec.head_dim != spec.hidden_size:
+        raise CheckpointError(
+            f"quantize: the heads of {where} must together be as wide as the hidden size "
+            f"{spec.hidden_size}, as llama.cpp takes them to be in this family, but there are "
+            f"{spec.heads} of {spec.head_dim}. {LOAD_THE_FOLDER}"
+        )
+
+
+def _has_windows(form: Architecture, spec: DecoderSpec) -> bool:
+    is_told = "attention.sliding_window" in form.fields
+    return is_told and form.windows_at in (None, spec.layers)
+
+
+def _check_tensors(form: Architecture, opened: TensorsOnly, where: str) -> None:
+    names = READERS[form.name].gguf_names.of(opened.spec)
+    held = [tensor.slot.name for tensor in opened.tensors]
+    for slot in held:
+        part, _, kind = slot.rpartition(".")[2].partition("_")
+        has_bias = kind == "bias" and part in _BIASED and part not in form.biases
+        if has_bias or slot in form.ignores:
+            raise CheckpointError(
+                f"quantize: {where} must have no tensor {quoted(names.stored(slot))}, which "
+                f"llama.cpp does not read in this family, but does. {LOAD_THE_FOLDER}"
+            )
+    for slot in form.needs:
+        if slot not in held:
+            raise CheckpointError(
+                f"quantize: {where} must have the tensor {quoted(names.stored(slot))}, which "
+                f"llama.cpp requires in this family, but does not. {LOAD_THE_FOLDER}"
+            )
