@@ -185,6 +185,7 @@ TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
       for (const auto& [begin, end] : {std::pair{sinks + 5, sinks + 7},
                                        {sinks, sinks + 1},
                                        {sinks + 3, most},
+                                       {most - 2, most - 1},
                                        {sinks, most}}) {
         Stream stream(&model, window);
         stream.feed(random_tokens(2 * window.capacity(), spec), 50);

@@ -33,8 +33,9 @@ class LiveTokens {
     trim(window_ - 1);
     live_.erase(live_.begin() + begin, live_.begin() + end);
   }
-  // Loses what `other` has lost.
+  // Loses what `other`, which was cut, has lost.
   void keep_only(const LiveTokens& other) {
+    trim(window_ - 1);
     std::erase_if(live_, [&](int64_t token) {
       return !std::binary_search(other.live_.begin(), other.live_.end(), token);
     });
