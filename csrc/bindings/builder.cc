@@ -20,10 +20,36 @@ namespace sinkstream {
 
 namespace {
 
+// What a field of each type must be, for errors.
+template <typename T>
+constexpr const char* kRule = "an object";
+template <>
+constexpr const char* kRule<bool> = "true or false";
+template <>
+constexpr const char* kRule<double> = "a number";
+template <>
+constexpr const char* kRule<float> = "a number";
+template <>
+constexpr const char* kRule<int64_t> = "an integer of 64 bits";
+template <>
+constexpr const char* kRule<std::string> = "a string";
+template <>
+constexpr const char* kRule<std::vector<double>> = "a list of numbers";
+template <>
+constexpr const char* kRule<std::vector<float>> = "a list of numbers";
+template <>
+constexpr const char* kRule<std::vector<int32_t>> = "a list of integers of 32 bits";
+
 // A field of Python's dataclasses, as their `asdict` gives it.
 template <typename T>
 T get(const py::dict& fields, const char* name) {
-  return fields[name].cast<T>();
+  try {
+    return fields[name].cast<T>();
+  } catch (const py::cast_error&) {
+    const auto given = py::repr(fields[name]).cast<std::string>().substr(0, 40);
+    throw CheckpointError(cat("load: `", name, "` must be ", kRule<T>, ", but is ", given, "."),
+                          name);
+  }
 }
 
 template <typename T, size_t kCount>

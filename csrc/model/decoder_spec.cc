@@ -19,12 +19,12 @@ void require_range(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-void require_finite(const char* name, float value) {
+void require_finite(const char* name, double value) {
   if (std::isfinite(value)) return;
   throw CheckpointError(cat("load: `", name, "` must be finite, but is ", value, "."), name);
 }
 
-void require_positive(const char* name, float value) {
+void require_positive(const char* name, double value) {
   if (value > 0 && std::isfinite(value)) return;
   throw CheckpointError(cat("load: `", name, "` must be above 0, but is ", value, "."), name);
 }
@@ -36,11 +36,19 @@ void require_not_negative(const char* name, float value) {
 
 void validate(const NormSpec& norm) { require_positive("norm_eps", norm.eps); }
 
+void validate(const RopeSpec& rope) {
+  for (const double frequency : rope.inverse_frequencies) {
+    require_finite("inverse_frequencies", frequency);
+  }
+  require_positive("attention_factor", rope.attention_factor);
+}
+
 void validate(const AttentionSpec& attention) {
   require_range("heads", attention.heads, 1, 4096);
   require_range("kv_heads", attention.kv_heads, 1, attention.heads);
   require_range("head_dim", attention.head_dim, 2, 512);
   require_range("rotary_dim", attention.rope.rotary_dim(), 0, attention.head_dim);
+  validate(attention.rope);
   require_range("own_windows", attention.window, 0, int64_t{1} << 30);
   if (attention.heads % attention.kv_heads != 0) {
     throw CheckpointError(cat("load: `heads` must be a multiple of `kv_heads` (",

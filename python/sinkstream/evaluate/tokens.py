@@ -92,7 +92,9 @@ def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
         ids = ids[0]
     if ids.size == 0:
         return np.empty(0, dtype=np.int64)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+    if isinstance(given, list | tuple) and all(type(each) is int for each in given):
+        ids = np.array(given, dtype=object)  # some may be beyond numpy's integers
+    elif ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(
             f"{where}: `ids_or_text` must be integers [tokens] or [1, tokens], but is "
             f"{ids.dtype} {list(ids.shape)}."

@@ -30,6 +30,7 @@ from sinkstream.export.from_gguf import model_from_gguf
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, string
 from sinkstream.export.quantized_mixes import Decoder, Place, type_of
 from sinkstream.files import expand_home, replace_whole
+from sinkstream.request.checks import as_int
 
 _PIECE_NUMBERS = 1 << 19  # that a thread rounds at a time: about a hundredth of a second
 _QUANTIZATION_VERSION = 2
@@ -71,11 +72,13 @@ def write_quantized(
         progress: Called with (bytes read, total bytes) of tensors.
 
     Raises:
-        InvalidArgument: `target` exists.
+        InvalidArgument: `target` exists, or `threads` is not in [1, 1024].
         CheckpointError: The source is not such a checkpoint, cannot be expressed in GGUF, or has
             numbers that no block can hold.
         OSError: The target cannot be written.
     """
+    if threads is not None:
+        threads = as_int("quantize", "threads", threads, 1, 1024)
     path = expand_home(target)
     if not replaces and os.path.lexists(path):
         raise InvalidArgument(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -41,8 +41,8 @@ def _attention(**fields: Any) -> Change:
     return _last(attention=replace(_BLOCK.attention, **fields))
 
 
-def _rope(pairs: int) -> Change:
-    return _attention(rope=RopeSpec((1.0,) * pairs, "half"))
+def _rope(pairs: int, **fields: Any) -> Change:
+    return _attention(rope=replace(RopeSpec((1.0,) * pairs, "half"), **fields))
 
 
 CASES: list[tuple[Change, str]] = [
@@ -73,6 +73,17 @@ CASES: list[tuple[Change, str]] = [
     (_attention(head_dim=7), "`head_dim` must be even, but is 7."),
     (_attention(head_dim=514), "`head_dim` must be in [2, 512], but is 514."),
     (_rope(5), "`rotary_dim` must be in [0, 8], but is 10."),
+    (
+        _rope(4, inverse_frequencies=(1.0, math.nan)),
+        "`inverse_frequencies` must be finite, but is nan.",
+    ),
+    (
+        _rope(4, inverse_frequencies=(-math.inf,)),
+        "`inverse_frequencies` must be finite, but is -inf.",
+    ),
+    (_rope(4, attention_factor=math.nan), "`attention_factor` must be above 0, but is nan."),
+    (_rope(4, attention_factor=math.inf), "`attention_factor` must be above 0, but is inf."),
+    (_rope(4, attention_factor=0.0), "`attention_factor` must be above 0, but is 0."),
     (_attention(scale=math.nan), "`scale` must be finite, but is nan."),
     (_attention(window=-1), "`own_windows` must be in [0, 1073741824], but is -1."),
     (_attention(soft_cap=-1.0), "`soft_cap` must be at least 0, but is -1."),
@@ -84,6 +95,21 @@ CASES: list[tuple[Change, str]] = [
     (
         _attention(temperature_length=0),
         "`temperature_length` must be in [1, 1099511627776], but is 0.",
+    ),
+    (_spec(vocab_size=1 << 70), f"`vocab_size` must be an integer of 64 bits, but is {1 << 70}."),
+    (
+        _attention(heads=-(1 << 63) - 1),
+        "`heads` must be an integer of 64 bits, but is -9223372036854775809.",
+    ),
+    (
+        _spec(block_of_layer=(0, 1 << 31)),
+        "`block_of_layer` must be a list of integers of 32 bits, but is (0, 2147483648).",
+    ),
+    (_spec(hidden_size=24.5), "`hidden_size` must be an integer of 64 bits, but is 24.5."),
+    (_attention(scale=10**400), f"`scale` must be a number, but is 1{'0' * 39}."),
+    (
+        _attention(slopes=("a",) * 6),
+        "`slopes` must be a list of numbers, but is ('a', 'a', 'a', 'a', 'a', 'a').",
     ),
     (_attention(qk_norm="some"), '`qk_norm` must not be "some".'),
     (_last(mlp=Mlp(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
@@ -113,6 +139,42 @@ def test_a_decoder_that_cannot_be_is_one_sentence(change: Change, sentence: str)
         with pytest.raises(CheckpointError) as error:
             read(fields)
         assert str(error.value) == f"load: {sentence}"
+
+
+def _floats(spec: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every field of a spec that holds numbers which are not whole."""
+    for each in fields(spec):
+        value = getattr(spec, each.name)
+        if is_dataclass(value):
+            yield from _floats(value, (*path, each.name))
+        elif isinstance(value, float) or each.name in ("inverse_frequencies", "slopes"):
+            yield (*path, each.name)
+
+
+def _changed(spec: Any, path: tuple[str, ...], value: float) -> Any:
+    name, *rest = path
+    old = getattr(spec, name)
+    new = _changed(old, tuple(rest), value) if rest else value
+    return replace(spec, **{name: (value,) * len(old) if isinstance(old, tuple) else new})
+
+
+_FULL = replace(
+    _BLOCK,
+    attention=replace(_BLOCK.attention, rope=RopeSpec((1.0, 0.1), "half"), slopes=(0.5,) * 6),
+)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_may_be_nan_or_infinite(value: float) -> None:
+    of_block, of_spec = list(_floats(_FULL)), list(_floats(replace(_SPEC, blocks=())))
+    assert len(of_block) == 9
+    assert len(of_spec) == 4
+    wrong = [replace(_SPEC, blocks=(_BLOCK, _changed(_FULL, path, value))) for path in of_block]
+    wrong += [_changed(_SPEC, path, value) for path in of_spec]
+    for spec, path in zip(wrong, [*of_block, *of_spec], strict=True):
+        name = "norm_eps" if path[-1] == "eps" else path[-1]
+        with pytest.raises(CheckpointError, match=f"^load: `{name}` must be .*, but is {value}"):
+            _core.weight_slots(spec.as_dict())
 
 
 def test_the_largest_sizes_overflow_no_product() -> None:

@@ -57,7 +57,7 @@ def test_neither_text_nor_ids_is_a_type_error(wrong: Any, model: sinkstream.Mode
         perplexity(model, wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1, 293, 2**40])
+@pytest.mark.parametrize("wrong", [-1, 293, 2**40, 2**63, 2**70, -(2**70)])
 def test_an_id_outside_of_the_vocabulary_is_named(wrong: int, model: sinkstream.Model) -> None:
     with pytest.raises(InvalidArgument, match=rf"item 2 .* in \[0, 293\), but is {wrong}\."):
         perplexity(model, [1, 2, wrong, 4])

@@ -221,6 +221,14 @@ def test_the_file_is_the_source_with_rounded_matrices(
         assert len(model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).token_ids) == 4
 
 
+@pytest.mark.parametrize("threads", [0, 2**70])
+def test_an_impossible_number_of_threads_is_refused(
+    source: Path, tmp_path: Path, threads: int
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"^quantize: `threads` must be in \[1, 1024\], but"):
+        write_quantized(source, tmp_path / "out.gguf", "Q4_0", threads=threads)
+
+
 def test_the_number_of_threads_changes_nothing(source: Path, tmp_path: Path) -> None:
     for threads in (1, 3):
         write_quantized(source, tmp_path / str(threads), "Q4_0", threads=threads)
