@@ -19,6 +19,7 @@ from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
+from sinkstream.export.architectures import ARCHITECTURES as WRITTEN
 from sinkstream.text.tokenizers import from_gguf
 from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 
@@ -90,11 +91,14 @@ def _models() -> Iterator[str]:
     yield "A family is the `model_type` of a folder's config.json, or of the `text_config` in that"
     yield "of a larger model, and the architecture of a GGUF file. Any other name is an error that"
     yield "lists these.\n"
-    yield "| `model_type` | GGUF | |"
-    yield "|---|---|---|"
+    yield "| `model_type` | GGUF | written as | |"
+    yield "|---|---|---|---|"
     for name, family in FAMILIES.items():
         architectures = ", ".join(f"`{each}`" for each in family.gguf_architectures)
-        yield f"| `{name}` | {architectures or shared_architecture(family)} | {about(name)} |"
+        read, written = architectures or shared_architecture(family), WRITTEN[name].name
+        yield f"| `{name}` | {read} | `{written}` | {about(name)} |"
+    yield "\n`sinkstream quantize` writes a folder as the architecture in the third column, with"
+    yield "[some exceptions](../guides/quantize.md#from-a-hugging-face-folder)."
     yield "\nWhat the models of a family have. Norms are before attention and the MLP, after them,"
     yield "or on both sides. Optional parts depend on the model; an empty cell means none.\n"
     rows = {name: parts(name) for name in FAMILIES}
@@ -108,6 +112,11 @@ def _models() -> Iterator[str]:
     yield f"{rope_schemes_of_gguf()}, and Llama 3's as the tensor `rope_freqs.weight`. No scheme"
     yield "may depend on the length of the text: a stream has no length. Of longrope's two lists,"
     yield "the long one is used if sinks and window together exceed the original length."
+    yield "\nWhat a GGUF file leaves out is as llama.cpp takes it. Without `rope.dimension_count`,"
+    yield "all of a head rotates. There is one exception: llama.cpp's converter leaves out"
+    yield "StarCoder2's window, and llama.cpp applies none. All its models were trained with 4,096"
+    yield "tokens, so files without `attention.sliding_window` have that window here, like the"
+    yield "folders that they come from."
     yield "\nThese fields must be absent or neutral, because the decoder has no such part or, if a"
     yield "family reads them, only has it there:\n"
     for where, neutral in (

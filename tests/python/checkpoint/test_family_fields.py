@@ -207,6 +207,14 @@ def test_gguf_leaves_windows_to_the_architecture(
     assert from_gguf(architecture, **changes).own_windows == windows
 
 
+@pytest.mark.parametrize("architecture", ["glm4", "olmo2", "phi3", "qwen3"])
+def test_a_file_that_does_not_say_how_much_rotates_means_all(architecture: str) -> None:
+    """As llama.cpp does, in GLM-4 too, whose folders mean half."""
+    spec = from_gguf(architecture, rope__dimension_count=None)
+    assert spec.ropes[0].rotary_dim == spec.head_dim
+    assert from_gguf(architecture, rope__dimension_count=8).ropes[0].rotary_dim == 8
+
+
 def test_gguf_leaves_the_scale_of_the_largest_gemmas_to_the_architecture() -> None:
     sizes = {"embedding_length": 192, "attention__key_length": 16}
     for architecture, layers in (("gemma2", 46), ("gemma3", 62)):

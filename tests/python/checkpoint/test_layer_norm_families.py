@@ -186,3 +186,22 @@ def test_starcoder2_has_biases_unless_it_says_otherwise() -> None:
         assert (found.final_norm.bias, mlp.activation, mlp.gated) == (True, "gelu_tanh", False)
     windows = from_config("starcoder2", {**SIZES, "sliding_window": 64}).own_windows
     assert windows == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({}, (4096, 4096)),  # as llama.cpp's converter leaves it out
+        ({"attention.sliding_window": 64}, (64, 64)),
+        ({"attention.sliding_window": 0}, ()),
+    ],
+)
+def test_a_file_of_starcoder2_has_the_window_of_its_models(
+    fields: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    assert from_gguf("starcoder2", fields).own_windows == windows
+
+
+@pytest.mark.parametrize("family", ["falcon", "gpt_neox", "stablelm", "starcoder2"])
+def test_a_file_that_does_not_say_how_much_rotates_means_all(family: str) -> None:
+    assert from_gguf(family, {}).ropes[0].rotary_dim == 16

@@ -19,6 +19,8 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 
+_WINDOW = 4096  # of all published models; llama.cpp's converter leaves it out
+
 
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config, reads=("hidden_act",))
@@ -42,7 +44,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         sizes.mlp(activation="gelu_tanh", gated=False, bias=has_bias),
         layer_norm_from_gguf(file.metadata, bias=True),
     )
-    windows = gguf_window(file.metadata, sizes.layers)  # usual converters leave it out
+    windows = gguf_window(file.metadata, sizes.layers, default=_WINDOW)
     return sizes.spec("starcoder2", block, windows, tie_embeddings=tie_from_gguf(file))
 
 
