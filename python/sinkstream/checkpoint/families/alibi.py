@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
     """Return each head's slope (ALiBi, section 3).
@@ -17,3 +19,9 @@ def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
     slopes = [2.0 ** (-most * i / power) for i in range(1, power + 1)]
     between = [2.0 ** (-most * i / (2 * power)) for i in range(1, 2 * power, 2)]
     return [*slopes, *between][:heads]
+
+
+def rounded_slopes(heads: int) -> list[float]:
+    """Return each head's slope in bfloat16, as Falcon was trained with them."""
+    parts = [math.frexp(slope) for slope in alibi_slopes(heads)]
+    return [math.ldexp(round(mantissa * 256), exponent - 8) for mantissa, exponent in parts]

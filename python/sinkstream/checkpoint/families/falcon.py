@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from sinkstream.checkpoint.families.alibi import alibi_slopes
+from sinkstream.checkpoint.families.alibi import rounded_slopes
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.parts import DENSE_MLP, ungated_block, with_inner_size
 from sinkstream.checkpoint.families.sizes import (
-    MAX_HIDDEN,
     activation_from_config,
     gguf_rope,
     layer_norm_from_config,
@@ -21,7 +20,7 @@ from sinkstream.checkpoint.families.sizes import (
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
-from sinkstream.checkpoint.spec import NO_ROPE, Block, DecoderSpec, usual_scale
+from sinkstream.checkpoint.spec import NO_ROPE, DecoderSpec, usual_scale
 
 _OTHER_NAMES = {
     "hidden_act": ("activation",),
@@ -30,54 +29,36 @@ _OTHER_NAMES = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
 }
-_TRAINED_LENGTH = 2048  # older configs do not say
-
-
-def _slopes(heads: int, head_dim: int) -> tuple[float, ...]:
-    """Return the slopes with which the models were trained: in bfloat16, scaled like products."""
-    rounded = []
-    for slope in alibi_slopes(heads):
-        mantissa, exponent = math.frexp(slope)
-        rounded.append(math.ldexp(round(mantissa * 256), exponent - 8))
-    return tuple(slope * usual_scale(head_dim) for slope in rounded)
+_DEFAULTS = {"max_position_embeddings": 2048}  # older configs do not say
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    config = config.renamed(_OTHER_NAMES)
-    inner = 4 * config.whole("hidden_size", 2, MAX_HIDDEN)
-    defaults = {"intermediate_size": inner, "max_position_embeddings": _TRAINED_LENGTH}
-    sizes = sizes_from_config(config.with_defaults(defaults), reads=("hidden_act",))
+    config = with_inner_size(config.renamed(_OTHER_NAMES).with_defaults(_DEFAULTS), 4)
+    sizes = sizes_from_config(config, reads=("hidden_act",))
     is_new = config.flag("new_decoder_architecture", False)
     if not is_new:
-        kv_heads = 1 if config.flag("multi_query", True) else sizes.heads
-        sizes = replace(sizes, kv_heads=kv_heads)
-    if config.flag("alibi", False):
-        rope, slopes = NO_ROPE, _slopes(sizes.heads, sizes.head_dim)
+        sizes = replace(sizes, kv_heads=1 if config.flag("multi_query", True) else sizes.heads)
+    if config.flag("alibi", False):  # whose slopes are scaled like products
+        scale = usual_scale(sizes.head_dim)
+        rope, slopes = NO_ROPE, tuple(slope * scale for slope in rounded_slopes(sizes.heads))
     else:
         rope, slopes = rope_from_config(config, sizes.head_dim, sizes.trained_length), ()
-    has_bias = config.flag("bias", False)
+    bias, activation = config.flag("bias", False), activation_from_config(config, "gelu")
     is_parallel = is_new or config.flag("parallel_attn", True)
     norms = config.whole("num_ln_in_parallel_attn", 1, 2, 2) if is_new else 1
-    block = Block(
-        sizes.attention(rope, slopes=slopes, qkv_bias=has_bias, output_bias=has_bias),
-        sizes.mlp(activation=activation_from_config(config, "gelu"), gated=False, bias=has_bias),
-        layer_norm_from_config(config, "layer_norm_epsilon", bias=True),
-        mlp_norm=norms == 2 or not is_parallel,
-        parallel=is_parallel,
-    )
+    attention = sizes.attention(rope, slopes=slopes, qkv_bias=bias, output_bias=bias)
+    norm = layer_norm_from_config(config, "layer_norm_epsilon", bias=True)
+    block = ungated_block(sizes, attention, norm, activation=activation, bias=bias)
+    block = replace(block, mlp_norm=norms == 2 or not is_parallel, parallel=is_parallel)
     return sizes.spec("falcon", block, tie_embeddings=tie_from_config(config, True))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    # The converter knows neither ALiBi nor biases.
-    sizes = sizes_from_gguf(file)
-    block = Block(
-        sizes.attention(gguf_rope(file, sizes, "half")),
-        sizes.mlp(activation="gelu", gated=False),
-        layer_norm_from_gguf(file.metadata, bias=True),
-        mlp_norm="blk.0.attn_norm_2.weight" in file.tensors,
-        parallel=True,
-    )
+    sizes = sizes_from_gguf(file)  # the converter knows neither ALiBi nor biases
+    attention = sizes.attention(gguf_rope(file, sizes, "half"))
+    block = ungated_block(sizes, attention, layer_norm_from_gguf(file.metadata, bias=True))
+    has_two_norms = "blk.0.attn_norm_2.weight" in file.tensors
+    block = replace(block, mlp_norm=has_two_norms, parallel=True)
     return sizes.spec("falcon", block, tie_embeddings=tie_from_gguf(file))
 
 
@@ -86,7 +67,7 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     FOLDER_NAMES.with_modules(
-        {"o": "self_attention.dense", "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"},
+        {"o": "self_attention.dense", **DENSE_MLP},
         {"embedding": "transformer.word_embeddings", "final_norm": "transformer.ln_f"},
         "transformer.h.{}.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.parts import DENSE_MLP
 from sinkstream.checkpoint.families.sizes import (
     activation_from_config,
     gguf_rope,
@@ -54,7 +55,7 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     FOLDER_NAMES.with_modules(
-        {"o": "attention.dense", "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"},
+        {"o": "attention.dense", **DENSE_MLP},
         {
             "embedding": "gpt_neox.embed_in",
             "final_norm": "gpt_neox.final_layer_norm",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sinkstream.checkpoint.families.alibi import alibi_slopes
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.parts import ungated_block, with_inner_size
 from sinkstream.checkpoint.families.sizes import (
-    MAX_HIDDEN,
     layer_norm_from_config,
     layer_norm_from_gguf,
     sizes_from_config,
@@ -15,7 +15,7 @@ from sinkstream.checkpoint.families.sizes import (
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import NO_ROPE, Block, DecoderSpec, usual_scale
+from sinkstream.checkpoint.spec import NO_ROPE, DecoderSpec, usual_scale
 
 _NAMES = {
     "hidden_size": ("d_model",),
@@ -23,7 +23,6 @@ _NAMES = {
     "num_attention_heads": ("n_heads",),
     "num_hidden_layers": ("n_layers",),
 }
-_NO_BIAS = "The decoder has no biases in this family."
 _LEARNED = "Learned positions end where training ended, and a stream does not."
 
 
@@ -36,21 +35,18 @@ def _from_config(config: Fields) -> DecoderSpec:
     attention.must_be("alibi", True, _LEARNED)
     attention.must_be("prefix_lm", False, "Every token sees only those before it.")
     attention.must_be("rope", False)
-    inner = config.whole("d_model", 2, MAX_HIDDEN) * config.whole("expansion_ratio", 1, 64, 4)
-    sizes = sizes_from_config(config.with_defaults({"intermediate_size": inner}))
+    sizes = sizes_from_config(with_inner_size(config, config.whole("expansion_ratio", 1, 64, 4)))
     # transformers ignores `alibi_bias_max` and `qk_ln`; the models were trained with them.
     slopes = alibi_slopes(sizes.heads, attention.number("alibi_bias_max", 1, 64, 8.0))
-    block = Block(
-        sizes.attention(
-            NO_ROPE,
-            scale=attention.number("softmax_scale", 1e-6, 1e3, usual_scale(sizes.head_dim)),
-            slopes=tuple(slopes),
-            qk_norm="full" if attention.flag("qk_ln", False) else "none",
-            clip=attention.number("clip_qkv", 0, 1e6, 0.0),
-        ),
-        sizes.mlp(activation="gelu", gated=False),
-        layer_norm_from_config(config, "layer_norm_epsilon", bias=False),
+    multihead = sizes.attention(
+        NO_ROPE,
+        scale=attention.number("softmax_scale", 1e-6, 1e3, usual_scale(sizes.head_dim)),
+        slopes=tuple(slopes),
+        qk_norm="full" if attention.flag("qk_ln", False) else "none",
+        clip=attention.number("clip_qkv", 0, 1e6, 0.0),
     )
+    norm = layer_norm_from_config(config, "layer_norm_epsilon", bias=False)
+    block = ungated_block(sizes, multihead, norm)
     return sizes.spec("mpt", block, tie_embeddings=tie_from_config(config, True))
 
 
@@ -60,35 +56,23 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     most = metadata.number("attention.max_alibi_bias", 0, 64, 0.0)
     if not most:
         raise metadata.error("attention.max_alibi_bias", "be above 0", most, _LEARNED)
-    block = Block(
-        sizes.attention(
-            NO_ROPE,
-            slopes=tuple(alibi_slopes(sizes.heads, most)),
-            qk_norm="full" if "blk.0.attn_q_norm.weight" in file.tensors else "none",
-            clip=metadata.number("attention.clamp_kqv", 0, 1e6, 0.0),
-        ),
-        sizes.mlp(activation="gelu", gated=False),
-        layer_norm_from_gguf(metadata, bias=False),
+    attention = sizes.attention(
+        NO_ROPE,
+        slopes=tuple(alibi_slopes(sizes.heads, most)),
+        qk_norm="full" if "blk.0.attn_q_norm.weight" in file.tensors else "none",
+        clip=metadata.number("attention.clamp_kqv", 0, 1e6, 0.0),
     )
+    block = ungated_block(sizes, attention, layer_norm_from_gguf(metadata, bias=False))
     return sizes.spec("mpt", block, tie_embeddings=tie_from_gguf(file))
 
 
+_MODULES = {
+    "attention_norm": "norm_1", "q_norm": "attn.q_ln", "k_norm": "attn.k_ln", "o": "attn.out_proj",
+    "mlp_norm": "norm_2", "up": "ffn.up_proj", "down": "ffn.down_proj",
+}  # fmt: skip
+_MODEL = {"embedding": "transformer.wte", "final_norm": "transformer.norm_f"}
+_FOLDER = FOLDER_NAMES.with_modules(_MODULES, _MODEL, "transformer.blocks.{}.")
+
 FAMILY = Family(
-    "mpt",
-    _from_config,
-    _from_gguf,
-    FOLDER_NAMES.with_modules(
-        {
-            "attention_norm": "norm_1",
-            "q_norm": "attn.q_ln",
-            "k_norm": "attn.k_ln",
-            "o": "attn.out_proj",
-            "mlp_norm": "norm_2",
-            "up": "ffn.up_proj",
-            "down": "ffn.down_proj",
-        },
-        {"embedding": "transformer.wte", "final_norm": "transformer.norm_f"},
-        "transformer.blocks.{}.",
-    ).with_qkv("attn.Wqkv"),
-    GGUF_NAMES.with_qkv("attn_qkv"),
+    "mpt", _from_config, _from_gguf, _FOLDER.with_qkv("attn.Wqkv"), GGUF_NAMES.with_qkv("attn_qkv")
 )

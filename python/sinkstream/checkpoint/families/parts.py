@@ -1,4 +1,4 @@
-"""What several families say of their blocks in the same words: norms, biases, caps, two ropes."""
+"""What several families say in the same words: norms, biases, caps, MLPs, two ropes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 from sinkstream.checkpoint.families.family import GgufDescription
-from sinkstream.checkpoint.families.sizes import Sizes, gguf_rope
+from sinkstream.checkpoint.families.sizes import MAX_HIDDEN, Sizes, gguf_rope
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import BASES, default_frequencies, rope_from_config
-from sinkstream.checkpoint.spec import Pairing, RopeSpec
+from sinkstream.checkpoint.spec import Attention, Block, Norm, Pairing, RopeSpec
 
 SANDWICH = MappingProxyType({"attention_post_norm": True, "mlp_post_norm": True})
 """Fields of blocks with norms on both sides of attention and of the MLP."""
@@ -25,7 +25,21 @@ FOLDER_POST_NORMS = MappingProxyType(
 )
 """The names of most such norms in folders; GGUF's are in its table."""
 
+DENSE_MLP = MappingProxyType({"up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"})
+"""The modules of an MLP without a gate in folders of GPT-NeoX and Falcon."""
+
 _MAX_CAP = 1e6
+
+
+def with_inner_size(config: Fields, ratio: int) -> Fields:
+    """Return the fields, in which an absent intermediate size is a multiple of the hidden size."""
+    inner = config.whole("hidden_size", 2, MAX_HIDDEN) * ratio
+    return config.with_defaults({"intermediate_size": inner})
+
+
+def ungated_block(sizes: Sizes, attention: Attention, norm: Norm, **mlp: Any) -> Block:
+    """Return a block whose MLP has no gate and, unless `mlp` says otherwise, the exact GELU."""
+    return Block(attention, sizes.mlp(**{"activation": "gelu", "gated": False, **mlp}), norm)
 
 
 def biases_from_config(config: Fields) -> dict[str, Any]:
