@@ -43,6 +43,10 @@ help: ## Show this list
 demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a small fixed memory
 	@trap : INT; $(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
+.PHONY: serve
+serve: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Serve a model over HTTP until Ctrl-C: SERVE="--port 8001"
+	@trap : INT; $(BIN)/sinkstream serve $(SERVE)
+
 .PHONY: test
 test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check everything that takes minutes, not hours
 

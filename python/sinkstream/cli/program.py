@@ -42,7 +42,11 @@ COMMANDS = {
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
     "quantize": "Quantize a model to a GGUF file, as llama.cpp's quantizer does.",
+    "serve": "Serve OpenAI's API over HTTP. Each option is also read from the environment.",
 }
+
+# The prefix of the variables from which a command reads its options.
+_ENVIRONMENT = {"serve": "SINKSTREAM"}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -97,7 +101,8 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     )
     for name, summary in COMMANDS.items():
         function = function_of(name) if name == called else _not_called
-        app.command(name, help=summary, short_help=summary)(function)
+        settings = {"auto_envvar_prefix": _ENVIRONMENT.get(name)}
+        app.command(name, help=summary, short_help=summary, context_settings=settings)(function)
     return app
 
 

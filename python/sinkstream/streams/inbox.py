@@ -63,6 +63,11 @@ class Inbox:
         self._events: deque[Event] = deque()
         self._rest = ""  # text after the last event that belongs to no token
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the number of tokens in the request's prompt."""
+        return self._started.prompt_tokens
+
     def receive(self, batch: Batch) -> None:
         """Add a batch. The previous one must have been returned or converted into events."""
         self.tail.add(batch.text, batch.ids, batch.logprobs, batch.alternatives)
@@ -101,6 +106,17 @@ class Inbox:
         if self.is_closed or not events:
             return self._nothing_left()
         return events.popleft()
+
+    def next_events(self) -> list[Event] | Need:
+        """Return all available events; none at the end."""
+        if self._batch is not None:
+            self._add_events(self._batch)
+            self._batch = None
+        if self.is_closed:
+            return []
+        events = list(self._events)
+        self._events.clear()
+        return events or ([] if self.finish_reason is not None else PENDING)
 
     def skip(self) -> Need | None:
         """Discard everything available; return None at the end."""

@@ -385,6 +385,13 @@ class Stream(ClosesOnExit):
             self._release(me)
         return self._native.finish_reason or "cancelled"
 
+    async def _anext_events(self) -> list[Event]:
+        """Return all events since the last read; wait if there are none. [] at the end."""
+        events = await self._aread(self._inbox.next_events)
+        if not events:
+            self._raise_error_once()
+        return events
+
     def _claim(self, me: _Reader) -> None:
         """Make `me` the reader, or refuse if there is another one."""
         reader = self._reader.setdefault("reader", me)

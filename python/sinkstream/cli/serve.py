@@ -1,0 +1,140 @@
+"""`sinkstream serve`: OpenAI's API over HTTP, from one model, on this machine's address."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkstream.cli import options
+from sinkstream.cli.loading import import_loader, load_model
+from sinkstream.cli.option_checks import with_model
+from sinkstream.errors import SinkstreamError
+from sinkstream.model import Model
+
+MISSING = (
+    "serve: the packages of the extra `serve` must be installed, but {name} is not. "
+    "`pip install 'sinkstream[serve]'` installs them."
+)
+
+
+@options.takes_bundles
+def serve(
+    model: options.ModelArgument = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Another than this machine's needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key that clients must send. May be repeated. Best set in the "
+            "environment, where other users cannot see it."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name in the Host header. May be repeated."),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A web page's origin that may use the server, such as "
+            '"https://chat.example". May be repeated.'
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The model's name for clients. Default: that of its file.")
+    ] = None,
+    strict_model: Annotated[
+        bool, typer.Option("--strict-model", help="Refuse requests for a model of another name.")
+    ] = False,
+    max_sequences: Annotated[
+        int, typer.Option(help="Replies that are generated at the same time.")
+    ] = 8,
+    max_queue: Annotated[
+        int, typer.Option(help="Replies that may wait; further ones get status 429.")
+    ] = 64,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-tokens", "-n", help="Tokens of a chat reply whose request sets no limit."
+        ),
+    ] = 2048,
+    advertise_context: Annotated[
+        int, typer.Option(help="The context length that clients see; they may cut at it.")
+    ] = 1 << 20,
+    drain_s: Annotated[
+        float, typer.Option(help="Seconds for running replies after SIGTERM.")
+    ] = 30.0,
+    public_metrics: Annotated[
+        bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")
+    ] = False,
+    model_option: options.ModelPath = None,
+    *,
+    loading: options.Loading,
+) -> int:
+    """Serve OpenAI's API over HTTP. Each option is also read from the environment."""
+    loading = with_model("serve", loading, model, model_option)
+    import_loader()
+    try:
+        from sinkstream.server.config import ServerConfig
+        from sinkstream.server.serve import serve as run
+    except ModuleNotFoundError as error:
+        raise SinkstreamError(MISSING.format(name=error.name)) from None
+    config = ServerConfig(
+        host=host,
+        port=port,
+        api_keys=tuple(api_key or ()),
+        allowed_hosts=tuple(allow_host or ()),
+        cors_origins=tuple(cors_origin or ()),
+        model_name=name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL")),
+        strict_model=strict_model,
+        max_queue=max_queue,
+        max_tokens=max_tokens,
+        advertise_context=advertise_context,
+        drain_s=drain_s,
+        public_metrics=public_metrics,
+    )
+    _log_to_stderr()
+
+    def load() -> Model:
+        loaded = load_model(loading, max_sequences=max_sequences)
+        # Warnings about requests quote them, and a log must not.
+        warnings.simplefilter("ignore")
+        return loaded
+
+    run(config, load, _report)
+    return 0
+
+
+def _report(address: str, model: Model) -> None:
+    capacity = model.capacity
+    print(f"Listening on {address}", flush=True)
+    print(
+        f"{Path(model.path).name} with {capacity.sinks:,} sinks and a window of "
+        f"{capacity.window:,} tokens, {capacity.max_sequences} replies at a time. Ctrl-C ends the "
+        "server.",
+        file=sys.stderr,
+    )
+
+
+def _name_of(model: str | None) -> str:
+    """Return a model's name for clients: a file's without its ending."""
+    path = Path(model or "smollm2")
+    return re.sub(r"\.gguf$", "", path.name) or "sinkstream"
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("sinkstream.server")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,75 @@
+"""A response whose work is cancelled as soon as its client leaves, whatever it is doing then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.responses import Response
+
+from sinkstream.server.errors import ApiError, StreamAborted
+from sinkstream.server.exchange import Scope, exchange_of
+from sinkstream.server.frames import error_event
+from sinkstream.server.running import as_api_error
+from sinkstream.server.writer import Send
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Work = Callable[[Send], Awaitable[None]]
+
+
+class Answer(Response):
+    """Runs `work`, which sends the whole response."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond; end quietly if the client leaves.
+
+        Raises:
+            ApiError: The work failed before it sent anything.
+            StreamAborted: It failed later; the client has been told.
+        """
+        exchange = exchange_of(scope)
+        work = asyncio.ensure_future(self._run(send, scope))
+        leaving = asyncio.ensure_future(_until_left(receive))
+        try:
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if exchange.is_complete:  # what follows the last byte is no departure
+                await asyncio.wait({work})
+        finally:
+            leaving.cancel()
+            work.cancel()  # no effect if it has ended
+            await asyncio.wait({work, leaving})
+        if work.cancelled():
+            exchange.finish = "client_left"
+            return
+        work.result()
+
+    async def _run(self, send: Send, scope: Scope) -> None:
+        try:
+            await self._work(send)
+        except Exception as error:
+            exchange = exchange_of(scope)
+            known: ApiError = as_api_error(error)
+            exchange.finish = known.code
+            if exchange.status == 0:
+                raise known from error
+            body = error_event(known.as_json())
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            raise StreamAborted from error
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_json(send: Send, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """Send a whole response with the status 200."""
+    length = (b"content-length", str(len(body)).encode())
+    head = [(b"content-type", b"application/json"), length, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,103 @@
+"""Puts the routes together, with and without `/v1`, behind the gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sinkstream import _build
+from sinkstream.server import (
+    chat_route,
+    completions_route,
+    health,
+    metrics,
+    models_route,
+    tokenize_route,
+)
+from sinkstream.server.errors import ApiError, from_exception, internal
+from sinkstream.server.exchange import exchange_of
+from sinkstream.server.gate import App, Gate
+from sinkstream.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
+from sinkstream.server.service import Service
+
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def create_app(service: Service) -> App:
+    """Return the ASGI app of a server."""
+    app = FastAPI(
+        title="sinkstream",
+        version=_build.version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(ApiError, _failed)
+    app.add_exception_handler(Exception, _failed)
+    router = _routes()
+    app.include_router(router, prefix="/v1")
+    app.include_router(router, include_in_schema=False)
+    return Gate(app, service)
+
+
+def _routes() -> APIRouter:
+    router = APIRouter()
+    plain: dict[str, Any] = {"response_model": None}
+    for path, function in (
+        ("/health", health.health),
+        ("/version", health.version),
+        ("/metrics", metrics.metrics),
+        ("/models", models_route.list_models),
+        ("/models/{name:path}", models_route.get_model),
+    ):
+        router.add_api_route(path, function, methods=["GET", "HEAD"], **plain)
+    for path, function, body in (
+        ("/chat/completions", chat_route.chat, ChatRequest),
+        ("/completions", completions_route.completions, CompletionRequest),
+        ("/tokenize", tokenize_route.tokenize, TokenizeRequest),
+        ("/detokenize", tokenize_route.detokenize, DetokenizeRequest),
+        ("/apply-template", tokenize_route.apply_template, TemplateRequest),
+    ):
+        router.add_api_route(path, function, methods=["POST"], openapi_extra=_schema(body), **plain)
+    return router
+
+
+def _schema(body: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body that the route itself parses."""
+    content = {"application/json": {"schema": body.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Answer a request that fails before its response has begun."""
+    known = from_exception(error, {"prompt": "messages"}) or internal()
+    exchange_of(request.scope).finish = known.code
+    response = Response(known.as_json(), known.status, media_type="application/json")
+    response.raw_headers.extend(known.headers)
+    return response
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Answer a path or a method that does not exist in the shape of all errors."""
+    assert isinstance(error, HTTPException)
+    known = ApiError(
+        error.status_code,
+        "invalid_request_error",
+        _CODES.get(error.status_code, "invalid_argument"),
+        f"server: there is no such {'method' if error.status_code == 405 else 'path'}.",
+    )
+    headers = {"content-type": "application/json", **(error.headers or {})}
+    return Response(known.as_json(), error.status_code, headers)

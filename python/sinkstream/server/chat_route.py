@@ -1,0 +1,135 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sinkstream.server import frames, logprobs
+from sinkstream.server.answer import Answer
+from sinkstream.server.errors import invalid
+from sinkstream.server.exchange import exchange_of
+from sinkstream.server.generating import Job
+from sinkstream.server.identity import check_model, head_of
+from sinkstream.server.options import chat_options, with_seed
+from sinkstream.server.parsing import parse
+from sinkstream.server.reading import Piece
+from sinkstream.server.requests import ChatRequest
+from sinkstream.server.service import Service
+from sinkstream.server.turns import TurnRequest
+
+# Names that clients give their conversations, the most explicit one first.
+_SESSION_HEADERS = (
+    "x-session-id",
+    "x-session-affinity",
+    "session_id",
+    "session-id",
+    "x-claude-code-session-id",
+    "x-openwebui-chat-id",
+    "x-conversation-id",
+)
+_MAX_KEY = 512
+_MESSAGE_FIELDS = (
+    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking",
+    "reasoning", "audio", "function_call",
+)  # fmt: skip
+
+
+async def chat(request: Request) -> Response:
+    """Reply to a conversation."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    exchange = exchange_of(request.scope)
+    body = await parse(exchange, service.pool, ChatRequest)
+    check_model(service, body.model)
+    options = chat_options(body, service.config.max_tokens)
+    n = _check_n(service, body.n)
+    messages = without_unknown(body.messages)
+    shared = partial(
+        TurnRequest,
+        tenant=exchange.tenant,
+        messages=messages,
+        session_key=_session_key(request.headers, body),
+        cache_salt=body.cache_salt or "",
+        store="x-sinkstream-ephemeral" not in request.headers,
+        continue_final=bool(body.continue_final_message),
+    )
+    turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
+    starts = [partial(service.turns.begin, turn) for turn in turns]
+    job = Job(service, exchange, body, ChatDialect(service, body), starts, names=_names(body))
+    return Answer(job.run)
+
+
+class ChatDialect:
+    """Writes `chat.completion` and its chunks."""
+
+    def __init__(self, service: Service, body: ChatRequest) -> None:
+        self.head = head_of(service, "chat.completion", "chatcmpl")
+        self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
+        self.with_tokens = bool(body.logprobs)
+        self._bytes = service.texts.piece
+
+    def first(self, index: int) -> list[bytes]:
+        """Return the delta with the role."""
+        return [frames.chat_role(index)]
+
+    def piece(self, index: int, piece: Piece, offset: int) -> bytes:
+        """Return a delta with text."""
+        return frames.chat_text(index, piece.text, self._logprobs(piece))
+
+    def last(self, index: int, reason: str) -> bytes:
+        """Return the empty delta with the finish reason."""
+        return frames.chat_finish(index, reason)
+
+    def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
+        """Return a choice with its message."""
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "logprobs": self._logprobs(piece),
+            "finish_reason": reason,
+        }
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        return logprobs.of_chat(piece.tokens, self._bytes) if self.with_tokens else None
+
+
+def _check_n(service: Service, n: int | None) -> int:
+    limit = service.admission.limit
+    if n is not None and n > limit:
+        raise invalid(f"body: `n` must be at most {limit}, but is {n}.", "n")
+    return n or 1
+
+
+def _names(body: ChatRequest) -> dict[str, str]:
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    return {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
+
+
+def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages without fields that no template reads, such as marks for caches."""
+    return [_message(message) for message in messages]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    known = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
+    if isinstance(known.get("content"), list):
+        known["content"] = [_part(part) for part in known["content"]]
+    return known
+
+
+def _part(part: Any) -> Any:
+    is_text = isinstance(part, dict) and part.get("type") == "text" and "text" in part
+    return {"type": "text", "text": part["text"]} if is_text else part
+
+
+def _session_key(headers: Headers, body: ChatRequest) -> str | None:
+    given = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
+    key = given or body.prompt_cache_key
+    if key is not None and len(key) > _MAX_KEY:
+        raise invalid(f"headers: a session's name must have at most {_MAX_KEY} characters.")
+    return key or None

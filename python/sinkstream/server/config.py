@@ -1,0 +1,106 @@
+"""The settings of a server, checked before it starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from sinkstream.errors import InvalidArgument
+
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
+# Lowest and highest value of each number.
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "max_queue": (0, 1 << 20),
+    "max_tokens": (1, 1 << 53),
+    "max_body_bytes": (1 << 10, 1 << 32),
+    "advertise_context": (1, 1 << 53),
+    "keepalive_s": (0.01, 3600),
+    "flush_s": (0, 10),
+    "drain_s": (0, 1e6),
+    "watchdog_s": (1, 1e6),
+    "body_timeout_s": (0.1, 3600),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How to serve a model. `sinkstream serve --help` explains each setting."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes a free one."""
+    api_keys: tuple[str, ...] = ()
+    """Empty: no key is asked for, which only a loopback address allows."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header, beside `host` and the loopback names."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the server, such as "https://chat.example"."""
+    model_name: str = "sinkstream"
+    """What clients see as the model's name."""
+    strict_model: bool = False
+    """Whether another name is an error."""
+    max_queue: int = 64
+    """Replies that may wait, beside those that the model generates at the same time."""
+    max_tokens: int = 2048
+    """Tokens of a chat reply whose request sets no limit."""
+    max_body_bytes: int = 32 << 20
+    advertise_context: int = 1 << 20
+    """`max_model_len` in the list of models: a client should not cut its history before."""
+    keepalive_s: float = 10.0
+    """Between comments in a stream that has nothing to send."""
+    flush_s: float = 0.025
+    """Between two writes of a stream: tokens of that time go out together."""
+    drain_s: float = 30.0
+    """For running replies after SIGTERM."""
+    watchdog_s: float = 60.0
+    """Without a step of the engine while replies are running: then the server is unhealthy."""
+    body_timeout_s: float = 60.0
+    """For a request's body to arrive."""
+    public_metrics: bool = False
+    """Whether /metrics needs no key."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only this machine can connect."""
+        return is_loopback(self.host)
+
+
+def check_config(config: ServerConfig) -> None:
+    """Check the settings.
+
+    Raises:
+        InvalidArgument: A value is not allowed; `param` is its name.
+    """
+    for name, (low, high) in _RANGES.items():
+        value = getattr(config, name)
+        if not low <= value <= high:  # NaN is in no range
+            raise _refusal(name, f"must be in [{low:g}, {high:g}], but is {value:g}.")
+    if not config.api_keys and not config.is_loopback:
+        raise _refusal(
+            "api_key",
+            f"must be set if `host` is not a loopback address, but is not, and `host` is "
+            f'"{config.host}". Set SINKSTREAM_API_KEY.',
+        )
+    for key in config.api_keys:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise _refusal("api_key", "must be printable ASCII without spaces.")
+    for origin in config.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise _refusal(
+                "cors_origin",
+                f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
+            )
+
+
+def _refusal(name: str, rule: str) -> InvalidArgument:
+    return InvalidArgument(f"serve: `{name}` {rule}", param=name)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or an address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

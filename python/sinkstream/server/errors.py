@@ -1,0 +1,116 @@
+"""Errors as clients get them: a status, and one JSON shape, that of OpenAI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sinkstream.errors import (
+    CapacityError,
+    CheckpointError,
+    EngineDead,
+    InvalidArgument,
+    SessionBusy,
+    SinkstreamError,
+)
+from sinkstream.server.turns import NotFound
+
+# OpenAI's clients repeat a request after these unless told otherwise.
+NO_RETRY = ((b"x-should-retry", b"false"),)
+RETRY = ((b"x-should-retry", b"true"),)
+# A TypeError of a checked argument begins with the call that refuses it; others are bugs.
+_OF_ARGUMENT = re.compile(r"(stream|session): ")
+
+
+@dataclass(slots=True)
+class ApiError(Exception):
+    """What a request is answered with instead of a result."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __str__(self) -> str:
+        return self.message
+
+    def as_json(self) -> bytes:
+        """Return the body of the response, and the data of an error event."""
+        return orjson.dumps({"error": self.fields()})
+
+    def fields(self) -> dict[str, Any]:
+        """Return the error object."""
+        return {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+
+
+class StreamAborted(Exception):
+    """A stream has ended with an error event: the connection must be cut."""
+
+
+def invalid(message: str, param: str | None = None, code: str = "invalid_argument") -> ApiError:
+    """Return the error for a request that can never succeed."""
+    return ApiError(400, "invalid_request_error", code, message, param)
+
+
+def not_supported(what: str, param: str) -> ApiError:
+    """Return the error for a feature that this server does not have."""
+    return invalid(f"`{param}`: {what} is not supported yet by this server.", param, "unsupported")
+
+
+def at_capacity(message: str, retry_after_s: int) -> ApiError:
+    """Return the error for a request that may be repeated later."""
+    headers = ((b"retry-after", str(retry_after_s).encode()),)
+    return ApiError(429, "rate_limit_error", "capacity", message, headers=headers)
+
+
+def unavailable(code: str, message: str) -> ApiError:
+    """Return the error of a server that is loading, draining or dead."""
+    headers = NO_RETRY if code == "engine_dead" else RETRY
+    return ApiError(503, "service_unavailable", code, message, headers=headers)
+
+
+def internal() -> ApiError:
+    """Return the error for a failure of our own, without its details."""
+    message = "server: an internal error occurred. This is a bug in sinkstream; please report it."
+    return ApiError(500, "server_error", "internal", message, headers=NO_RETRY)
+
+
+def from_exception(error: BaseException, names: Mapping[str, str] | None = None) -> ApiError | None:
+    """Return the answer to a request that failed with an exception; None for a bug.
+
+    Args:
+        error: What was raised.
+        names: Names of arguments of `Model.stream`, and the fields of the request they come from.
+    """
+    if isinstance(error, ApiError):
+        return error
+    names = names or {}
+    message = re.sub(r"`(\w+)`", lambda found: f"`{names.get(found[1], found[1])}`", str(error))
+    if isinstance(error, InvalidArgument | CheckpointError):
+        param = error.param
+        return invalid(message, names.get(param, param) if param else None)
+    if isinstance(error, TypeError) and (found := _OF_ARGUMENT.match(str(error))):
+        named = re.search(r"`(\w+)`", message[found.end() :])
+        return invalid(message, named[1] if named else None)
+    if isinstance(error, NotFound):
+        return invalid(str(error), "previous_response_id", "previous_response_not_found")
+    if isinstance(error, SessionBusy):
+        return ApiError(409, "conflict_error", error.code, message, headers=NO_RETRY)
+    if isinstance(error, CapacityError):
+        return at_capacity(message, 1)
+    if isinstance(error, EngineDead):
+        return unavailable(error.code, message)
+    if isinstance(error, SinkstreamError):
+        return ApiError(500, "server_error", error.code, message, headers=NO_RETRY)
+    return None

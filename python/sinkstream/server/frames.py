@@ -1,0 +1,75 @@
+"""The bytes of server-sent events. Only texts go through a JSON writer; the rest is made once.
+
+Strict clients fix the order and the fields: a first delta with the role, deltas with text, an empty
+delta with the finish reason, then the usage if it was asked for, then [DONE].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+DONE = b"data: [DONE]\n\n"
+
+
+def error_event(body: bytes) -> bytes:
+    """Return the event that ends a failed stream; `body` is an error as JSON."""
+    return b"data: " + body + b"\n\n"
+
+
+class Frames:
+    """Writes the chunks of one stream."""
+
+    def __init__(self, head: dict[str, Any], *, includes_usage: bool) -> None:
+        """Begin each chunk with the fields of `head`: id, object, created, model and others."""
+        self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        # With usage asked for, every chunk but the last one says that it has none.
+        self._end = b'],"usage":null}\n\n' if includes_usage else b"]}\n\n"
+
+    def with_choice(self, choice: bytes, usage: bytes | None = None) -> bytes:
+        """Return a chunk with one choice."""
+        if usage is None:
+            return self._head + choice + self._end
+        return self._head + choice + b'],"usage":' + usage + b"}\n\n"
+
+    def last_of_choice(self, choice: bytes, extra: dict[str, Any]) -> bytes:
+        """Return the chunk that ends a choice, with our own facts beside it."""
+        end = b',"sinkstream":' + orjson.dumps(extra) + b"}\n\n"
+        return self._head + choice + self._end[: -len(b"}\n\n")] + end
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        """Return the chunk without choices that has the usage."""
+        return self._head + b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+
+
+def chat_role(index: int) -> bytes:
+    """Return the first choice of a chat's stream."""
+    return _chat(index, b'{"role":"assistant","content":""}')
+
+
+def chat_text(index: int, text: str, logprobs: dict[str, Any] | None) -> bytes:
+    """Return a choice with text."""
+    return _chat(index, b'{"content":' + orjson.dumps(text) + b"}", _json(logprobs))
+
+
+def chat_finish(index: int, reason: str) -> bytes:
+    """Return the last choice of a chat's stream."""
+    return _chat(index, b"{}", reason=orjson.dumps(reason))
+
+
+def _chat(index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null") -> bytes:
+    values = (index, delta, logprobs, reason)
+    return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % values
+
+
+def completion_text(
+    index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+) -> bytes:
+    """Return a choice of a completion's stream."""
+    values = (orjson.dumps(text), index, _json(logprobs), orjson.dumps(reason))
+    return b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b}' % values
+
+
+def _json(value: dict[str, Any] | None) -> bytes:
+    return b"null" if value is None else orjson.dumps(value)

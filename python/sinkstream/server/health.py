@@ -1,0 +1,20 @@
+"""`GET /health` and `GET /version`. They touch counters only, so that they answer at any moment."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from sinkstream import _build
+from sinkstream.server.service import Service
+
+
+async def health(request: Request) -> dict[str, str]:
+    """Say whether requests can be answered."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    return {"status": "ok"}
+
+
+async def version(request: Request) -> dict[str, str]:
+    """Return the version of the package."""
+    return {"version": _build.version()}

@@ -1,0 +1,52 @@
+"""Ids, names and times that responses carry."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+from sinkstream import _build
+from sinkstream.server.errors import ApiError
+from sinkstream.server.service import Service
+
+
+def head_of(service: Service, kind: str, prefix: str) -> dict[str, Any]:
+    """Return the fields that every response and chunk of a request begins with."""
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": service.config.model_name,
+        "system_fingerprint": fingerprint(service),
+    }
+
+
+def fingerprint(service: Service) -> str:
+    """Return a word that changes with the model, its settings and the version."""
+    model = service.model
+    runtime = model.runtime
+    facts = (_build.version(), model.path, str(model.capacity), runtime["dtype"], runtime["device"])
+    return "fp_" + hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """Refuse another model's name, if the server is strict.
+
+    Raises:
+        ApiError: There is no such model.
+    """
+    if service.config.strict_model and name not in (None, service.config.model_name):
+        raise no_model(service)
+
+
+def no_model(service: Service) -> ApiError:
+    """Return the error for a model that is not served."""
+    return ApiError(
+        404,
+        "invalid_request_error",
+        "model_not_found",
+        f'server: `model` must be "{service.config.model_name}".',
+        "model",
+    )

@@ -1,0 +1,35 @@
+"""Opens the server's socket, with bounded buffers for clients that do not read."""
+
+from __future__ import annotations
+
+import socket
+
+# Of each connection, in the kernel. uvicorn holds as much again: a client that stalls costs that.
+SEND_BUFFER_BYTES = 1 << 16
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a name or an address.
+
+    Raises:
+        OSError: There is no such name, or the port is taken.
+    """
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it. Without it, the kernel takes megabytes for a client that stalls.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        listener.bind(address)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the address to connect to."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,51 @@
+"""`GET /metrics`: the model's metrics, and those of the server, for Prometheus."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sinkstream.observe.metrics import prometheus_text
+from sinkstream.server.service import Service
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def metrics(request: Request) -> Response:
+    """Return all metrics."""
+    service: Service = request.app.state.service
+    own = _of_server(service)
+    model = service.loaded
+    return Response(own if model is None else prometheus_text(model) + own, media_type=_TYPE)
+
+
+def _of_server(service: Service) -> str:
+    lines = [
+        "# HELP sinkstream_http_responses_total Responses, by route and status.",
+        "# TYPE sinkstream_http_responses_total counter",
+    ]
+    lines += [
+        f'sinkstream_http_responses_total{{route="{route}",code="{code}"}} {count}'
+        for (route, code), count in sorted(service.responses.items())
+    ]
+    gauges = {
+        "http_requests": ("HTTP requests in progress.", service.open_requests),
+        "open_sockets": ("Open WebSockets.", service.open_sockets),
+        "open_replies": ("Replies in progress.", len(service.replies)),
+        "request_body_bytes": ("Bodies that have not been parsed yet.", service.bodies.held),
+        "event_loop_lag_seconds": (
+            "Longest delay of the event loop within the last ten seconds.",
+            service.pulse.lag_s,
+        ),
+        "engine_stalled": (
+            "1 while the engine makes no step, otherwise 0.",
+            int(service.pulse.is_stalled),
+        ),
+    }
+    for name, (text, value) in gauges.items():
+        lines += [
+            f"# HELP sinkstream_{name} {text}",
+            f"# TYPE sinkstream_{name} gauge",
+            f"sinkstream_{name} {value!r}",
+        ]
+    return "\n".join(lines) + "\n"

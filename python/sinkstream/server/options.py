@@ -1,0 +1,125 @@
+"""Turns the fields of a request into options of `Model.stream`; refuses what is not supported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkstream.request.options import StreamOptions
+from sinkstream.server.errors import invalid, not_supported
+from sinkstream.server.requests import ChatRequest, CompletionRequest, Generation
+
+MAX_STOPS = 64
+# A reply that is not streamed is held in memory as a whole.
+MAX_WHOLE_TOKENS = 65536
+COMPLETION_TOKENS = 16
+"""OpenAI's default for completions."""
+
+_COPIED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "timeout_s",
+)
+
+
+def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
+    """Return the options of a chat completion.
+
+    Raises:
+        ApiError: A field has a value that is not allowed or not supported.
+    """
+    _check_chat(body)
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    given = getattr(body, name)
+    options = _common(body, name, default_tokens if given is None else given)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("body: `top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+    if body.top_logprobs is not None:
+        options["logprobs"] = body.top_logprobs
+    return options
+
+
+def completion_options(body: CompletionRequest) -> StreamOptions:
+    """Return the options of a completion.
+
+    Raises:
+        ApiError: A field has a value that is not allowed or not supported.
+    """
+    if body.suffix:
+        raise not_supported("text after the completion", "suffix")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise not_supported("a choice among more replies than `n`", "best_of")
+    if body.echo and body.logprobs is not None:
+        raise not_supported("the log-probabilities of the prompt", "echo")
+    tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    options = _common(body, "max_tokens", tokens)
+    if body.logprobs is not None:
+        options["logprobs"] = body.logprobs
+    return options
+
+
+def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOptions:
+    """Return the options of one of several choices: with a seed, choice i has the seed + i."""
+    return options if seed is None else {**options, "seed": (seed + index) % 2**64}
+
+
+def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOptions:
+    _check_common(body)
+    if not body.stream and max_tokens > MAX_WHOLE_TOKENS:
+        raise invalid(
+            f"body: `{tokens_name}` must be at most {MAX_WHOLE_TOKENS} without `stream`, but is "
+            f"{max_tokens}.",
+            tokens_name,
+        )
+    options: Any = {name: getattr(body, name) for name in _COPIED}
+    options["max_tokens"] = max_tokens
+    options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    options["stop_token_ids"] = body.stop_token_ids or []
+    options["ignore_eos"] = bool(body.ignore_eos)
+    options["logit_bias"] = _bias(body.logit_bias)
+    chosen: StreamOptions = options
+    return chosen
+
+
+def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:
+    """Return a bias with ids instead of JSON's keys, which are strings."""
+    if bias is None:
+        return None
+    for key in bias:
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            raise invalid("body: a key of `logit_bias` must be a token id.", "logit_bias")
+    return {int(key): value for key, value in bias.items()}
+
+
+def _check_common(body: Generation) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise invalid("body: `stream_options` needs `stream` to be true.", "stream_options")
+    if isinstance(body.stop, list) and len(body.stop) > MAX_STOPS:
+        raise invalid(
+            f"body: `stop` must have at most {MAX_STOPS} strings, but has {len(body.stop)}.", "stop"
+        )
+    if body.seed is not None and not -(2**63) <= body.seed < 2**64:
+        raise invalid("body: `seed` must be a 64-bit integer.", "seed")
+    if body.response_format is not None:
+        kind = body.response_format.get("type")
+        if kind in ("json_object", "json_schema"):
+            raise not_supported(f'"{kind}"', "response_format")
+        if kind != "text":
+            raise invalid('body: `response_format.type` must be "text".', "response_format")
+
+
+def _check_chat(body: ChatRequest) -> None:
+    if body.audio is not None:
+        raise not_supported("sound", "audio")
+    if any(kind != "text" for kind in body.modalities or ()):
+        raise not_supported('a modality other than "text"', "modalities")
+    if body.web_search_options is not None:
+        raise not_supported("search", "web_search_options")
+    if body.tool_choice not in (None, "none", "auto"):
+        raise not_supported("a forced tool call", "tool_choice")
+    if body.function_call not in (None, "none", "auto"):
+        raise not_supported("a forced function call", "function_call")

@@ -1,0 +1,95 @@
+"""Reads the body of a request: JSON, then its schema. A wrong value is answered with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from sinkstream.server.errors import ApiError, invalid
+from sinkstream.server.exchange import Exchange
+from sinkstream.server.pool import Pool
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+# Above this, parsing takes more than a millisecond: it moves to the pool.
+_SMALL_BYTES = 1 << 16
+_SHOWN = 40
+
+_RULES = {
+    "missing": "must be given",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a string",
+    "list_type": "must be an array",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "greater_than_equal": "must be at least {ge}",
+    "too_short": "must have at least {min_length} item",
+}
+
+
+async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
+    """Return the body of a request.
+
+    Raises:
+        ApiError: It is not JSON, or not what `kind` describes.
+    """
+    body = exchange.take_body()
+    if len(body) <= _SMALL_BYTES:
+        return parse_body(body, kind)
+    return await pool.run(lambda: parse_body(body, kind))
+
+
+def parse_body(body: bytes, kind: type[_Body]) -> _Body:
+    """Return the body of a request; of a key that is there twice, the last value counts.
+
+    Raises:
+        ApiError: It is not JSON, or not what `kind` describes.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise invalid(f"body: must be a JSON object, but is {_kind(value)}.", code="invalid_json")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)) from None
+
+
+def _refusal(errors: list[Any]) -> ApiError:
+    """Return the answer to the first error; it names all types that the field may have."""
+    first = errors[0]
+    name = str(first["loc"][0])
+    rules = [_rule(error) for error in errors if error["loc"][0] == name and _is_of_field(error)]
+    path = ".".join(str(part) for part in first["loc"][:3] if _is_path(part))
+    rule = " or ".join(dict.fromkeys(rules)).replace(" or must", " or") or _rule(first)
+    found = "" if first["type"] == "missing" else f", but is {_kind(first['input'])}"
+    return invalid(f"body: `{path}` {rule}{found}.", name)
+
+
+def _is_of_field(error: Mapping[str, Any]) -> bool:
+    return error["type"] in _RULES
+
+
+def _is_path(part: int | str) -> bool:
+    """Return whether a part of a location is a field or an index, not a type of a union."""
+    return isinstance(part, int) or part.isidentifier()
+
+
+def _rule(error: Mapping[str, Any]) -> str:
+    known = _RULES.get(error["type"])
+    return known.format(**error.get("ctx", {})) if known else f"is refused: {error['msg']}"
+
+
+def _kind(value: Any) -> str:
+    """Return a value if it is a number or a word; otherwise its type, so that no text is shown."""
+    if value is None or isinstance(value, bool | int | float):
+        return str(orjson.dumps(value).decode())[:_SHOWN]
+    names: dict[Any, str] = {str: "a string", list: "an array", dict: "an object"}
+    return names.get(type(value), "of another type")

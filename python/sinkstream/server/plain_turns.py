@@ -1,0 +1,79 @@
+"""Turns that keep nothing: every request is read anew, or shares an open session's beginning."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.model import Model
+from sinkstream.request.options import StreamOptions
+from sinkstream.server.texts import continue_final
+from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest
+from sinkstream.streams.stream import Stream
+
+
+@dataclass(slots=True)
+class PlainTurn:
+    """A reply without a conversation."""
+
+    stream: Stream
+    facts: TurnFacts
+
+    def end(self) -> TurnEnd:
+        """Close the stream; nothing is kept."""
+        reason, stats = self.stream.finish_reason or "cancelled", self.stream.stats
+        self.stream.close()
+        return TurnEnd(node="", finish_reason=reason, stats=stats)
+
+
+class PlainTurns:
+    """Replies to whole conversations, each given by the client."""
+
+    def __init__(self, model: Model) -> None:
+        """Generate with `model`, which the caller closes."""
+        self._model = model
+
+    def begin(self, request: TurnRequest) -> PlainTurn:
+        """Start a reply.
+
+        Raises:
+            NotFound: The request names an earlier turn: none is kept.
+            Exception: Any error that `Model.stream` raises.
+        """
+        if request.previous is not None:
+            raise NotFound("server: there are no stored responses to continue.")
+        if not request.continue_final:
+            return _turn(self._model.stream(request.messages, **request.options))
+        if request.messages[-1].get("role") != "assistant":
+            raise InvalidArgument(
+                "stream: the last message of `prompt` must be the assistant's to be continued.",
+                param="prompt",
+            )
+        ids = continue_final(self._model, request.messages)
+        return _turn(self._model.stream(ids, **request.options))
+
+    def close(self) -> None:
+        """Do nothing: streams end with their requests."""
+
+
+def begin_text(model: Model, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+    """Start a completion of plain text or of token ids.
+
+    Raises:
+        Exception: Any error that `Model.stream` raises.
+    """
+    return _turn(model.stream(prompt, **options))
+
+
+def _turn(stream: Stream) -> PlainTurn:
+    facts = TurnFacts(
+        state="new",
+        node="",
+        session=secrets.token_hex(8),
+        prompt_tokens=stream._inbox.prompt_tokens,
+        cached_tokens=0,
+        replayed_tokens=0,
+    )
+    return PlainTurn(stream, facts)

@@ -1,0 +1,78 @@
+"""Bounds the head of a request, in size and in time, and answers bad HTTP in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sinkstream.server.errors import ApiError
+
+MAX_HEAD_BYTES = 1 << 16
+HEAD_TIMEOUT_S = 20.0
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol with bounds."""
+
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Expect the head of the first request within the time."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser; what it refuses is answered by `send_400_response`."""
+        is_head = self.cycle is None or self.cycle.response_complete
+        if is_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if is_head and self._head_timer is not None and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_error(431, "head_too_large", "headers: must have at most 65536 bytes."))
+
+    def on_headers_complete(self) -> None:
+        """Note that a head is complete."""
+        self._head_bytes = 0
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_begin(self) -> None:
+        """Expect the rest of the head within the time."""
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
+        super().on_message_begin()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP."""
+        self._refuse(_error(400, "invalid_http", "headers: must be HTTP/1.1, but are not."))
+
+    def _refuse(self, error: ApiError) -> None:
+        body = error.as_json()
+        head = (
+            f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        if not self.transport.is_closing():
+            self.transport.write(head.encode() + body)
+            self.transport.close()
+
+    def _close_if_silent(self) -> None:
+        self._head_timer = None
+        self._refuse(_error(408, "head_timeout", "headers: must arrive in time, but have not."))
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def _error(status: int, code: str, message: str) -> ApiError:
+    return ApiError(status, "invalid_request_error", code, message)

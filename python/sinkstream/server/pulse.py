@@ -1,0 +1,64 @@
+"""Watches the event loop and the engine: how late the loop is, and whether steps are made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+_EVERY_S = 0.1
+_KEPT = 100  # lags, of the last ten seconds
+
+
+class Watched(Protocol):
+    """A model, as far as it is watched."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's counters."""
+        ...
+
+
+class Pulse:
+    """The health that can be seen from outside of the engine; of one event loop."""
+
+    def __init__(self, watchdog_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Count the engine as stalled after `watchdog_s` without a step while it has work."""
+        self._watchdog_s = watchdog_s
+        self._clock = clock
+        self._model: Watched | None = None
+        self._lags: deque[float] = deque([0.0], maxlen=_KEPT)
+        self._steps = -1
+        self._moved_at = clock()
+        self.is_stalled = False
+
+    def watch(self, model: Watched) -> None:
+        """Watch a model's engine as well."""
+        self._model = model
+        self._moved_at = self._clock()
+
+    @property
+    def lag_s(self) -> float:
+        """Return the longest delay of the event loop within the last ten seconds."""
+        return max(self._lags)
+
+    def check(self) -> None:
+        """Look at the engine's counters."""
+        if self._model is None:
+            return
+        stats, now = self._model.stats(), self._clock()
+        has_work = stats["running"] > stats["parked"]  # parked ones wait for their clients
+        if stats["steps"] != self._steps or not has_work:
+            self._steps, self._moved_at = stats["steps"], now
+        self.is_stalled = now - self._moved_at >= self._watchdog_s
+
+    async def run(self, on_stall: Callable[[], None]) -> None:
+        """Watch until cancelled; call `on_stall` whenever the engine is found stalled."""
+        while True:
+            due = time.perf_counter() + _EVERY_S
+            await asyncio.sleep(_EVERY_S)
+            self._lags.append(max(0.0, time.perf_counter() - due))
+            self.check()
+            if self.is_stalled:
+                on_stall()

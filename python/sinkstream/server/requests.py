@@ -1,0 +1,107 @@
+"""The bodies of requests. Unknown fields are ignored, as OpenAI's clients expect.
+
+Types are checked here; ranges of request options are checked where all callers' are, by
+`Model.stream`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Messages = Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class Body(BaseModel):
+    """A JSON object. A string is no number here, and neither is true."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class StreamSettings(Body):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Generation(Body):
+    """What chat completions and completions have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamSettings | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+    # Not OpenAI's; the names of vLLM and of `Model.stream`.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    timeout_s: float | None = None
+
+
+class ChatRequest(Generation):
+    """Of `POST /v1/chat/completions`."""
+
+    messages: Messages
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    audio: Any = None
+    modalities: list[str] | None = None
+    web_search_options: Any = None
+    continue_final_message: bool | None = None
+    prompt_cache_key: str | None = None
+    cache_salt: str | None = None
+
+
+class CompletionRequest(Generation):
+    """Of `POST /v1/completions`."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+class TokenizeRequest(Body):
+    """Of `POST /tokenize`: llama.cpp's fields, or vLLM's."""
+
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    """Of `POST /detokenize`."""
+
+    tokens: list[int]
+
+
+class TemplateRequest(Body):
+    """Of `POST /apply-template`."""
+
+    messages: Messages
+    add_generation_prompt: bool | None = None

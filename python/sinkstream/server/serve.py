@@ -1,0 +1,181 @@
+"""Runs a server: listens, loads the model, answers, and drains after SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+
+from sinkstream.model import Model
+from sinkstream.server.app import create_app
+from sinkstream.server.config import ServerConfig, check_config
+from sinkstream.server.listening import address_of, open_socket
+from sinkstream.server.plain_turns import PlainTurns
+from sinkstream.server.protocol import BoundedHttp
+from sinkstream.server.service import Service
+from sinkstream.server.turns import Turns
+
+_POLL_S = 0.02
+_LOADING_POLL_S = 0.05
+_CLOSE_S = 2  # for connections, after the last reply
+
+Load = Callable[[], Model]
+Report = Callable[[str, Model], None]
+"""Called with the address and the model, once requests are answered."""
+
+
+def serve(
+    config: ServerConfig,
+    load: Load,
+    on_ready: Report = lambda address, model: None,
+    *,
+    make_turns: Callable[[Model], Turns] = PlainTurns,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; return after the drain.
+
+    Args:
+        config: The settings.
+        load: Loads the model, in a thread: meanwhile /health says so.
+        on_ready: Called once requests are answered.
+        make_turns: Returns where turns begin.
+        stop: Ends the server like SIGTERM; for a server in a thread, which gets no signals.
+
+    Raises:
+        InvalidArgument: A setting is not allowed.
+        OSError: The address is not free.
+        Exception: Any error of `load`.
+    """
+    check_config(config)
+    listener = open_socket(config.host, config.port)
+    service = Service(config)
+    address = address_of(listener)
+    settings = uvicorn.Config(
+        create_app(service),
+        loop="asyncio",
+        http=BoundedHttp,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_max_size=1 << 20,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_S,
+    )
+    # The gate logs what fails. uvicorn would log an error for each stream that is cut on purpose.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    server = _Uvicorn(settings)
+    try:
+        with listener:
+            asyncio.run(
+                _Run(service, server, load, make_turns, stop).run(
+                    listener, lambda model: on_ready(address, model)
+                )
+            )
+    finally:
+        service.close()
+        if (model := service.loaded) is not None:
+            model.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: the drain has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class _Run:
+    """One run of a server, on its event loop."""
+
+    def __init__(
+        self,
+        service: Service,
+        server: uvicorn.Server,
+        load: Load,
+        make_turns: Callable[[Model], Turns],
+        stop: threading.Event | None,
+    ) -> None:
+        self._service = service
+        self._server = server
+        self._load = load
+        self._make_turns = make_turns
+        self._stop = stop
+        self._signals = 0
+
+    async def run(self, listener: object, on_ready: Callable[[Model], None]) -> None:
+        """Serve on `listener` until it is time to end."""
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(number, self._on_signal)
+                    stack.callback(loop.remove_signal_handler, number)
+            serving = asyncio.create_task(self._server.serve(sockets=[listener]))  # type: ignore[list-item]
+            pulse = asyncio.create_task(self._service.pulse.run(self._end_replies))
+            try:
+                await self._load_model(on_ready)
+                while not (self._must_end or serving.done()):
+                    await asyncio.sleep(_POLL_S)
+                await self._drain()
+            finally:
+                pulse.cancel()
+                self._server.should_exit = True
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({serving, pulse})
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+
+    @property
+    def _must_end(self) -> bool:
+        return self._signals > 0 or (self._stop is not None and self._stop.is_set())
+
+    async def _load_model(self, on_ready: Callable[[Model], None]) -> None:
+        """Load the model while /health answers. A signal meanwhile ends the wait."""
+        loaded: list[Model] = []
+        failed: list[BaseException] = []
+
+        def load() -> None:
+            try:
+                model = self._load()
+                self._service.prepare(model)
+                loaded.append(model)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=load, name="sinkstream-load", daemon=True)
+        thread.start()
+        while thread.is_alive() and not self._must_end:
+            await asyncio.sleep(_LOADING_POLL_S)
+        if failed:
+            raise failed[0]
+        if loaded:
+            self._service.serve(loaded[0], self._make_turns(loaded[0]))
+            on_ready(loaded[0])
+
+    async def _drain(self) -> None:
+        """Refuse new requests, and give running replies their time; a second signal ends it."""
+        self._service.is_draining = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._service.config.drain_s
+        while self._service.replies and loop.time() < end and self._signals < 2:
+            await asyncio.sleep(_POLL_S)
+        self._end_replies()
+        while self._service.replies:
+            await asyncio.sleep(_POLL_S)
+
+    def _end_replies(self) -> None:
+        """End all replies; their clients get an error event."""
+        for reply in self._service.replies:
+            reply.turn.stream.cancel()

@@ -1,0 +1,113 @@
+"""What all routes share: the model, its turns, who is admitted, and the health."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sinkstream.model import Model
+from sinkstream.server.admission import Admission
+from sinkstream.server.body_budget import BodyBudget
+from sinkstream.server.config import ServerConfig
+from sinkstream.server.errors import ApiError, unavailable
+from sinkstream.server.pool import Pool
+from sinkstream.server.pulse import Pulse
+from sinkstream.server.texts import Texts
+from sinkstream.server.turns import Turns
+
+if TYPE_CHECKING:
+    from sinkstream.server.running import Reply
+
+_BODIES = 4  # of the largest size may be held at the same time
+_SENTENCES = {
+    "loading": "server: the model is loading.",
+    "draining": "server: the server is shutting down.",
+    "engine_dead": "server: the generation thread has failed. Restart the server.",
+    "stalled": "server: the engine has made no step for a long time.",
+}
+
+
+class Service:
+    """One model, served. Of one event loop; a model is set once it is loaded."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.pool = Pool()
+        self.pulse = Pulse(config.watchdog_s)
+        self.bodies = BodyBudget(_BODIES * config.max_body_bytes)
+        self.admission = Admission(config.max_queue)
+        self.replies: set[Reply] = set()
+        self.responses: Counter[tuple[str, int]] = Counter()
+        """By route and status."""
+        self.started_at = int(time.time())
+        self.open_requests = 0
+        self.open_sockets = 0
+        self.is_draining = False
+        self._model: Model | None = None
+        self._turns: Turns | None = None
+        self._texts: Texts | None = None
+
+    def prepare(self, model: Model) -> None:
+        """Make what routes need of a model. Blocks."""
+        self._texts = Texts(model)
+
+    def serve(self, model: Model, turns: Turns) -> None:
+        """Begin to answer requests. `prepare` has returned."""
+        self.admission.limit = model.capacity.max_sequences + self.config.max_queue
+        self._model, self._turns = model, turns
+        self.pulse.watch(model)
+
+    @property
+    def trouble(self) -> str | None:
+        """Return the code of why no request can be answered; None if all is well."""
+        if self.is_draining:
+            return "draining"
+        if self._model is None:
+            return "loading"
+        if self._model.stats()["is_dead"]:
+            return "engine_dead"
+        return "stalled" if self.pulse.is_stalled else None
+
+    def check_ready(self) -> None:
+        """Refuse a request that cannot be answered now.
+
+        Raises:
+            ApiError: The server is loading, draining, stalled or dead.
+        """
+        if (code := self.trouble) is not None:
+            raise unavailable(code, _SENTENCES[code])
+
+    def reason_of_cancel(self) -> ApiError:
+        """Return the error for a reply that the server has ended."""
+        code = self.trouble
+        return unavailable(code or "cancelled", _SENTENCES.get(code or "", "server: cancelled."))
+
+    @property
+    def model(self) -> Model:
+        """Return the model; `check_ready` has passed."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def loaded(self) -> Model | None:
+        """Return the model, or None while it is loading."""
+        return self._model
+
+    @property
+    def turns(self) -> Turns:
+        """Return where turns begin; `check_ready` has passed."""
+        assert self._turns is not None
+        return self._turns
+
+    @property
+    def texts(self) -> Texts:
+        """Return the tokenizer and the template; `check_ready` has passed."""
+        assert self._texts is not None
+        return self._texts
+
+    def close(self) -> None:
+        """End the pool, then the turns. The caller closes the model."""
+        self.pool.close()
+        if self._turns is not None:
+            self._turns.close()

@@ -1,0 +1,107 @@
+"""Token ids and texts of a model, as the routes show them. Blocks: called on the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.model import Model
+from sinkstream.request.checks import as_ids
+from sinkstream.text.argument_name import PROMPT
+from sinkstream.text.chat import ChatFormat, encode_chat
+from sinkstream.text.messages import check_messages, text_of_parts
+from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
+
+
+class Texts:
+    """The tokenizer, the template and the bytes of each token."""
+
+    def __init__(self, model: Model) -> None:
+        self._text: TextFormat = model._text
+        self._vocab_size = model.spec.vocab_size
+        tokenizer = self._text.tokenizer
+        self._table: TokenBytes | None = (
+            None if tokenizer is None else token_bytes(tokenizer, self._vocab_size)
+        )
+
+    def encode(self, content: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the ids of a text.
+
+        Args:
+            content: The text.
+            add_special: Whether to begin with the beginning-of-text token, if there is one.
+            parse_special: Whether the literals of control tokens are these tokens, not plain text.
+
+        Raises:
+            InvalidArgument: There is no tokenizer, or the text is not Unicode.
+        """
+        tokenizer = self._tokenizer()
+        check_characters(content, PROMPT)
+        ids = list(self._text.bos_ids) if add_special else []
+        if parse_special:
+            return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
+        return ids + (PlainEncoder(tokenizer).encode(content) if content else [])
+
+    def encode_messages(
+        self, messages: Sequence[Any], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Return the ids of a conversation."""
+        return encode_chat(self._text, messages, add_generation_prompt=add_generation_prompt)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids, without control tokens.
+
+        Raises:
+            InvalidArgument: An id is not in the vocabulary.
+            TypeError: An id is not an integer.
+        """
+        checked = as_ids("stream", "tokens", ids, self._vocab_size)
+        return decode_bytes(self._bytes(), checked).decode("utf-8", "replace")
+
+    def piece(self, token_id: int) -> bytes:
+        """Return the bytes of one token; of a control token, those of its literal."""
+        table = self._bytes()
+        if token_id in table.special:
+            return str(self._tokenizer().id_to_token(token_id)).encode()
+        return table.pieces[token_id]
+
+    def render(self, messages: Sequence[Any], *, add_generation_prompt: bool = True) -> str:
+        """Return what the chat template writes."""
+        tokenizer, source = self._tokenizer(), self._text.chat_template
+        if source is None:
+            raise InvalidArgument("stream: the checkpoint must have a chat template, but has none.")
+        chat = ChatFormat(self._text, tokenizer, source)
+        passage = chat.render(check_messages(messages), add_generation_prompt)
+        return "".join(
+            piece if isinstance(piece, str) else str(tokenizer.id_to_token(piece))
+            for piece in passage.pieces
+        )
+
+    def _tokenizer(self) -> Tokenizer:
+        if self._text.tokenizer is None:
+            raise InvalidArgument("stream: the checkpoint must have a tokenizer, but has none.")
+        return self._text.tokenizer
+
+    def _bytes(self) -> TokenBytes:
+        self._tokenizer()
+        assert self._table is not None
+        return self._table
+
+
+def continue_final(model: Model, messages: Sequence[Any]) -> list[int]:
+    """Return the ids of a conversation whose last message a reply continues.
+
+    Raises:
+        InvalidArgument: The messages are malformed, or only one.
+    """
+    text: TextFormat = model._text
+    content = check_messages(messages)[-1]["content"]
+    ids = encode_chat(text, messages[:-1])
+    assert text.tokenizer is not None  # `encode_chat` has refused
+    final = content if isinstance(content, str) else text_of_parts(content or [])
+    return ids + (PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else [])

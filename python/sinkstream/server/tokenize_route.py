@@ -1,0 +1,92 @@
+"""`/tokenize`, `/detokenize` and `/apply-template`, with llama.cpp's fields and with vLLM's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+
+from sinkstream.server.chat_route import without_unknown
+from sinkstream.server.errors import invalid
+from sinkstream.server.exchange import exchange_of
+from sinkstream.server.parsing import parse
+from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from sinkstream.server.service import Service
+from sinkstream.server.texts import Texts
+
+
+async def tokenize(request: Request) -> dict[str, Any]:
+    """Return the token ids of a text or of a conversation."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    body = await parse(exchange_of(request.scope), service.pool, TokenizeRequest)
+    given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise invalid(
+            "body: exactly one of `content`, `prompt` and `messages` must be given, but there are "
+            f"{len(given)}."
+        )
+    if body.content is not None:
+        return await service.pool.run(partial(_as_llama_cpp, service.texts, body))
+    return await service.pool.run(partial(_as_vllm, service, body))
+
+
+def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
+    ids = texts.encode(
+        body.content or "",
+        add_special=bool(body.add_special),
+        parse_special=bool(body.parse_special),
+    )
+    if not body.with_pieces:
+        return {"tokens": ids}
+    return {"tokens": [{"id": i, "piece": _piece(texts.piece(i))} for i in ids]}
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    """Return a token's text; its bytes if they are not whole characters."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
+    texts = service.texts
+    if body.messages is not None:
+        ids = texts.encode_messages(
+            without_unknown(body.messages),
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+    else:
+        add_special = body.add_special_tokens is not False
+        ids = texts.encode(body.prompt or "", add_special=add_special, parse_special=False)
+    pieces = [texts.piece(i).decode("utf-8", "replace") for i in ids]
+    return {
+        "count": len(ids),
+        "max_model_len": service.config.advertise_context,
+        "tokens": ids,
+        "token_strs": pieces if body.return_token_strs else None,
+    }
+
+
+async def detokenize(request: Request) -> dict[str, Any]:
+    """Return the text of token ids, by both names."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    body = await parse(exchange_of(request.scope), service.pool, DetokenizeRequest)
+    text = await service.pool.run(partial(service.texts.decode, body.tokens))
+    return {"content": text, "prompt": text}
+
+
+async def apply_template(request: Request) -> dict[str, Any]:
+    """Return what the chat template writes."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    body = await parse(exchange_of(request.scope), service.pool, TemplateRequest)
+    render = partial(
+        service.texts.render,
+        without_unknown(body.messages),
+        add_generation_prompt=body.add_generation_prompt is not False,
+    )
+    return {"prompt": await service.pool.run(render)}

@@ -1,0 +1,50 @@
+"""What a reply has cost and how it ended, in OpenAI's words; our own facts are beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.streams.events import FinishReason
+
+# Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.
+_REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout": "length"}
+
+
+def finish_reason(reason: FinishReason) -> str:
+    """Return how a reply ended in OpenAI's words."""
+    return _REASONS[reason]
+
+
+def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dict[str, Any]:
+    """Return the usage of a request.
+
+    Args:
+        ends: Of all choices, in order.
+        prompts: How many different prompts there were; each counts once.
+    """
+    each = max(1, len(ends) // prompts)
+    firsts = ends[::each]
+    prompt_tokens = sum(facts.prompt_tokens for facts, _ in firsts)
+    cached = sum(max(facts.cached_tokens, end.stats.cached_tokens) for facts, end in firsts)
+    generated = sum(end.stats.generated_tokens for _, end in ends)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": prompt_tokens + generated,
+        "prompt_tokens_details": {"cached_tokens": min(cached, prompt_tokens)},
+        "sinkstream": own_facts(*ends[0]),
+    }
+
+
+def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+    """Return what only this server can say of a reply."""
+    return {
+        "live_tokens": end.stats.live_tokens,
+        "evicted_tokens": end.stats.evicted_tokens,
+        "replayed_tokens": facts.replayed_tokens,
+        "state": facts.state,
+        "node": end.node or facts.node,
+        "session": facts.session,
+    }

@@ -1,0 +1,117 @@
+"""Bad values in every numeric field, and bad bodies: always a 400 with the field, never a crash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running
+
+NEVER = ["1", True, [1], {}]
+INTEGERS: dict[str, list[Any]] = {
+    "max_tokens": [-1, 2**31, 2**53, 2**63, 1.5],
+    "max_completion_tokens": [-1, 2**31, 2**63, 1.5],
+    "n": [0, -1, 69, 2**31, 2**53, 2**63, 1.5],
+    "seed": [2**64, -(2**63) - 1, 1.5],
+    "top_k": [-1, 2**31, 2**53, 2**63, 0.5],
+    "top_logprobs": [-1, 21, 2**31, 2**63, 0.5],
+}
+NUMBERS: dict[str, list[Any]] = {
+    "temperature": [-1, 101, 2**31, 2**63],
+    "top_p": [-1, 0, 1.1, 2**53],
+    "min_p": [-1, 1.1, 2**53],
+    "repetition_penalty": [-1, 0, 101, 2**53],
+    "presence_penalty": [-101, 101, 2**53],
+    "frequency_penalty": [-101, 101, 2**53],
+    "timeout_s": [-1, 0, 2**53],
+}
+CASES = [(name, value) for name, values in {**INTEGERS, **NUMBERS}.items()
+         for value in values + NEVER]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=str)
+def test_a_bad_number_is_refused_by_name(server: Running, name: str, value: Any) -> None:
+    logprobs = {"logprobs": True} if name == "top_logprobs" else {}
+    answer = server.post(CHAT, {"messages": HELLO, "max_tokens": 1, **logprobs, name: value})
+    assert answer.status == 400
+    assert answer.error["param"] == name
+    assert f"`{name}`" in answer.error["message"]
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, *NUMBERS])
+def test_null_is_the_default(server: Running, name: str) -> None:
+    body = {"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 1, name: None}
+    assert server.post(CHAT, body).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"1", b'"x"', b"null", b"{}", b'{"prompt": NaN}', b"\xff", b"{}{}",
+        b'{"prompt": "a", "temperature": 1e400}', b'{"prompt": "\\ud800"}',
+        b'{"prompt": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", b'{"prompt": []}',
+        b'{"prompt": [[]]}', b'{"prompt": ["a", 1]}', b'{"prompt": [1, "a"]}',
+        b'{"prompt": [-1]}', b'{"prompt": [99999999]}', b'{"prompt": {"a": 1}}',
+    ],
+)  # fmt: skip
+def test_a_bad_body_is_refused(server: Running, body: bytes) -> None:
+    answer = server.ask("POST", COMPLETIONS, body)
+    assert answer.status == 400
+    assert answer.error["type"] == "invalid_request_error"
+
+
+def test_of_a_key_that_is_there_twice_the_last_counts(server: Running) -> None:
+    body = b'{"prompt": "a", "max_tokens": -1, "max_tokens": 1}'
+    assert server.ask("POST", COMPLETIONS, body).json["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], [{}], [{"role": "user"}], [{"role": "robot", "content": "a"}], ["a"], "a", None,
+        [{"role": "user", "content": 1}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
+    ],
+)  # fmt: skip
+def test_bad_messages_are_refused(server: Running, messages: Any) -> None:
+    answer = server.post(CHAT, {"messages": messages, "max_tokens": 1})
+    assert (answer.status, answer.error["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("response_format", {"type": "json_object"}), ("response_format", {"type": "x"}),
+        ("tool_choice", "required"), ("tool_choice", {"type": "function"}), ("audio", {}),
+        ("modalities", ["text", "audio"]), ("web_search_options", {}),
+        ("stream_options", {"include_usage": True}), ("top_logprobs", 2),
+        ("logit_bias", {"x": 1}), ("logit_bias", {"99999999": 1}), ("stop", [1]),
+        ("stop", ["a"] * 65), ("stop_token_ids", [-1]),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_by_name(server: Running, name: str, value: Any) -> None:
+    answer = server.post(CHAT, {"messages": HELLO, "max_tokens": 1, name: value})
+    assert (answer.status, answer.error["param"]) == (400, name)
+
+
+def test_what_clients_send_in_addition_is_ignored(server: Running) -> None:
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    body = {
+        "messages": [{"role": "user", "content": [marked], "id": "x"}], "max_tokens": 1,
+        "store": True, "metadata": {}, "user": "u", "parallel_tool_calls": True, "verbosity": "low",
+        "service_tier": "auto", "reasoning_effort": "low", "prediction": {}, "unknown": [1],
+        "tools": [{"type": "function"}], "tool_choice": "auto", "response_format": {"type": "text"},
+    }  # fmt: skip
+    assert server.post(CHAT, body).status == 200
+
+
+def test_a_body_has_a_largest_size(server: Running) -> None:
+    length = (32 << 20) + 1
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    status, answer = server.raw(f"{head}Content-Length: {length}\r\n")
+    assert status == 413
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+    assert server.metric("sinkstream_request_body_bytes") == 0
