@@ -19,6 +19,7 @@ EXAMPLES = {
     "generate": 'sinkstream generate "Name three rivers in Europe." -n 100',
     "info": "sinkstream info model.gguf",
     "models": "sinkstream models ~/downloads",
+    "serve": "sinkstream serve --port 8000",
     "quantize": "sinkstream quantize model-f16.gguf model-q4.gguf --type Q4_K_M",
 }
 GUIDES = {
@@ -26,6 +27,7 @@ GUIDES = {
     "chat": "[Chat](../guides/chat.md) lists what to type in it.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
     "models": "[Find a model](../guides/find_models.md) says where it looks.",
+    "serve": "[Server](../guides/server.md) says what is served, and to whom.",
     "quantize": "[Quantize](../guides/quantize.md) says what the types are.",
 }
 LONGEST_DEFAULT = 40

@@ -68,7 +68,7 @@ async def running(
             except Exception as error:
                 raise from_exception(error, names) or error from None
             replies.append(Reply(index, turn, service))
-            service.replies.add(replies[-1])
+            service.replies.add(turn.stream)
         yield replies
     finally:
         try:
@@ -77,7 +77,7 @@ async def running(
             for reply in replies:
                 await reply.finish()
         finally:
-            service.replies.difference_update(replies)
+            service.replies.difference_update(reply.turn.stream for reply in replies)
             service.admission.leave(len(starts))
 
 

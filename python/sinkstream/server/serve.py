@@ -177,5 +177,5 @@ class _Run:
 
     def _end_replies(self) -> None:
         """End all replies; their clients get an error event."""
-        for reply in self._service.replies:
-            reply.turn.stream.cancel()
+        for stream in self._service.replies:
+            stream.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from sinkstream.model import Model
 from sinkstream.server.admission import Admission
@@ -15,9 +14,7 @@ from sinkstream.server.pool import Pool
 from sinkstream.server.pulse import Pulse
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import Turns
-
-if TYPE_CHECKING:
-    from sinkstream.server.running import Reply
+from sinkstream.streams.stream import Stream
 
 _BODIES = 4  # of the largest size may be held at the same time
 _SENTENCES = {
@@ -37,7 +34,7 @@ class Service:
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = BodyBudget(_BODIES * config.max_body_bytes)
         self.admission = Admission(config.max_queue)
-        self.replies: set[Reply] = set()
+        self.replies: set[Stream] = set()
         self.responses: Counter[tuple[str, int]] = Counter()
         """By route and status."""
         self.started_at = int(time.time())
