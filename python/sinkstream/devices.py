@@ -20,7 +20,8 @@ class Gpu:
     free_bytes: int
     """At the time of `find_gpu()`."""
     driver_compiles: bool
-    """At the first load, because the kernels have no machine code for this GPU."""
+    """Whether the driver compiles the kernels at the first load, because they have no machine code
+    for this GPU."""
 
 
 def cuda_library_path() -> str:

@@ -233,7 +233,7 @@ def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
 
 
 def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
-    """Refuse a GPU for weights that its kernels do not read.
+    """Refuse a GPU for weights that its kernels do not support.
 
     Raises:
         InvalidArgument: There is such a weight.

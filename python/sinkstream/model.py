@@ -439,8 +439,8 @@ class Model(ClosesOnExit):
 
         The default of `max_tokens` is 256. For each prompt, `timeout_s` starts when the prompt is
         taken. A given `seed` applies to every prompt, so each reply equals that of `generate` for
-        the same prompt, and equal prompts get equal replies. Without it, each has its own
-        (`Result.seed`).
+        the same prompt, and equal prompts get equal replies. Without a `seed`, each
+        prompt gets its own (`Result.seed`).
 
         Returns:
             An iterator of (index, reply) pairs, where a reply is a `Result` or an exception. Read
@@ -526,7 +526,7 @@ class Model(ClosesOnExit):
         return Beginning(system, messages, sinks)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
-        """Open a session saved by `Session.save`; its results stay bit-identical.
+        """Open a session saved by `Session.save`; it continues bit for bit like the saved one.
 
         Raises:
             CheckpointError: The file is missing or damaged, or was written by another version or

@@ -184,7 +184,7 @@ class CacheGroup:
 def cache_groups(
     own_windows: Sequence[int], layers: int, sinks: int, window: int
 ) -> list[CacheGroup]:
-    """Return the groups of a sequence's layers, in their order, as `csrc/cache/cache_layers.h`.
+    """Return the groups of a sequence's layers, in the order of `csrc/cache/cache_layers.h`.
 
     Args:
         own_windows: As in `DecoderSpec`.

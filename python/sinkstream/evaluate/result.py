@@ -83,7 +83,7 @@ class PerplexityResult(JsonFile):
         return tuple(found)
 
     def perplexity_from(self, index: int) -> float:
-        """Return the perplexity of all tokens from `index`, such as a text's second half.
+        """Return the perplexity of all tokens from `index` on, such as a text's second half.
 
         Args:
             index: A multiple of `block` below the number of tokens.

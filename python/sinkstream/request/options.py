@@ -46,8 +46,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             (),
             Strings(),
-            "Strings that end the stream; the text stops before them. The text of a control token "
-            "ends it at that token.",
+            "Strings that end the stream; the text stops before them. A string that is the text of "
+            "a control token ends the stream at that token.",
         ),
     ]
     stop_token_ids: Annotated[
@@ -90,7 +90,11 @@ class StreamOptions(TypedDict, total=False):
     ]
     frequency_penalty: Annotated[
         float | None,
-        Option(None, Number(-100, 100), "Subtracted once for each live occurrence."),
+        Option(
+            None,
+            Number(-100, 100),
+            "Subtracted from a token's logit once for each of its live occurrences.",
+        ),
     ]
     logit_bias: Annotated[
         Mapping[int, float] | None,

@@ -483,7 +483,7 @@ def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session
 async def aopen_session(
     host: Host, find_turns: Callable[[], TurnFormat], beginning: Beginning
 ) -> Session:
-    """Open a session as `open_session` does; let other tasks run meanwhile."""
+    """Open a session as `open_session` does, without blocking the event loop."""
     turns = await in_thread(lambda _: find_turns(), lambda _: None)
     warn_of_difference(turns)
     session, unread = await in_thread(
@@ -540,7 +540,7 @@ async def aload_session(
     find_turns: Callable[[], TurnFormat],
     path: str | os.PathLike[str],
 ) -> Session:
-    """Open a session from a file as `load_session` does; let other tasks run meanwhile."""
+    """Open a session from a file as `load_session` does, without blocking the event loop."""
     await asyncio.to_thread(host.native.fingerprint)  # reads all weights the first time
     return await in_thread(
         lambda check: load_session(host, find_turns(), path, check), Session.close

@@ -125,8 +125,8 @@ class StartRecentKVCache:
         """Evict the tokens with ranks [start, end).
 
         In a cache, `start` must not be a sink. Window tokens older than the cut move up; each key
-        is rotated once. Ranks count all tokens that `past` holds; a cache that a model returned is
-        cut first, and then evicted down to the bound.
+        is rotated once. Ranks count all tokens that `past` holds. From a cache that a model
+        returned, the range is evicted first, and then the oldest tokens that exceed the bound.
 
         Args:
             past: None, legacy tuples, or a cache (see the class).
@@ -182,7 +182,8 @@ class StartRecentKVCache:
     def new_cache(self, batch: int = 1) -> StreamingCache:
         """Return an empty cache, to pass as `past_key_values` to the model or to generate().
 
-        Its sinks are rotated by the model's current frequencies: cast the model first.
+        Its sinks are rotated by the model's current frequencies: cast the model to its final dtype
+        before this call.
 
         Rows must not be padded, because padding would become their sinks. generate() refuses more
         than one row unless `inputs_for_generate` has checked the mask. Two mistakes cannot be

@@ -24,7 +24,7 @@ def wanted() -> None:
 
 
 async def in_thread(call: Callable[[Check], _T], discard: Callable[[_T], None]) -> _T:
-    """Make a blocking call in a worker thread, and let other tasks run meanwhile.
+    """Make a blocking call in a worker thread, without blocking the event loop.
 
     If the task is cancelled, the cancellation is raised once the call has returned, so that nothing
     of it is still running. A call that has not started yet never starts.

@@ -8,13 +8,13 @@
     start_pos += outputs["timing"]["total_tokens"]
 
 llm-awq's TinyChat yields the whole text so far in a dictionary, and a last dictionary with times. A
-session takes the place of its model, tokenizer and prompter: it writes the chat template and keeps
+session takes the place of its model, tokenizer and prompter: it applies the chat template and keeps
 the cache, so a turn reads only its new tokens.
 
 What differs from the original, on purpose:
 
-- The last token of a reply is in the cache of the next turn, also after "length".
-- `completion_tokens` counts the generated tokens; the original's lacks one, except after a stop.
+- The last token of a reply is in the cache of the next turn, even after "length".
+- `completion_tokens` counts the generated tokens; except after a stop, the original's is 1 too low.
 - A stop at the last allowed token is "stop", not "length".
 - `stop_token_ids` is not changed; the original appends to it, and to its default, at every call.
 - Text is assembled from pieces, not decoded again from the beginning for every token; it never ends

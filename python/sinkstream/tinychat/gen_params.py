@@ -34,7 +34,8 @@ class GenParams:
     repeat_penalty: float = 1.1
     """Above 1 makes tokens that are live in the cache less likely; 1 and below have no effect."""
     frequency_penalty: float = 0.0
-    """Subtracted once for each live occurrence. The original does not read it."""
+    """Subtracted from a token's logit once for each of its live occurrences. The original does not
+    read it."""
     presence_penalty: float = 0.0
     """Subtracted from the logit of each live token. The original does not read it."""
     logit_bias: Mapping[int, float] | None = None

@@ -29,8 +29,8 @@ class Timing(TypedDict):
     total_tokens: int
     """What to add to `start_pos` for the next turn."""
     generation_time_list: list[float]
-    """Seconds of each token after the first: all are the mean, measured where tokens are
-    generated, so that a slow reader does not change it."""
+    """Seconds for each token after the first. Every entry is their mean, measured where tokens are
+    generated, so a slow reader does not change it."""
 
 
 class Output(TypedDict):
