@@ -102,12 +102,13 @@ MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* p
   }
   GpuFacts facts;
   const bool is_known = runtime.describe(0, &facts) == kSuccess;
-  throw CapacityError(cat("memory: the GPU cannot allocate ", human_bytes(bytes), " for ", purpose,
-                          is_known ? cat("; ", human_bytes(facts.free_bytes), " of ",
-                                         human_bytes(facts.total_bytes), " are free")
-                                   : std::string(),
-                          ". Choose a smaller window or fewer sequences, or free other GPU "
-                          "memory; what PyTorch keeps in this process: torch.cuda.empty_cache()."));
+  throw CapacityError(
+      cat("memory: the GPU cannot allocate ", human_bytes(bytes), " for ", purpose,
+          is_known ? cat("; ", human_bytes(facts.free_bytes), " of ",
+                         human_bytes(facts.total_bytes), " are free")
+                   : std::string(),
+          ". Choose a smaller window or fewer sequences, or free other GPU "
+          "memory. torch.cuda.empty_cache() frees what PyTorch keeps in this process."));
 }
 
 MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {

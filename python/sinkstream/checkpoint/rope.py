@@ -276,7 +276,8 @@ def rope_from_gguf(
     if scheme == "linear":
         return RopeSpec(tuple(linear_frequencies(frequencies, factor)), pairing)
     if scheme == "longrope":
-        raise metadata.error("rope.scaling.type", "have tensors of short and long factors", scheme)
+        rule = "be linear, none or yarn in a file without tensors of short and long factors"
+        raise metadata.error("rope.scaling.type", rule, scheme)
     if scheme != "yarn":
         rule = "be one of linear, longrope, none, yarn"
         raise metadata.error("rope.scaling.type", rule, scheme, _WHY_NOT.get(scheme, ""))
@@ -327,7 +328,7 @@ def _gguf_yarn(
     # The converter copies it from config.json, but llama.cpp does not use it.
     stated = metadata.number("rope.scaling.yarn_attn_factor", 1e-3, 1e3, 1.0)
     if stated != 1.0 and not math.isclose(stated, found_factor, rel_tol=1e-4):
-        rule = f"be {found_factor:g} or absent, as the other fields give it"
+        rule = f"be {found_factor:g}, as follows from the other fields, or absent"
         raise metadata.error("rope.scaling.yarn_attn_factor", rule, stated)
     scale = metadata.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
     return RopeSpec(tuple(found), pairing, scale * found_factor)

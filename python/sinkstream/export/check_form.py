@@ -41,27 +41,27 @@ def check_form(
 def _check_rotation(
     form: Architecture, spec: DecoderSpec, config: Mapping[str, Any], where: str
 ) -> None:
-    *rest, last = sorted({*_SCHEMES, *form.schemes})
+    schemes = sorted({*_SCHEMES, *form.schemes})
     scheme = scheme_of(config)[0]
-    if any(rope.rotary_dim for rope in spec.ropes) and scheme not in (*rest, last):
+    if any(rope.rotary_dim for rope in spec.ropes) and scheme not in schemes:
         raise CheckpointError(
-            f"quantize: {where} must have a rotary scheme that llama.cpp reads in this family, "
-            f"which are {', '.join(rest)} and {last}, but has {quoted(scheme)}. {LOAD_THE_FOLDER}"
+            f"quantize: {where} must have one of the rotary schemes that llama.cpp supports in "
+            f"this family ({', '.join(schemes)}), but has {quoted(scheme)}. {LOAD_THE_FOLDER}"
         )
 
 
 def _check_layers(form: Architecture, spec: DecoderSpec, where: str) -> None:
     if any(spec.own_windows) and not _has_windows(form, spec):
-        layers = "" if form.windows_at is None else f" with other than {form.windows_at} layers"
+        layers = "" if form.windows_at is None else f" unless it has {form.windows_at} layers"
         raise CheckpointError(
-            f"quantize: {where} must have no windows of single layers, which llama.cpp would not "
-            f"apply in this family{layers}, but has them. {LOAD_THE_FOLDER}"
+            f"quantize: {where} must have no sliding-window layers, because llama.cpp ignores the "
+            f"windows of a model of this family{layers}, but has some. {LOAD_THE_FOLDER}"
         )
     if form.heads_fill and spec.heads * spec.head_dim != spec.hidden_size:
         raise CheckpointError(
             f"quantize: the heads of {where} must together be as wide as the hidden size "
-            f"{spec.hidden_size}, as llama.cpp takes them to be in this family, but there are "
-            f"{spec.heads} of {spec.head_dim}. {LOAD_THE_FOLDER}"
+            f"{spec.hidden_size}, as llama.cpp assumes in this family, but there are {spec.heads} "
+            f"heads of width {spec.head_dim}. {LOAD_THE_FOLDER}"
         )
 
 
@@ -78,7 +78,7 @@ def _check_tensors(form: Architecture, opened: TensorsOnly, where: str) -> None:
         has_bias = kind == "bias" and part in _BIASED and part not in form.biases
         if has_bias or slot in form.ignores:
             raise CheckpointError(
-                f"quantize: {where} must have no tensor {quoted(names.stored(slot))}, which "
+                f"quantize: {where} must not have the tensor {quoted(names.stored(slot))}, which "
                 f"llama.cpp does not read in this family, but does. {LOAD_THE_FOLDER}"
             )
     for slot in form.needs:

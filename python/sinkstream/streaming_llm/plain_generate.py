@@ -70,7 +70,7 @@ def _obstacle(plan: CachePlan, past: DynamicCache, ids: Any, mask: Any) -> str |
     layers: list[Any] = list(past.layers)
     if ids.shape[1] > 1 or any(getattr(layer, "record_past", False) for layer in layers):
         return (
-            "assisted generation takes tokens back, which a bounded cache cannot. Pass "
+            "assisted generation removes recent tokens, which a bounded cache cannot do. Pass "
             "`**kv_cache.inputs_for_generate(input_ids)` and no assistant."
         )
     if isinstance(mask, torch.Tensor) and not bool(mask.bool().all()):

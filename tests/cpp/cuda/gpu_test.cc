@@ -99,8 +99,8 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
                  "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB are "
-                 "free. Choose a smaller window or fewer sequences, or free other GPU memory; what "
-                 "PyTorch keeps in this process: torch.cuda.empty_cache().");
+                 "free. Choose a smaller window or fewer sequences, or free other GPU memory. "
+                 "torch.cuda.empty_cache() frees what PyTorch keeps in this process.");
   }
   EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
 }

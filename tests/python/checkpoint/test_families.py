@@ -165,7 +165,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attention_bias": "yes"}, '`attention_bias` must be true or false, but is "yes"'),
     ({"rope_interleaved": True}, "`rope_interleaved` must be false or absent, but is true"),
     ({"is_encoder_decoder": True}, "`is_encoder_decoder` must be false or absent"),
-    ({"sliding_window": 4096}, "`sliding_window` must be absent, but is 4096. Layers of this fam"),
+    ({"sliding_window": 4096}, "`sliding_window` must be absent, but is 4096. This family has"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "`layer_types` must contain only"),
     ({"layer_types": "full_attention"}, "`layer_types` must contain only"),
 ]
@@ -274,16 +274,16 @@ def test_any_config_gives_an_error_or_a_sound_description(
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("qwen3_moe", "layers of experts"), ("gpt-oss", "layers of experts"),
+    [("qwen3_moe", "mixture-of-experts layers"), ("gpt-oss", "mixture-of-experts layers"),
      ("qwen3_5_text", "recurrent layers"), ("lfm2", "recurrent layers"),
-     ("gemma4", "heads of several sizes")],
+     ("gemma4", "heads of different sizes")],
 )  # fmt: skip
 def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, part: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         find_family(name, "config.json has model_type")
     assert str(caught.value) == (
-        f'load: config.json has model_type "{name}", which has {part}. They are planned, but not '
-        "supported yet."
+        f'load: config.json has model_type "{name}", which has {part}. These are planned, but '
+        "not supported yet."
     )
 
 
@@ -417,7 +417,7 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
         ({"expert_count": 8}, "`llama.expert_count` must be 0 or absent, but is 8"),
         ({"logit_scale": 0.5}, "`llama.logit_scale` must be 1.0 or absent, but is 0.5"),
         ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
-        ({"attention__sliding_window": 64}, "Layers of this family have no windows"),
+        ({"attention__sliding_window": 64}, "This family has no sliding-window layers"),
         ({"attention__value_length": 32}, "`llama.attention.value_length` must be 16 or absent"),
         ({"attention__head_count_kv": [2, 2, 1]}, r"must be an integer .* but is \[2, 2, 1\]"),
         ({"attention__head_count_kv": 4}, "must divide the 6 heads, but is 4"),

@@ -200,7 +200,7 @@ BAD_CONFIGS = [
     (AWQ, describe(bits=3), r'`bits` must be 4, but is 3'),
     (AWQ, describe(version="gemv"), r'`version` must be "gemm", but is "gemv"'),
     (AWQ, describe(zero_point=False), r'`zero_point` must be true, but is false'),
-    (AWQ, describe(group_size=48), r'must have groups of a multiple of 32 columns that divides'),
+    (AWQ, describe(group_size=48), r'must have a group size that is a multiple of 32 and divides'),
     (AWQ, describe(group_size=64), r'divides its 96 columns, but has groups of 64'),
     (AWQ, describe(group_size=0), r'`group_size` must be -1 or at least 1, but is 0'),
     (AWQ, describe(group_size=None, q_group_size=0), r'`q_group_size` must be -1 or at least 1, '),

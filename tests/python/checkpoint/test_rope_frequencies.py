@@ -202,12 +202,12 @@ def test_gguf_and_folder_read_the_same_scheme(
     [
         (
             {"scaling.type": "longrope"},
-            'must have tensors of short and long factors, but is "longrope"',
+            'in a file without tensors of short and long factors, but is "longrope"',
         ),
         ({"scaling.type": "yarn", "scaling.yarn_ext_factor": 0.5}, "must be 1.0 or absent"),
         (
             {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.yarn_attn_factor": 1.5},
-            "must be 1.13863 or absent, as the other fields give it, but is 1.5",
+            "must be 1.13863, as follows from the other fields, or absent, but is 1.5",
         ),
         ({"scaling.factor": 0.0}, "must be a number from 1"),
         ({"freq_base": -1.0}, "`llama.rope.freq_base` must be a number"),

@@ -350,7 +350,7 @@ def test_no_weights_are_read(run: Run, checkpoint: str, monkeypatch: pytest.Monk
     [
         (
             {"general.architecture": (STRING, "gemma4")},
-            'load: m.gguf has architecture "gemma4", which has heads of several sizes',
+            'load: m.gguf has architecture "gemma4", which has heads of different sizes',
             {"family": "gemma4", "quantization": "F32", "tokenizer": None},
         ),
         (

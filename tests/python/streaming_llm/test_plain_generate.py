@@ -118,7 +118,7 @@ def test_assisted_generation_takes_tokens_back_and_stays_dense_to_its_end() -> N
     enable_streaming_llm(assistant, 4, 16)
     assert torch.equal(model.generate(torch.tensor([PROMPT]), **options), plain)
     enable_streaming_llm(model, 4, 16)
-    with pytest.warns(UserWarning, match="assisted generation takes tokens back"):
+    with pytest.warns(UserWarning, match="assisted generation removes recent tokens"):
         assert torch.equal(model.generate(torch.tensor([PROMPT]), **options), plain)
 
 

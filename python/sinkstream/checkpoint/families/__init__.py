@@ -76,9 +76,9 @@ _RECURRENT = (
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {
-    **dict.fromkeys(_EXPERTS, "has layers of experts"),
+    **dict.fromkeys(_EXPERTS, "has mixture-of-experts layers"),
     **dict.fromkeys(_RECURRENT, "has recurrent layers"),
-    **dict.fromkeys(_SHAPES, "has heads of several sizes"),
+    **dict.fromkeys(_SHAPES, "has heads of different sizes"),
 }
 
 
@@ -96,8 +96,8 @@ def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES
     """
     if name in _PLANNED and name not in families:
         raise CheckpointError(
-            f"load: {where} {quoted(name)}, which {_PLANNED[name]}. They are planned, but not "
-            "supported yet."
+            f"load: {where} {quoted(name)}, which {_PLANNED[name]}. These are planned, but "
+            "not supported yet."
         )
     if name not in families:
         raise CheckpointError(

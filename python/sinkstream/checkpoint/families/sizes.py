@@ -31,7 +31,7 @@ MAX_HEAD_DIM = 1024
 MAX_LENGTH = 1 << 30
 MIN_EPS, MAX_EPS = 1e-12, 0.1
 
-NO_LAYER_WINDOWS = "Layers of this family have no windows of their own."
+NO_LAYER_WINDOWS = "This family has no sliding-window layers."
 """Why the description of a window is refused."""
 
 

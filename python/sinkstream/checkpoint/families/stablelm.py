@@ -20,9 +20,7 @@ from sinkstream.errors import CheckpointError
 
 _OLD_NAMES = {"partial_rotary_factor": ("rope_pct",), "layer_norm_eps": ("norm_eps",)}
 _QK_NORM = "blk.0.attn_q_norm.weight"
-_NO_QK_NORM = (
-    "Each head's queries and keys have a norm of their own: the decoder has no such norms."
-)
+_NO_QK_NORM = "QK norms with separate weights for each head are not supported."
 
 
 def _from_config(config: Fields) -> DecoderSpec:

@@ -117,7 +117,7 @@ class _Search:
         if group % _UNIT or self.slot.cols % group:
             self.refuse(
                 end,
-                f"have groups of a multiple of {_UNIT} columns that divides its {self.slot.cols} "
+                f"have a group size that is a multiple of {_UNIT} and divides its {self.slot.cols} "
                 f"columns, but has groups of {group}",
             )
             return None
@@ -225,8 +225,8 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
     if math.gcd(group, cols) % _UNIT:
         search.refuse(
             end,
-            f"hold scales of blocks whose width has a divisor that is a multiple of {_UNIT} and "
-            f"divides the {cols} columns of the matrix, but the width is {group}",
+            f"hold scales for a block width and a number of columns that are multiples of {_UNIT}, "
+            f"but they are {group} and {cols}",
         )
         return
     split = SplitMatrix(

@@ -70,7 +70,7 @@ class _Namespace(Namespace):
 
 def _check_variable(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError("it names a variable of a namespace with an underscore")
+        raise SecurityError("it names a namespace variable that starts with an underscore")
 
 
 class _Dict:

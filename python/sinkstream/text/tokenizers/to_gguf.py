@@ -227,7 +227,7 @@ def _check(text: TextFormat, metadata: Mapping[str, Any]) -> None:
         ours = text.tokenizer.encode(sample, add_special_tokens=False).ids
         theirs = read.tokenizer.encode(sample, add_special_tokens=False).ids
         if ours != theirs:
-            raise _refusal(f"split {quoted(sample)} alike in GGUF", "would give other tokens")
+            raise _refusal(f"split {quoted(sample)} as its GGUF form does", "would not")
     lost = text.end_token_ids - read.end_token_ids
     if lost:
         token = text.tokenizer.id_to_token(min(lost))
