@@ -68,6 +68,7 @@ class ChatRequest(Generation):
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
+    store: bool | None = None
 
 
 class CompletionRequest(Generation):

@@ -102,16 +102,21 @@ def test_the_frames_of_a_chat_byte_for_byte(server: Running) -> None:
 
 def is_idle(server: Running) -> bool:
     stats = server.model.stats()
+    names = ("open_replies", "waiting_replies", "http_requests")
+    # The request for the metrics is one itself.
     return (
-        stats["waiting"] == stats["running"] == 0 and server.metric("sinkstream_open_replies") == 0
+        stats["waiting"]
+        == stats["running"]
+        == 0
+        == sum(server.metric(f"sinkstream_{name}") for name in names) - 1
     )
 
 
 def test_who_leaves_is_cancelled_while_running_and_while_queued(server: Running) -> None:
     sockets = [server.begin(COMPLETIONS, ENDLESS) for _ in range(6)]
-    server.wait_until(lambda: server.model.stats()["waiting"] == 2, "queued")
+    server.wait_until(lambda: server.metric("sinkstream_waiting_replies") == 2, "queued")
     sockets.pop().close()
-    server.wait_until(lambda: server.model.stats()["waiting"] == 1, "left the queue")
+    server.wait_until(lambda: server.metric("sinkstream_waiting_replies") == 1, "left the queue")
     assert server.model.stats()["running"] == 4
     for connection in sockets:
         connection.close()
