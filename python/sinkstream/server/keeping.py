@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from sinkstream.model import Model
 from sinkstream.server.config import NO_STORE, ServerConfig
 from sinkstream.server.conversations.conversations import Conversations, identity_of
 from sinkstream.server.conversations.settings import Settings
+from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.plain_turns import PlainTurns
 from sinkstream.server.turns import Turns
 
@@ -34,8 +36,24 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
 
 
 def default_store(model: Model) -> Path:
-    """Return a folder that no other model, sinks, window or chat template has."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state"
+    """Return a folder that no other model, sinks, window or chat template has.
+
+    Raises:
+        StoreError: There is no home folder.
+    """
     digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
-    return base / "sinkstream" / "conversations" / f"{Path(model.path).stem}-{digest}"
+    name = f"{Path(model.path).stem}-{digest}"
+    return _state_folder() / "sinkstream" / "conversations" / name
+
+
+def _state_folder() -> Path:
+    """Return the folder that the XDG base directory specification gives."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if Path(state).is_absolute():  # the specification says to ignore a relative path
+        return Path(state)
+    home: Path | None = None
+    with suppress(RuntimeError):
+        home = Path.home()
+    if home is None or not os.environ.get("HOME", str(home)):
+        raise StoreError("serve: `store` must be given, because there is no home folder.")
+    return home / ".local" / "state"

@@ -209,3 +209,6 @@ def test_the_default_store_is_the_models_own(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with sinkstream.load(tiny_folder("llama"), window=50, threads=1) as model:
         assert default_store(model).is_relative_to(tmp_path / "home" / ".local" / "state")
+        monkeypatch.setenv("HOME", "")
+        with pytest.raises(StoreError, match=r"^serve: `store` must be given"):
+            default_store(model)
