@@ -1,4 +1,4 @@
-"""Puts the routes together, with and without `/v1`, behind the gate."""
+"""Puts the routes together, with and without `/v1`, inside the gate."""
 
 from __future__ import annotations
 

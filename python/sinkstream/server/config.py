@@ -38,7 +38,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     """Empty: no key is asked for, which only a loopback address allows."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header, beside `host` and the loopback names."""
+    """Names in the Host header, in addition to `host` and the loopback names."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the server, such as "https://chat.example"."""
     model_name: str = "sinkstream"
@@ -46,7 +46,7 @@ class ServerConfig:
     strict_model: bool = False
     """Whether another name is an error."""
     max_queue: int = 64
-    """Replies that may wait, beside those that the model generates at the same time."""
+    """Replies that may wait, in addition to those that the model generates at the same time."""
     max_tokens: int = 2048
     """Tokens of a chat reply whose request sets no limit."""
     max_body_bytes: int = 32 << 20

@@ -175,7 +175,7 @@ def _usage_now(turn: Turn) -> bytes:
 
 
 def _progress(turns: Sequence[Turn | None]) -> str:
-    """Return what a comment says of the reply that is the furthest behind."""
+    """Return what a comment says of the reply that has come the least far."""
     stats = [turn.stream.stats for turn in turns if turn is not None]
     if len(stats) < len(turns):
         return "queued"

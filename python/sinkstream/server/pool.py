@@ -41,7 +41,7 @@ class Pool:
             raise
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Begin a call that ends even if nobody waits for it."""
+        """Begin a call that ends even if no task waits for it."""
         return asyncio.wrap_future(self._executor.submit(call))
 
     def close(self) -> None:

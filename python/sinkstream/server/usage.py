@@ -1,4 +1,4 @@
-"""What a reply has cost and how it ended, in OpenAI's words; our own facts are beside them."""
+"""What a reply has cost and how it ended, in OpenAI's words, and in our own facts."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_reply_equals_the_models(turns: Turns, model: sinkstream.Model) -> Non
     assert turn.facts.session
 
 
-def test_a_reply_that_nobody_reads_on_ends_as_cancelled(turns: Turns) -> None:
+def test_a_reply_that_is_not_read_to_its_end_ends_as_cancelled(turns: Turns) -> None:
     turn = turns.begin(asked(options={**OPTIONS, "max_tokens": 1 << 40}))
     next(turn.stream)
     turn.stream.close()
