@@ -136,7 +136,7 @@ inline int64_t blocks_together(size_t dynamic_bytes, int64_t most) {
     }
     return int64_t{count};
   }();
-  constexpr size_t kReserved = 1024;  // per block; a multiprocessor has that much in addition to the limit
+  constexpr size_t kReserved = 1024;  // per block; a multiprocessor has that much more
   const auto fit = int64_t((shared_limit() + kReserved) / (dynamic_bytes + kReserved));
   return multiprocessors * (fit < 1 ? 1 : fit < most ? fit : most);
 }
