@@ -182,6 +182,17 @@ def test_requests_may_have_more_replies_than_there_are_seats(
     keeping.wait_until(lambda: seats(keeping) == 0, "all seats are free")
 
 
+def test_a_completion_takes_the_seat_of_an_idle_conversation(keeping: Running) -> None:
+    for number in range(3):
+        history: list[Any] = []
+        say(keeping, history, f"idle {number} " + "and on " * 40)
+    body = {"prompt": [5] * 100, "seed": 1, **OPTIONS, "timeout_s": 20}
+    answer = keeping.post(COMPLETIONS, body, **{"X-Api-Key": "a"})
+    assert answer.json["choices"][0]["finish_reason"] == "length"
+    assert answer.json["usage"]["completion_tokens"] == OPTIONS["max_tokens"]
+    assert say(keeping, history, "go on").headers["x-sinkstream-state"] != "new"
+
+
 def seats(server: Running) -> float:
     text = server.ask("GET", "/metrics", None, {"X-Api-Key": "a"}).body.decode()
     (value,) = [line.split()[1] for line in text.splitlines() if line.startswith(OPEN + " ")]
