@@ -27,6 +27,7 @@ ModelPath = Annotated[
         "--model",
         "-m",
         metavar="PATH",
+        allow_from_autoenv=False,  # $SINKSTREAM_MODEL is read where a model is looked for
         help="A GGUF file, a Hugging Face folder, or a name that `sinkstream models` lists. "
         'Default: $SINKSTREAM_MODEL, or "smollm2".',
     ),

@@ -70,6 +70,25 @@ def serve(
     advertise_context: Annotated[
         int, typer.Option(help="The context length that clients see; they may cut at it.")
     ] = 1 << 20,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help='Where conversations are kept; "none" keeps none. Default: a folder of the model '
+            "and its window in ~/.local/state/sinkstream/conversations. XDG_STATE_HOME names "
+            "another one.",
+        ),
+    ] = None,
+    session_ttl: Annotated[
+        float,
+        typer.Option(help="Seconds after which unused conversations are deleted; 0: never."),
+    ] = 30 * 86400.0,
+    store_max_gb: Annotated[
+        float, typer.Option(help="Size of the store, beyond which the oldest parts are deleted.")
+    ] = 20.0,
+    park_s: Annotated[
+        float, typer.Option(help="Seconds after which idle conversations leave memory.")
+    ] = 300.0,
     drain_s: Annotated[
         float, typer.Option(help="Seconds for running replies after SIGTERM.")
     ] = 30.0,
@@ -101,6 +120,10 @@ def serve(
         advertise_context=advertise_context,
         drain_s=drain_s,
         public_metrics=public_metrics,
+        store=store or "",
+        session_ttl=session_ttl,
+        store_max_gb=store_max_gb,
+        park_s=park_s,
     )
     _log_to_stderr()
 

@@ -1,4 +1,4 @@
-"""Puts the routes together, with and without `/v1`, behind the gate."""
+"""Puts the routes together, with and without `/v1`, inside the gate."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sinkstream.server import (
     health,
     metrics,
     models_route,
+    sessions_route,
     tokenize_route,
 )
 from sinkstream.server.errors import ApiError, from_exception, internal
@@ -62,6 +63,7 @@ def _routes() -> APIRouter:
         ("/metrics", metrics.metrics),
         ("/models", models_route.list_models),
         ("/models/{name:path}", models_route.get_model),
+        ("/sessions", sessions_route.list_sessions),
     ):
         router.add_api_route(path, function, methods=["GET", "HEAD"], **plain)
     for path, function, body in (
@@ -72,6 +74,9 @@ def _routes() -> APIRouter:
         ("/apply-template", tokenize_route.apply_template, TemplateRequest),
     ):
         router.add_api_route(path, function, methods=["POST"], openapi_extra=_schema(body), **plain)
+    router.add_api_route(
+        "/sessions/{name}", sessions_route.delete_session, methods=["DELETE"], **plain
+    )
     return router
 
 

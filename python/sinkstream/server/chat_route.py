@@ -55,7 +55,7 @@ async def chat(request: Request) -> Response:
         messages=messages,
         session_key=_session_key(request.headers, body),
         cache_salt=body.cache_salt or "",
-        store="x-sinkstream-ephemeral" not in request.headers,
+        store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]

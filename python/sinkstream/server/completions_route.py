@@ -16,7 +16,6 @@ from sinkstream.server.generating import Job
 from sinkstream.server.identity import check_model, head_of
 from sinkstream.server.options import completion_options, with_seed
 from sinkstream.server.parsing import parse
-from sinkstream.server.plain_turns import begin_text
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service
@@ -40,7 +39,7 @@ async def completions(request: Request) -> Response:
             name,
         )
     starts = [
-        partial(begin_text, service.model, prompt, with_seed(options, body.seed, i))
+        partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i))
         for prompt in prompts
         for i in range(n)
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
 
+NO_STORE = "none"
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 # Lowest and highest value of each number.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -21,6 +22,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drain_s": (0, 1e6),
     "watchdog_s": (1, 1e6),
     "body_timeout_s": (0.1, 3600),
+    "session_ttl": (0, 1e10),
+    "store_max_gb": (0, 1e6),
+    "park_s": (0, 1e9),
 }
 
 
@@ -34,7 +38,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     """Empty: no key is asked for, which only a loopback address allows."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header, beside `host` and the loopback names."""
+    """Names in the Host header, in addition to `host` and the loopback names."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the server, such as "https://chat.example"."""
     model_name: str = "sinkstream"
@@ -42,7 +46,7 @@ class ServerConfig:
     strict_model: bool = False
     """Whether another name is an error."""
     max_queue: int = 64
-    """Replies that may wait, beside those that the model generates at the same time."""
+    """Replies that may wait, in addition to those that the model generates at the same time."""
     max_tokens: int = 2048
     """Tokens of a chat reply whose request sets no limit."""
     max_body_bytes: int = 32 << 20
@@ -60,6 +64,14 @@ class ServerConfig:
     """For a request's body to arrive."""
     public_metrics: bool = False
     """Whether /metrics needs no key."""
+    store: str = ""
+    """The folder of the conversations; "none" keeps none, "" is the model's own folder."""
+    session_ttl: float = 30 * 86400.0
+    """Seconds after which a conversation that is not used is deleted; 0: never."""
+    store_max_gb: float = 20.0
+    """Of the store, in units of 10^9 bytes; 0: no limit."""
+    park_s: float = 300.0
+    """Idle conversations leave memory after this time."""
 
     @property
     def is_loopback(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +18,16 @@ from sinkstream.errors import (
     SessionBusy,
     SinkstreamError,
 )
+from sinkstream.server.conversations.states import StateLost
+from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.turns import NotFound
+
+logger = logging.getLogger("sinkstream.server")
 
 # OpenAI's clients repeat a request after these unless told otherwise.
 NO_RETRY = ((b"x-should-retry", b"false"),)
 RETRY = ((b"x-should-retry", b"true"),)
+_STORE = "server: the store of conversations cannot be read or written; the server's log says why."
 # A TypeError of a checked argument begins with the call that refuses it; others are bugs.
 _OF_ARGUMENT = re.compile(r"(stream|session): ")
 
@@ -105,7 +111,10 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
         return invalid(message, named[1] if named else None)
     if isinstance(error, NotFound):
         return invalid(str(error), "previous_response_id", "previous_response_not_found")
-    if isinstance(error, SessionBusy):
+    if isinstance(error, StoreError):
+        logger.error("%s", error)  # it names a path, which is not the client's business
+        return ApiError(503, "service_unavailable", error.code, _STORE, headers=NO_RETRY)
+    if isinstance(error, SessionBusy | StateLost):
         return ApiError(409, "conflict_error", error.code, message, headers=NO_RETRY)
     if isinstance(error, CapacityError):
         return at_capacity(message, 1)

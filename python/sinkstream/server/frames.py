@@ -34,7 +34,7 @@ class Frames:
         return self._head + choice + b'],"usage":' + usage + b"}\n\n"
 
     def last_of_choice(self, choice: bytes, extra: dict[str, Any]) -> bytes:
-        """Return the chunk that ends a choice, with our own facts beside it."""
+        """Return the chunk that ends a choice, with our own facts."""
         end = b',"sinkstream":' + orjson.dumps(extra) + b"}\n\n"
         return self._head + choice + self._end[: -len(b"}\n\n")] + end
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -16,9 +16,11 @@ from sinkstream.server.reading import Piece, pieces, whole
 from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
-from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
+
+_T = TypeVar("_T")
 
 
 class Dialect(Protocol):
@@ -80,26 +82,45 @@ def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any
     return usage
 
 
-def _headers(replies: Sequence[Reply]) -> tuple[tuple[bytes, bytes], ...]:
-    facts = replies[0].turn.facts
+def _headers(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
+    if turn is None:
+        return ()
+    facts = turn.facts
     return (
         (b"x-sinkstream-state", facts.state.encode()),
         (b"x-sinkstream-session", facts.session.encode()),
     )
 
 
+async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Return the results of works that run at the same time; the first failure ends the others."""
+    if len(works) == 1:
+        return [await works[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in works]
+    return [task.result() for task in tasks]
+
+
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
-    choices, ends = [], []
-    for reply in replies:  # all of them are being generated; the native side keeps what is unread
-        piece = await whole(reply.turn.stream, with_tokens=job.dialect.with_tokens)
-        end = await reply.end()
-        choices.append(job.dialect.whole(reply.index, piece, finish_reason(end.finish_reason)))
-        ends.append((reply.turn.facts, end))
-    usage = _count(job, ends)
-    usage["sinkstream"]["finish_reason"] = ends[0][1].finish_reason
+    results = await _all([_read(job, reply) for reply in replies])
+    choices = [
+        job.dialect.whole(index, piece, finish_reason(end.finish_reason))
+        for index, (piece, _, end) in enumerate(results)
+    ]
+    usage = _count(job, [(turn.facts, end) for _, turn, end in results])
+    usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
     body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage})
-    await send_json(send, body, (*_headers(replies), (b"x-sinkstream-evicted", evicted)))
+    headers = (*_headers(results[0][1]), (b"x-sinkstream-evicted", evicted))
+    await send_json(send, body, headers)
+
+
+async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
+    """Return one choice, the turn it is from, and how it ended."""
+    turn = await reply.begin()
+    assert turn is not None  # there is no limit of time
+    piece = await whole(turn.stream, with_tokens=job.dialect.with_tokens)
+    return piece, turn, await reply.end()
 
 
 async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
@@ -107,17 +128,13 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     frames = Frames(job.dialect.chunk_head, includes_usage=bool(settings.include_usage))
 
     def progress() -> str:
-        return _progress(replies)
+        return _progress([reply.begun for reply in replies])
 
     keepalive_s = job.service.config.keepalive_s
-    async with EventWriter(send, progress, keepalive_s, _headers(replies)) as writer:
-        tasks = [_deliver(job, reply, frames, writer) for reply in replies]
-        if len(tasks) == 1:
-            ends = [await tasks[0]]
-        else:
-            async with asyncio.TaskGroup() as group:
-                running_tasks = [group.create_task(task) for task in tasks]
-            ends = [task.result() for task in running_tasks]
+    # What is refused is known when a reply begins: the head waits for it, but not for a seat.
+    first = await replies[0].begin(within_s=keepalive_s)
+    async with EventWriter(send, progress, keepalive_s, _headers(first)) as writer:
+        ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
         await writer.finish(frames.usage(usage) if settings.include_usage else b"")
 
@@ -126,27 +143,28 @@ async def _deliver(
     job: Job, reply: Reply, frames: Frames, writer: EventWriter
 ) -> tuple[TurnFacts, TurnEnd]:
     """Write one choice, and return how it ended."""
-    dialect, stream = job.dialect, reply.turn.stream
+    turn = await reply.begin()
+    assert turn is not None  # there is no limit of time
+    dialect = job.dialect
     continuous = (job.body.stream_options or StreamSettings()).continuous_usage_stats
     begun = [frames.with_choice(choice) for choice in dialect.first(reply.index)]
     offset = 0
     flush_s = job.service.config.flush_s
-    async for piece in pieces(stream, flush_s, with_tokens=dialect.with_tokens):
-        usage = _usage_now(reply) if continuous else None
+    async for piece in pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens):
+        usage = _usage_now(turn) if continuous else None
         choice = dialect.piece(reply.index, piece, offset)
         offset += len(piece.text)
         await writer.write(b"".join(begun) + frames.with_choice(choice, usage))
         begun.clear()
     end = await reply.end()
     last = dialect.last(reply.index, finish_reason(end.finish_reason))
-    own = {"finish_reason": end.finish_reason, **own_facts(reply.turn.facts, end)}
+    own = {"finish_reason": end.finish_reason, **own_facts(turn.facts, end)}
     await writer.write(b"".join(begun) + frames.last_of_choice(last, own))
-    return reply.turn.facts, end
+    return turn.facts, end
 
 
-def _usage_now(reply: Reply) -> bytes:
-    stats, prompt = reply.turn.stream.stats, reply.turn.facts.prompt_tokens
-    generated = stats.generated_tokens
+def _usage_now(turn: Turn) -> bytes:
+    prompt, generated = turn.facts.prompt_tokens, turn.stream.stats.generated_tokens
     return orjson.dumps(
         {
             "prompt_tokens": prompt,
@@ -156,9 +174,11 @@ def _usage_now(reply: Reply) -> bytes:
     )
 
 
-def _progress(replies: Sequence[Reply]) -> str:
-    """Return what a comment says of the reply that is the furthest behind."""
-    stats = [reply.turn.stream.stats for reply in replies]
+def _progress(turns: Sequence[Turn | None]) -> str:
+    """Return what a comment says of the reply that has come the least far."""
+    stats = [turn.stream.stats for turn in turns if turn is not None]
+    if len(stats) < len(turns):
+        return "queued"
     slowest = min(stats, key=lambda one: one.generated_tokens)
     if slowest.generated_tokens > 0:
         return "generating"

@@ -32,6 +32,7 @@ def _of_server(service: Service) -> str:
         "http_requests": ("HTTP requests in progress.", service.open_requests),
         "open_sockets": ("Open WebSockets.", service.open_sockets),
         "open_replies": ("Replies in progress.", len(service.replies)),
+        "waiting_replies": ("Replies that wait for their turn.", service.waiting),
         "request_body_bytes": ("Bodies that have not been parsed yet.", service.bodies.held),
         "event_loop_lag_seconds": (
             "Longest delay of the event loop within the last ten seconds.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
@@ -20,11 +20,15 @@ class PlainTurn:
 
     stream: Stream
     facts: TurnFacts
+    on_end: Callable[[], None] = lambda: None
+    """Called once, when the reply has ended."""
 
     def end(self) -> TurnEnd:
         """Close the stream; nothing is kept."""
         reason, stats = self.stream.finish_reason or "cancelled", self.stream.stats
         self.stream.close()
+        on_end, self.on_end = self.on_end, lambda: None
+        on_end()
         return TurnEnd(node="", finish_reason=reason, stats=stats)
 
 
@@ -53,6 +57,26 @@ class PlainTurns:
             )
         ids = continue_final(self._model, request.messages)
         return _turn(self._model.stream(ids, **request.options))
+
+    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+        """Start a completion.
+
+        Raises:
+            Exception: Any error that `Model.stream` raises.
+        """
+        return begin_text(self._model, prompt, options)
+
+    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+        """Return none: nothing is kept."""
+        return []
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("delete: there are no stored conversations.")
 
     def close(self) -> None:
         """Do nothing: streams end with their requests."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -37,11 +37,11 @@ class Pool:
             if not future.cancel():
                 await _until_done(future)
                 if future.exception() is None:
-                    discard(future.result())
+                    await _until_done(self._executor.submit(discard, future.result()))
             raise
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Begin a call that ends even if nobody waits for it."""
+        """Begin a call that ends even if no task waits for it."""
         return asyncio.wrap_future(self._executor.submit(call))
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Pool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-async def _until_done(future: Future[_T]) -> None:
+async def _until_done(future: Future[Any]) -> None:
     waiting = asyncio.wrap_future(future)
     while not waiting.done():
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised

@@ -31,12 +31,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; what it refuses is answered by `send_400_response`."""
-        is_head = self.cycle is None or self.cycle.response_complete
-        if is_head:
-            self._head_bytes += len(data)
+        if self.cycle is None or self.cycle.response_complete:
+            end = data.find(b"\r\n\r\n")
+            self._head_bytes += len(data) if end < 0 else end
+            if self._head_bytes > MAX_HEAD_BYTES:
+                rule = f"headers: must have at most {MAX_HEAD_BYTES} bytes."
+                self._refuse(_error(431, "head_too_large", rule))
+                return
         super().data_received(data)
-        if is_head and self._head_timer is not None and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_error(431, "head_too_large", "headers: must have at most 65536 bytes."))
 
     def on_headers_complete(self) -> None:
         """Note that a head is complete."""

@@ -14,7 +14,7 @@ Messages = Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
 class Body(BaseModel):
-    """A JSON object. A string is no number here, and neither is true."""
+    """A JSON object. A string is not a number here, nor is true."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -68,6 +68,7 @@ class ChatRequest(Generation):
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
+    store: bool | None = None
 
 
 class CompletionRequest(Generation):

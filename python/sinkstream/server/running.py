@@ -1,11 +1,14 @@
-"""Runs the replies of one request: admitted, begun, read and ended together."""
+"""Runs the replies of one request: admitted together; each waits for a seat of its own.
+
+A reply gives up its seat when it ends, so that a request may have more replies than there are
+seats.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service
@@ -15,41 +18,93 @@ Start = Callable[[], Turn]
 """Begins a reply; blocks."""
 
 
-@dataclass(slots=True, eq=False)
 class Reply:
-    """One running reply of a request."""
+    """One reply of a request: it waits for a seat, begins, and is ended."""
 
-    index: int
-    turn: Turn
-    _service: Service
-    _ending: asyncio.Future[TurnEnd] | None = None
+    def __init__(
+        self, index: int, start: Start, service: Service, names: Mapping[str, str]
+    ) -> None:
+        self.index = index
+        self._start = start
+        self._service = service
+        self._names = names
+        self._beginning: asyncio.Task[Turn] | None = None
+        self._ending: asyncio.Future[TurnEnd] | None = None
+
+    @property
+    def begun(self) -> Turn | None:
+        """Return the turn; None before it begins."""
+        task = self._beginning
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
+    async def begin(self, within_s: float | None = None) -> Turn | None:
+        """Return the turn once it has begun; None if that takes longer than `within_s`.
+
+        Raises:
+            ApiError: It cannot begin.
+        """
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin())
+        await asyncio.wait([self._beginning], timeout=within_s)
+        return self._beginning.result() if self._beginning.done() else None
+
+    async def _begin(self) -> Turn:
+        service = self._service
+        service.waiting += 1
+        try:
+            await service.seats.acquire()
+        finally:
+            service.waiting -= 1
+        try:
+            turn = await service.pool.run(self._start, discard=_drop)
+        except BaseException as error:
+            service.seats.release()
+            raise from_exception(error, self._names) or error from None
+        service.replies.add(turn.stream)
+        return turn
 
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
 
         Raises:
-            ApiError: The reply was ended by the server, not by the model.
+            ApiError: The reply was ended by the server, not by the model; or it cannot be kept.
         """
-        if self._ending is None:
-            self._ending = self._service.pool.submit(self.turn.end)
-        end = await asyncio.shield(self._ending)
+        end = await asyncio.shield(self._end())
         if end.finish_reason in ("cancelled", "error"):
             raise self._service.reason_of_cancel()
         return end
 
+    def _end(self) -> asyncio.Future[TurnEnd]:
+        if self._ending is None:
+            turn = self.begun
+            assert turn is not None
+            self._ending = self._service.pool.submit(turn.end)
+            self._ending.add_done_callback(lambda _: self._leave(turn))
+        return self._ending
+
+    def _leave(self, turn: Turn) -> None:
+        self._service.replies.discard(turn.stream)
+        self._service.seats.release()
+
     async def finish(self) -> None:
         """End the turn, however far it has come."""
-        self.turn.stream.close()
-        if self._ending is None:
-            self._ending = self._service.pool.submit(self.turn.end)
-        await asyncio.wait([self._ending])
+        if self._beginning is None:
+            return
+        self._beginning.cancel()  # no effect if it has begun
+        await asyncio.wait([self._beginning])
+        turn = self.begun
+        if turn is not None:
+            turn.stream.close()
+            await asyncio.wait([self._end()])
 
 
 @asynccontextmanager
 async def running(
-    service: Service, starts: Sequence[Start], names: dict[str, str]
+    service: Service, starts: Sequence[Start], names: Mapping[str, str]
 ) -> AsyncIterator[list[Reply]]:
-    """Start replies, and end them with the block.
+    """Admit replies, which the block begins, and end them with it.
 
     Args:
         service: The server.
@@ -57,28 +112,25 @@ async def running(
         names: Fields of the request by the arguments of `Model.stream`, for errors.
 
     Raises:
-        ApiError: There is no room, or a reply cannot begin.
+        ApiError: There is no room.
     """
     service.admission.enter(len(starts))
-    replies: list[Reply] = []
+    replies = [Reply(index, start, service, names) for index, start in enumerate(starts)]
     try:
-        for index, start in enumerate(starts):
-            try:
-                turn = await service.pool.run(start, discard=_drop)
-            except Exception as error:
-                raise from_exception(error, names) or error from None
-            replies.append(Reply(index, turn, service))
-            service.replies.add(turn.stream)
         yield replies
     finally:
         try:
-            for reply in replies:
-                reply.turn.stream.close()
-            for reply in replies:
-                await reply.finish()
+            await _finish(replies)
         finally:
-            service.replies.difference_update(reply.turn.stream for reply in replies)
             service.admission.leave(len(starts))
+
+
+async def _finish(replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        if reply.begun is not None:
+            reply.begun.stream.close()
+    for reply in replies:
+        await reply.finish()
 
 
 def _drop(turn: Turn) -> None:

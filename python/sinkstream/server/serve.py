@@ -15,8 +15,8 @@ import uvicorn
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
+from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import address_of, open_socket
-from sinkstream.server.plain_turns import PlainTurns
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
@@ -35,7 +35,6 @@ def serve(
     load: Load,
     on_ready: Report = lambda address, model: None,
     *,
-    make_turns: Callable[[Model], Turns] = PlainTurns,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; return after the drain.
@@ -44,12 +43,12 @@ def serve(
         config: The settings.
         load: Loads the model, in a thread: meanwhile /health says so.
         on_ready: Called once requests are answered.
-        make_turns: Returns where turns begin.
         stop: Ends the server like SIGTERM; for a server in a thread, which gets no signals.
 
     Raises:
         InvalidArgument: A setting is not allowed.
         OSError: The address is not free.
+        StoreError: The store of conversations cannot be used.
         Exception: Any error of `load`.
     """
     check_config(config)
@@ -76,7 +75,7 @@ def serve(
     try:
         with listener:
             asyncio.run(
-                _Run(service, server, load, make_turns, stop).run(
+                _Run(service, server, load, stop).run(
                     listener, lambda model: on_ready(address, model)
                 )
             )
@@ -103,13 +102,11 @@ class _Run:
         service: Service,
         server: uvicorn.Server,
         load: Load,
-        make_turns: Callable[[Model], Turns],
         stop: threading.Event | None,
     ) -> None:
         self._service = service
         self._server = server
         self._load = load
-        self._make_turns = make_turns
         self._stop = stop
         self._signals = 0
 
@@ -143,14 +140,18 @@ class _Run:
 
     async def _load_model(self, on_ready: Callable[[Model], None]) -> None:
         """Load the model while /health answers. A signal meanwhile ends the wait."""
-        loaded: list[Model] = []
+        loaded: list[tuple[Model, Turns]] = []
         failed: list[BaseException] = []
 
         def load() -> None:
             try:
                 model = self._load()
-                self._service.prepare(model)
-                loaded.append(model)
+                try:
+                    self._service.prepare(model)
+                    loaded.append((model, open_turns(model, self._service.config)))
+                except BaseException:
+                    model.close()
+                    raise
             except BaseException as error:
                 failed.append(error)
 
@@ -161,18 +162,20 @@ class _Run:
         if failed:
             raise failed[0]
         if loaded:
-            self._service.serve(loaded[0], self._make_turns(loaded[0]))
-            on_ready(loaded[0])
+            model, turns = loaded[0]
+            self._service.serve(model, turns)
+            on_ready(model)
 
     async def _drain(self) -> None:
         """Refuse new requests, and give running replies their time; a second signal ends it."""
         self._service.is_draining = True
         loop = asyncio.get_running_loop()
         end = loop.time() + self._service.config.drain_s
-        while self._service.replies and loop.time() < end and self._signals < 2:
+        admission = self._service.admission
+        while admission.in_progress and loop.time() < end and self._signals < 2:
             await asyncio.sleep(_POLL_S)
-        self._end_replies()
-        while self._service.replies:
+        while admission.in_progress:
+            self._end_replies()  # those that have begun meanwhile, too
             await asyncio.sleep(_POLL_S)
 
     def _end_replies(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 
@@ -38,6 +39,10 @@ class Service:
         self.responses: Counter[tuple[str, int]] = Counter()
         """By route and status."""
         self.started_at = int(time.time())
+        self.seats = asyncio.Semaphore(0)
+        """One for each reply that is generated at the same time; given out in order."""
+        self.waiting = 0
+        """Replies that wait for a seat."""
         self.open_requests = 0
         self.open_sockets = 0
         self.is_draining = False
@@ -52,6 +57,7 @@ class Service:
     def serve(self, model: Model, turns: Turns) -> None:
         """Begin to answer requests. `prepare` has returned."""
         self.admission.limit = model.capacity.max_sequences + self.config.max_queue
+        self.seats = asyncio.Semaphore(model.capacity.max_sequences)
         self._model, self._turns = model, turns
         self.pulse.watch(model)
 

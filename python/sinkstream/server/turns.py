@@ -5,6 +5,7 @@ Knows no HTTP, and no store. `plain_turns.py` keeps nothing between requests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -98,6 +99,28 @@ class Turns(Protocol):
             NotFound: There is no node `previous`.
             SessionBusy: The conversation is in use and cannot be branched.
             CapacityError: There is no memory for another conversation.
+        """
+        ...
+
+    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> Turn:
+        """Start a completion of plain text or of token ids, which nothing is kept of. Blocks.
+
+        Raises:
+            CapacityError: There is no memory for it.
+            Exception: Any error that `Model.stream` raises.
+        """
+        ...
+
+    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+        """Return a tenant's kept conversations and when each was used, the latest first."""
+        ...
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Delete a conversation, or a turn with all that follow it. Blocks briefly.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+            SessionBusy: A turn of the conversation is running.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a reply has cost and how it ended, in OpenAI's words; our own facts are beside them."""
+"""What a reply has cost and how it ended, in OpenAI's words, and in our own facts."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
         "evicted_tokens": end.stats.evicted_tokens,
         "replayed_tokens": facts.replayed_tokens,
         "state": facts.state,
-        "node": end.node or facts.node,
+        "node": end.node or None,
         "session": facts.session,
     }

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
 from sinkstream.errors import SessionBusy
 from sinkstream.model import Model
+from sinkstream.request.options import StreamOptions
 from sinkstream.server.conversations.canonical import canonical_messages, encode, hash_after
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
@@ -27,6 +28,7 @@ from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.upkeep import Upkeep
+from sinkstream.server.plain_turns import PlainTurn, begin_text
 from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest
 from sinkstream.streams.stream import Stream
 
@@ -54,7 +56,7 @@ class Conversations:
         if not self._turns.is_exact:
             logger.warning("%s", self._turns.difference)
         capacity = model.capacity
-        identity = _identity(model)
+        identity = identity_of(model)
         self._store = SqliteStore.open(store, identity, full_sync=settings.full_sync)
         self._states = States(
             model._host(),
@@ -196,6 +198,19 @@ class Conversations:
         finally:
             self._states.residency.free_seat()
 
+    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+        """Start a completion of plain text or of token ids, outside the tree.
+
+        Raises:
+            CapacityError: Turns are running in all sequences.
+            Exception: Any error that `Model.stream` raises.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.room())
+            turn = begin_text(self._model, prompt, options)
+            turn.on_end = stack.pop_all().close
+            return turn
+
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return the ids of a tenant's conversations and when each was used, the latest first."""
         return self._store.conversations(tenant)
@@ -264,7 +279,7 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _identity(model: Model) -> str:
+def identity_of(model: Model) -> str:
     """Describe what stored token ids and hashes depend on."""
     capacity = model.capacity
     template = blake2b((model._text.chat_template or "").encode(), digest_size=8).hexdigest()

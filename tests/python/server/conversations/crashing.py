@@ -16,12 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import sinkstream
+from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.turns import TurnRequest
 from tests.python.server.conversations.talk import SINKS, WINDOW, open_conversations, options, user
 
 
 def say(**line: Any) -> None:
     print(json.dumps(line), flush=True)
+
+
+def wait_for_a_part(conversations: Conversations, node: str) -> None:
+    deadline = time.monotonic() + 120
+    while not conversations._store._rows("SELECT 1 FROM parts WHERE node = ?", [node]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def main() -> None:
@@ -52,7 +60,7 @@ def main() -> None:
                 if count % 50 == 0:
                     say(read=count)
                 if count == dies_at and tokens > dies_at:
-                    time.sleep(1)  # what is queued is written
+                    wait_for_a_part(conversations, turn.facts.node)
                     os.kill(os.getpid(), signal.SIGKILL)
         end = turn.end()
         heads[which] = end.node

@@ -141,7 +141,8 @@ def running(folder: Path, *, sequences: int = 4, **settings: Any) -> Iterator[Ru
         ready.set()
 
     def run() -> None:
-        config = replace(ServerConfig(), port=0, model_name="tiny", drain_s=0.2, **settings)
+        defaults = {"port": 0, "model_name": "tiny", "drain_s": 0.2, "store": "none"}
+        config = replace(ServerConfig(), **{**defaults, **settings})
         try:
             serve(
                 config,

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running
+from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+
+
+@pytest.fixture(scope="module", params=["none", "kept"])
+def server(
+    request: pytest.FixtureRequest,
+    tiny_folder: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    """Give a server without a store, and one with a store: they refuse the same."""
+    store = "none" if request.param == "none" else str(tmp_path_factory.mktemp("store"))
+    with running(tiny_folder("llama"), store=store) as found:
+        yield found
+
 
 NEVER = ["1", True, [1], {}]
 INTEGERS: dict[str, list[Any]] = {

@@ -102,16 +102,21 @@ def test_the_frames_of_a_chat_byte_for_byte(server: Running) -> None:
 
 def is_idle(server: Running) -> bool:
     stats = server.model.stats()
+    names = ("open_replies", "waiting_replies", "http_requests")
+    # The request for the metrics is one itself.
     return (
-        stats["waiting"] == stats["running"] == 0 and server.metric("sinkstream_open_replies") == 0
+        stats["waiting"]
+        == stats["running"]
+        == 0
+        == sum(server.metric(f"sinkstream_{name}") for name in names) - 1
     )
 
 
 def test_who_leaves_is_cancelled_while_running_and_while_queued(server: Running) -> None:
     sockets = [server.begin(COMPLETIONS, ENDLESS) for _ in range(6)]
-    server.wait_until(lambda: server.model.stats()["waiting"] == 2, "queued")
+    server.wait_until(lambda: server.metric("sinkstream_waiting_replies") == 2, "queued")
     sockets.pop().close()
-    server.wait_until(lambda: server.model.stats()["waiting"] == 1, "left the queue")
+    server.wait_until(lambda: server.metric("sinkstream_waiting_replies") == 1, "left the queue")
     assert server.model.stats()["running"] == 4
     for connection in sockets:
         connection.close()
@@ -156,7 +161,9 @@ def test_requests_beyond_the_queue_are_refused_and_no_other(server: Running) -> 
 
     async def ask() -> int:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        data = json.dumps({"prompt": "the", "max_tokens": 40, "ignore_eos": True}).encode()
+        data = json.dumps(
+            {"prompt": "the", "max_tokens": 40, "ignore_eos": True, "seed": 1}
+        ).encode()
         head = "POST /completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode())
         writer.write(data)
@@ -215,3 +222,89 @@ def test_texts_round_trip(server: Running) -> None:
     other = server.post("/tokenize", {"prompt": "the sea", "add_special_tokens": False}).json
     assert (other["tokens"], other["count"]) == (ids, len(ids))
     assert "the sea" in server.post("/apply-template", {"messages": HELLO}).json["prompt"]
+
+
+def test_the_frames_of_a_completion(server: Running) -> None:
+    body = {"prompt": "the sea", "seed": 1, "stream": True, "max_tokens": 4, "ignore_eos": True}
+    events = events_of(server.post(COMPLETIONS, body).body)
+    text = server.model.generate("the sea", seed=1, max_tokens=4, ignore_eos=True).text
+    assert "".join(event["choices"][0]["text"] for event in events) == text
+    names = {"id", "object", "created", "model", "system_fingerprint", "choices"}
+    for event in events[:-1]:
+        assert set(event) == names
+        assert set(event["choices"][0]) == {"text", "index", "logprobs", "finish_reason"}
+        assert event["choices"][0]["finish_reason"] is None
+    assert {event["object"] for event in events} == {"text_completion"}
+    assert len({event["id"] for event in events}) == 1
+    assert set(events[-1]) == names | {"sinkstream"}
+    last = {"text": "", "index": 0, "logprobs": None, "finish_reason": "length"}
+    assert events[-1]["choices"] == [last]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_usage_is_in_every_chunk_if_it_is_asked_for(server: Running, path: str) -> None:
+    asked = {"messages": HELLO} if path == CHAT else {"prompt": "the sea"}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**asked, **OPTIONS, "max_tokens": 40, "seed": 1, "stream": True}
+    events = events_of(server.post(path, {**body, "stream_options": options}).body)
+    last = events[-1]["usage"]
+    assert events[-1]["choices"] == []
+    assert last["completion_tokens"] == 40
+    texts = [event for event in events if event["choices"] and event["usage"] is not None]
+    counts = [event["usage"]["completion_tokens"] for event in texts]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] <= counts[-1] <= 40
+    for event in texts:
+        usage = event["usage"]
+        assert usage["prompt_tokens"] == last["prompt_tokens"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_echoed(server: Running, stream: bool) -> None:
+    body = {"prompt": ["the sea", "a boat"], "n": 2, "seed": 1, "echo": True, **OPTIONS}
+    answer = server.post(COMPLETIONS, {**body, "stream": stream})
+    texts = [""] * 4
+    for part in events_of(answer.body) if stream else [answer.json]:
+        for choice in part["choices"]:
+            texts[choice["index"]] += choice["text"]
+    expected = [
+        prompt + server.model.generate(prompt, seed=seed, **OPTIONS).text
+        for prompt in ("the sea", "a boat")
+        for seed in (1, 2)
+    ]
+    assert texts == expected
+
+
+def test_ids_are_echoed_as_text(server: Running) -> None:
+    ids = server.post("/tokenize", {"content": "the sea"}).json["tokens"]
+    body = {"prompt": ids, "seed": 1, "echo": True, **OPTIONS}
+    text = server.post(COMPLETIONS, body).json["choices"][0]["text"]
+    assert text == "the sea" + server.model.generate(ids, seed=1, **OPTIONS).text
+
+
+def test_the_assistants_last_message_is_continued(server: Running) -> None:
+    given = [*HELLO, {"role": "assistant", "content": "It is"}]
+    body = {"messages": given, "seed": 1, "continue_final_message": True, **OPTIONS}
+    answer = server.post(CHAT, body).json
+    rendered = server.post("/apply-template", {"messages": HELLO}).json["prompt"] + "It is"
+    parsed = {"content": rendered, "parse_special": True}
+    ids = server.post("/tokenize", parsed).json["tokens"]
+    expected = server.model.generate(ids, seed=1, **OPTIONS)
+    assert answer["choices"][0]["message"]["content"] == expected.text
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+    refused = server.post(CHAT, {**body, "messages": HELLO})
+    assert (refused.status, refused.error["param"]) == (400, "messages")
+
+
+def test_another_models_name_is_an_error_only_if_the_server_is_strict(
+    server: Running, tiny_folder: Callable[[str], Path]
+) -> None:
+    chat = {"messages": HELLO, "max_tokens": 1, "seed": 1}
+    assert server.post(CHAT, {**chat, "model": "gpt-3.5-turbo"}).json["model"] == "tiny"
+    with running(tiny_folder("llama"), strict_model=True) as strict:
+        for path, body in ((CHAT, chat), (COMPLETIONS, {"prompt": "a", "max_tokens": 1})):
+            refused = strict.post(path, {**body, "model": "gpt-3.5-turbo"})
+            assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+            for own in ({"model": "tiny"}, {}):
+                assert strict.post(path, {**body, **own}).status == 200

@@ -1,0 +1,59 @@
+"""Where a server's conversations are kept: in a store of the model, or nowhere."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from sinkstream.model import Model
+from sinkstream.server.config import NO_STORE, ServerConfig
+from sinkstream.server.conversations.conversations import Conversations, identity_of
+from sinkstream.server.conversations.settings import Settings
+from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.plain_turns import PlainTurns
+from sinkstream.server.turns import Turns
+
+_GB = 10**9
+
+
+def open_turns(model: Model, config: ServerConfig) -> Turns:
+    """Return where the turns of a server begin. Blocks.
+
+    Raises:
+        StoreError: The store cannot be used.
+    """
+    if config.store == NO_STORE:
+        return PlainTurns(model)
+    folder = Path(config.store).expanduser() if config.store else default_store(model)
+    settings = Settings(
+        park_s=config.park_s,
+        ttl_s=config.session_ttl or None,
+        max_bytes=int(config.store_max_gb * _GB) or None,
+    )
+    return Conversations(model, folder, settings)
+
+
+def default_store(model: Model) -> Path:
+    """Return a folder that no other model, sinks, window or chat template has.
+
+    Raises:
+        StoreError: There is no home folder.
+    """
+    digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
+    name = f"{Path(model.path).stem}-{digest}"
+    return _state_folder() / "sinkstream" / "conversations" / name
+
+
+def _state_folder() -> Path:
+    """Return the folder that the XDG base directory specification gives."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if Path(state).is_absolute():  # the specification says to ignore a relative path
+        return Path(state)
+    home: Path | None = None
+    with suppress(RuntimeError):
+        home = Path.home()
+    if home is None or not os.environ.get("HOME", str(home)):
+        raise StoreError("serve: `store` must be given, because there is no home folder.")
+    return home / ".local" / "state"
