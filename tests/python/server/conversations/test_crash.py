@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def check_the_unfinished(
         if name in finished:
             continue
         at = said.index(line)
-        read = max([0, *(each["read"] for each in said[at + 1 :] if "read" in each)])
+        later = takewhile(lambda each: "begun" not in each, said[at + 1 :])
+        read = max([0, *(each["read"] for each in later if "read" in each)])
         node = conversations._store.node(name)
         if node is None:
             assert read < _PART_TOKENS + 50
