@@ -18,7 +18,7 @@ class Exchange:
     request_id: str
     tenant: str = ""
     """A hash of the API key; "" without keys."""
-    body: bytes = b""
+    body: bytes | bytearray = b""
     status: int = 0
     """Of the response; 0 before its head."""
     choices: int = 0
@@ -31,7 +31,7 @@ class Exchange:
     on_taken: Callable[[int], None] = lambda count: None
     """Called with the size of the body when it is no longer held."""
 
-    def take_body(self) -> bytes:
+    def take_body(self) -> bytes | bytearray:
         """Return the body, and keep it no longer."""
         body, self.body = self.body, b""
         self.on_taken(len(body))

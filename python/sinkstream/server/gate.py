@@ -85,7 +85,7 @@ class Gate:
                 await _respond(scope, receive, send, known.status, known.as_json(), head)
 
     async def _read_body(self, receive: Receive, exchange: Exchange) -> None:
-        config, parts = self._service.config, []
+        config, held = self._service.config, bytearray()
         try:
             async with asyncio.timeout(config.body_timeout_s):
                 while True:
@@ -94,12 +94,11 @@ class Gate:
                         raise ClientLeft
                     part = message.get("body", b"")
                     self._service.bodies.take(len(part))
-                    parts.append(part)
-                    if sum(map(len, parts)) > config.max_body_bytes:
+                    held += part
+                    if len(held) > config.max_body_bytes:
                         raise too_large(config.max_body_bytes)
                     if not message.get("more_body", False):
-                        exchange.body = b"".join(parts)
-                        parts.clear()
+                        exchange.body, held = held, bytearray()
                         return
         except TimeoutError:
             raise ApiError(
@@ -109,7 +108,7 @@ class Gate:
                 f"body: must arrive within {config.body_timeout_s:g} s, but has not.",
             ) from None
         finally:
-            self._service.bodies.give_back(sum(map(len, parts)))
+            self._service.bodies.give_back(len(held))
 
     def _observed(self, scope: Scope, exchange: Exchange, send: Send) -> Send:
         """Return `send` with the headers of every response, noting the status."""

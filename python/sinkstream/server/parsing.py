@@ -38,13 +38,16 @@ async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
     Raises:
         ApiError: It is not JSON, or not what `kind` describes.
     """
-    body = exchange.take_body()
-    if len(body) <= _SMALL_BYTES:
-        return parse_body(body, kind)
-    return await pool.run(lambda: parse_body(body, kind))
+    body = exchange.body
+    try:
+        if len(body) <= _SMALL_BYTES:
+            return parse_body(body, kind)
+        return await pool.run(lambda: parse_body(body, kind))
+    finally:
+        exchange.take_body()  # only now: until then it is held, and counts
 
 
-def parse_body(body: bytes, kind: type[_Body]) -> _Body:
+def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:
     """Return the body of a request; of a key that is there twice, the last value counts.
 
     Raises:

@@ -13,10 +13,18 @@ MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
 
 
+class _Pipelined(Exception):
+    """Stops the parser."""
+
+
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's protocol with bounds."""
 
-    _head_bytes = 0
+    _unread_bytes = 0
+    """Received since the last head or part of a body was complete: heads, chunk sizes, trailers."""
+    _is_head = True
+    _must_close = False
+    """Whether a further request came before the response to the last one was complete."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -31,30 +39,62 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; what it refuses is answered by `send_400_response`."""
-        if self.cycle is None or self.cycle.response_complete:
-            end = data.find(b"\r\n\r\n")
-            self._head_bytes += len(data) if end < 0 else end
-            if self._head_bytes > MAX_HEAD_BYTES:
-                rule = f"headers: must have at most {MAX_HEAD_BYTES} bytes."
-                self._refuse(_error(431, "head_too_large", rule))
-                return
-        super().data_received(data)
+        if self._must_close:
+            return
+        if self.cycle is None or self.cycle.response_complete:  # what follows is a head
+            end = data.find(b"
 
-    def on_headers_complete(self) -> None:
-        """Note that a head is complete."""
-        self._head_bytes = 0
-        self._stop_timer()
-        super().on_headers_complete()
+")
+            if self._unread_bytes + (len(data) if end < 0 else end) > MAX_HEAD_BYTES:
+                self._refuse_head()
+                return
+        self._unread_bytes += len(data)
+        super().data_received(data)
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
-        """Expect the rest of the head within the time."""
+        """Expect the rest of the head within the time.
+
+        A request that does not wait for the response before it is never begun: the connection ends
+        with that response. uvicorn would queue it, stop reading, and then not notice that the
+        client of the running reply leaves.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            self._must_close = True
+            raise _Pipelined
+        self._is_head = True
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head; leave out trailers, which nothing has checked."""
+        if self._is_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Note that a head is complete."""
+        self._unread_bytes = 0
+        self._is_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._unread_bytes = 0
+        super().on_body(body)
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
+        if self._must_close:
+            return  # the response that is running is still sent
         self._refuse(_error(400, "invalid_http", "headers: must be HTTP/1.1, but are not."))
+
+    def _refuse_head(self) -> None:
+        rule = f"headers: must have at most {MAX_HEAD_BYTES} bytes."
+        self._refuse(_error(431, "head_too_large", rule))
 
     def _refuse(self, error: ApiError) -> None:
         body = error.as_json()
@@ -63,7 +103,8 @@ class BoundedHttp(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         if not self.transport.is_closing():
-            self.transport.write(head.encode() + body)
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.write(head.encode() + body)
             self.transport.close()
 
     def _close_if_silent(self) -> None:

@@ -86,24 +86,29 @@ def hash_after(before: bytes, messages: Sequence[Message]) -> bytes:
 
 
 class ReplyHash:
-    """The hash after a reply whose text arrives in pieces; holds none of it but final white space.
+    """The hash after a reply whose text arrives in pieces; holds none of it.
 
     It equals what `follow` yields for the reply as a message, without the final white space.
     """
 
     def __init__(self, before: bytes) -> None:
-        self._hash = blake2b(before + b'{"content":"', digest_size=_SIZE)
-        self._spaces = ""
+        self._whole = blake2b(before + b'{"content":"', digest_size=_SIZE)
+        self._trimmed = self._whole.copy()  # without the final white space
 
     def add(self, text: str) -> None:
         """Add a piece of the reply's text."""
-        text = self._spaces + text
         body = text.rstrip()
-        self._spaces = text[len(body) :]
-        self._hash.update(json.dumps(body, ensure_ascii=False)[1:-1].encode())
+        if body:
+            self._whole.update(_escaped(body))
+            self._trimmed = self._whole.copy()
+        self._whole.update(_escaped(text[len(body) :]))
 
     def digest(self) -> bytes:
         """Return the hash of the conversation that ends with the reply as it is now."""
-        whole = self._hash.copy()
-        whole.update(b'","role":"assistant"}')
-        return whole.digest()
+        ended = self._trimmed.copy()
+        ended.update(b'","role":"assistant"}')
+        return ended.digest()
+
+
+def _escaped(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode()

@@ -26,7 +26,7 @@ from typing import Any
 from sinkstream.server.conversations.canonical import ReplyHash
 from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.schema import connect, lock_folder, open_database
-from sinkstream.server.conversations.store_error import store_error
+from sinkstream.server.conversations.store_error import StoreError, store_error
 from sinkstream.server.conversations.writer import Writer
 
 _NODE = (
@@ -185,6 +185,10 @@ class SqliteStore:
         now = time.time()
 
         def job(connection: sqlite3.Connection) -> None:
+            if new.parent is not None and not _exists(connection, new.parent):
+                raise StoreError(
+                    f"store: the turn {new.parent} was deleted, so {new.id} is not kept."
+                )
             connection.execute(
                 "INSERT INTO conversations VALUES (?1, ?2, ?3) "
                 "ON CONFLICT (id) DO UPDATE SET used = ?3",
@@ -212,11 +216,17 @@ class SqliteStore:
         def job(connection: sqlite3.Connection) -> None:
             if ids or text:
                 _insert_part(connection, row)
-            connection.execute(
-                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ? "
-                "WHERE id = ?",
+            changed = connection.execute(
+                "UPDATE nodes SET hash = ?1, tokens = ?2, last_id = ?3, finish_reason = ?4 "
+                "WHERE id = ?5 AND ?2 = tokens + "
+                "(SELECT COALESCE(SUM(LENGTH(ids)), 0) / 4 FROM parts WHERE node = ?5)",
                 (node.hash, node.tokens, node.last_id, node.finish_reason, node.id),
-            )
+            ).rowcount
+            if changed != 1:  # an earlier write has failed, or the turn was deleted
+                raise StoreError(
+                    f"store: a part of the turn {node.id} was not written, so that the turn cannot "
+                    "be kept. The log says why."
+                )
             connection.execute(
                 "UPDATE conversations SET used = ? WHERE id = ?", (time.time(), node.conversation)
             )
@@ -276,8 +286,7 @@ class SqliteStore:
         size = path.stat().st_size
 
         def job(connection: sqlite3.Connection) -> None:
-            exists = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node.id]).fetchone()
-            if not exists:  # deleted meanwhile
+            if not _exists(connection, node.id):  # deleted meanwhile
                 path.unlink(missing_ok=True)
                 return
             connection.execute(
@@ -334,7 +343,13 @@ def _node(row: Sequence[Any]) -> Node:
 
 
 def _insert_part(connection: sqlite3.Connection, row: tuple[str, int, bytes, str]) -> None:
-    connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+    if _exists(connection, row[0]):
+        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", row)
+
+
+def _exists(connection: sqlite3.Connection, node_id: str) -> bool:
+    found = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node_id])
+    return found.fetchone() is not None
 
 
 def _delete_nodes(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
@@ -366,9 +381,14 @@ def _close_unfinished(connection: sqlite3.Connection) -> None:
         reply = ReplyHash(before)
         reply.add(given)
         ids: array[int] = array("i")
-        for part, text in connection.execute(
-            "SELECT ids, text FROM parts WHERE node = ? ORDER BY number", [node_id]
-        ):
+        parts = connection.execute(
+            "SELECT number, ids, text FROM parts WHERE node = ? ORDER BY number", [node_id]
+        ).fetchall()
+        for expected, (number, part, text) in enumerate(parts):
+            if number != expected:  # the write of one failed: the reply ends before it
+                gap = (node_id, expected)
+                connection.execute("DELETE FROM parts WHERE node = ? AND number > ?", gap)
+                break
             ids.frombytes(part)
             reply.add(text)
         if not ids:

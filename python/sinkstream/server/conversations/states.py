@@ -118,6 +118,7 @@ class States:
     def _rebuilt(self, node: Node, following: array[int]) -> Found:
         """Load the turn, or the nearest turn before it, and replay what lies between."""
         parts: list[array[int]] = []
+        gone = NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
         at: Node | None = node
         while at is not None:
             replayed = node.tokens - at.tokens
@@ -130,13 +131,18 @@ class States:
             if resident is None:
                 resident = self._loaded(at)
             if resident is not None:
+                if sum(map(len, parts)) != replayed:
+                    self.residency.unclaim(resident)
+                    raise gone
                 ids = _joined([*reversed(parts), following])
                 return found_at(resident, "replayed" if replayed else "loaded", ids, replayed)
             parts.append(self._store.ids_of(at.id))
             parent = at.parent
             at = None if parent is None else self._store.node(parent)
             if parent is not None and at is None:
-                raise NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
+                raise gone
+        if sum(map(len, parts)) != node.tokens:  # deleted between the search and the reading
+            raise gone
         ids = _joined([*reversed(parts), following])
         return replace(self.new(ids), state="replayed", replayed=node.tokens)
 

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from sinkstream.server.conversations.store_error import StoreError, store_error
@@ -50,10 +51,15 @@ class Writer:
         return done
 
     def try_submit(self, job: Job) -> bool:
-        """Queue a job if there is room; return whether there was."""
-        if self._closed or self._jobs.full():
-            return False
-        self.submit(job)
+        """Queue a job if there is room; return whether there was. Never waits."""
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread is waiting for room
+        try:
+            if self._closed or self._jobs.full():
+                return False
+            self._jobs.put_nowait((job, Future()))
+        finally:
+            self._lock.release()
         return True
 
     def close(self) -> None:
@@ -92,8 +98,9 @@ class Writer:
                 job(self._connection)
             self._connection.execute("COMMIT")
         except Exception as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # the next transaction tries again
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
             if not is_final:
                 return False
             shown = store_error(self._path, error) if isinstance(error, sqlite3.Error) else error

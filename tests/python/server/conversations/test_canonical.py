@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_reply_in_pieces_has_the_hash_of_its_message(pieces: list[str]) -> Non
         reply.add(piece)
         reply.digest()  # may be asked for at any time
     assert reply.digest() == chain({"role": "assistant", "content": "".join(pieces)})
+
+
+def test_a_reply_of_spaces_is_not_held() -> None:
+    reply = ReplyHash(START)
+    for _ in range(1000):
+        reply.add(" \n" * 1000)
+    assert all(isinstance(part, blake2b) for part in vars(reply).values())
+    assert reply.digest() == chain({"role": "assistant", "content": ""})
 
 
 def test_a_last_message_that_is_continued_keeps_its_spaces() -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.node import NewNode, Node, new_id
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.writer import Writer
 from sinkstream.server.turns import NotFound, TurnRequest
 from tests.python.server.conversations.talk import (
     Chat,
@@ -269,7 +271,7 @@ def test_a_full_store_fails_the_turn_and_keeps_what_it_had(
         for i in range(200):
             chat.branch(chat.messages).say("word " * 100, seed=i)
 
-    with pytest.raises(StoreError, match="must be on a disk with free space"):
+    with pytest.raises(StoreError, match=r"must be on a disk with free space|was not written"):
         fill()
     connection.execute("PRAGMA max_page_count=1000000")
     reply = chat.say("Two", seed=1)
@@ -430,3 +432,93 @@ def test_a_running_conversation_is_not_deleted(conversations: Conversations) -> 
     turn.stream.close()
     turn.end()
     conversations.delete("", turn.facts.session)
+
+
+# ---- writes that fail, and deletions at a bad moment ---------------------------------------------
+
+
+def test_a_turn_is_not_acknowledged_without_its_beginning(store: SqliteStore) -> None:
+    new = begun(parent=new_id("resp"))  # deleted meanwhile
+    store.begin(new)
+    assert store.try_add_part(new.id, 0, array("i", [4]), "a")
+    node = Node(new.id, new.parent, new.conversation, "ada", b"h" * 32, 5, 5)
+    with pytest.raises(StoreError, match="was not written"):
+        store.finish(node, 1, array("i", [5]), "b").result()
+    assert store.conversations("ada") == []
+    assert store._rows("SELECT * FROM parts") == []
+
+
+def test_a_turn_is_not_acknowledged_without_one_of_its_parts(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, "model")
+    new = begun()
+    store.begin(new)
+    for number in (0, 2):  # the write of the second one has failed
+        assert store.try_add_part(new.id, number, array("i", [number + 4]), "x")
+    node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 7, 7)
+    with pytest.raises(StoreError, match="was not written"):
+        store.finish(node, 3, array("i"), "").result()
+    store.close()
+    store = SqliteStore.open(tmp_path, "model")  # it ends before the gap
+    found = store.node(new.id)
+    assert found is not None
+    assert (found.tokens, found.last_id, found.finish_reason) == (4, 4, "interrupted")
+    assert store.ids_of(new.id).tolist() == [1, 2, 3, 4]
+    store.close()
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    chat = Chat(conversations)
+    for i in range(turns):
+        chat.say(f"{i}")
+    states = conversations._states
+    assert states.residency.park_idle()
+    after = states.after
+
+    def deleted_first(node: Node, following: Any, *, moves: bool) -> Any:
+        assert conversations._delete_idle(node.conversation)
+        return after(node, following, moves=moves)
+
+    monkeypatch.setattr(states, "after", deleted_first)
+    with pytest.raises(NotFound, match="was deleted"):
+        chat.say("On")
+    assert states.residency.all() == []
+
+
+class Failing:
+    """A connection whose first commit fails, and cannot be taken back at once."""
+
+    def __init__(self) -> None:
+        self.failures = 3
+        self.in_transaction = False
+
+    def execute(self, statement: str) -> None:
+        if statement in ("COMMIT", "ROLLBACK") and self.failures > 0:
+            self.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        if statement.startswith("BEGIN") and self.in_transaction:
+            raise sqlite3.OperationalError("within a transaction")
+        self.in_transaction = statement.startswith("BEGIN")
+
+
+def test_the_writer_survives_a_transaction_that_cannot_be_taken_back(tmp_path: Path) -> None:
+    writer = Writer(Failing(), tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(StoreError):
+        writer.submit(lambda connection: None).result(10)
+    writer.submit(lambda connection: None).result(10)
+    writer.close()
+
+
+def test_a_part_never_waits_for_room(store: SqliteStore) -> None:
+    """It is given from the event loop; a thread that waits for room holds the lock."""
+    tried: list[bool] = []
+    part = threading.Thread(
+        target=lambda: tried.append(store.try_add_part("resp_1", 0, array("i", [1]), "")),
+        daemon=True,
+    )
+    with store._writer._lock:
+        part.start()
+        part.join(5)
+        assert tried == [False]

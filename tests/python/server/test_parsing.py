@@ -1,0 +1,46 @@
+"""What a body costs before it is known to be right."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from pydantic import ValidationError
+
+from sinkstream.server.errors import ApiError
+from sinkstream.server.exchange import Exchange
+from sinkstream.server.parsing import parse
+from sinkstream.server.pool import Pool
+from sinkstream.server.requests import CompletionRequest
+
+
+@pytest.mark.parametrize("item", [None, {}, 1.5, True])
+@pytest.mark.parametrize("name", ["prompt", "stop", "stop_token_ids"])
+def test_a_wrong_list_has_one_error_for_each_type(name: str, item: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate({"prompt": "", name: [item] * 1000})
+    assert caught.value.error_count() <= 4
+
+
+def test_a_body_counts_until_it_is_parsed() -> None:
+    pool, go_on = Pool(), threading.Event()
+    freed: list[int] = []
+
+    async def parse_behind_others() -> None:
+        busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
+        exchange = Exchange("id", body=b" " * (1 << 20), on_taken=freed.append)
+        task = asyncio.create_task(parse(exchange, pool, CompletionRequest))
+        await asyncio.sleep(0.05)
+        assert freed == []
+        go_on.set()
+        with pytest.raises(ApiError, match="must be JSON"):
+            await task
+        assert freed == [1 << 20]
+        await asyncio.gather(*busy)
+
+    asyncio.run(parse_behind_others())
+    pool.close()
