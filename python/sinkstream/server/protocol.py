@@ -42,9 +42,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._must_close:
             return
         if self.cycle is None or self.cycle.response_complete:  # what follows is a head
-            end = data.find(b"
-
-")
+            end = data.find(b"\r\n\r\n")
             if self._unread_bytes + (len(data) if end < 0 else end) > MAX_HEAD_BYTES:
                 self._refuse_head()
                 return
