@@ -6,6 +6,7 @@ import socket
 
 # Of each connection, in the kernel. uvicorn holds as much again: a client that stalls costs that.
 SEND_BUFFER_BYTES = 1 << 16
+_BACKLOG = 2048  # as uvicorn's
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -22,6 +23,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         # Connections inherit it. Without it, the kernel takes megabytes for a client that stalls.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # clients may connect before the event loop runs
         listener.setblocking(False)
     except OSError:
         listener.close()

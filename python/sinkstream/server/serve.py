@@ -174,7 +174,9 @@ class _Run:
         admission = self._service.admission
         while admission.in_progress and loop.time() < end and self._signals < 2:
             await asyncio.sleep(_POLL_S)
-        while admission.in_progress:
+        # A client that does not read holds its reply longer than this; uvicorn then cuts it off.
+        end = loop.time() + _CLOSE_S
+        while admission.in_progress and loop.time() < end:
             self._end_replies()  # those that have begun meanwhile, too
             await asyncio.sleep(_POLL_S)
 

@@ -265,6 +265,7 @@ class SqliteStore:
         def deletes(connection: sqlite3.Connection) -> None:
             before = {row[0] for row in connection.execute("SELECT node FROM snapshots")}
             job(connection)
+            self._writer.must_truncate = True
             after = {row[0] for row in connection.execute("SELECT node FROM snapshots")}
             for node_id in before - after:
                 self.snapshot_path(node_id).unlink(missing_ok=True)

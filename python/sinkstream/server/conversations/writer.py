@@ -34,6 +34,8 @@ class Writer:
         self._jobs: queue.Queue[tuple[Job, Future[None]] | None] = queue.Queue(_MAX_WAITING)
         self._lock = threading.Lock()  # nothing is queued after the end
         self._closed = False
+        self.must_truncate = False
+        """Set by a job that deletes text: afterwards no copy may be left in the write-ahead log."""
         self._thread = threading.Thread(target=self._run, name="sinkstream-store", daemon=True)
         self._thread.start()
 
@@ -86,8 +88,15 @@ class Writer:
             if not self._commit([job for job, _ in batch], [done for _, done in batch]):
                 for job, done in batch:  # each by itself: one that fails takes no other along
                     self._commit([job], [done], is_final=True)
+            if self.must_truncate:
+                self._truncate()
             if is_last:
                 return
+
+    def _truncate(self) -> None:
+        with suppress(sqlite3.Error):  # tried again after the next transaction
+            is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.must_truncate = bool(is_busy)
 
     def _commit(
         self, jobs: list[Job], dones: list[Future[None]], *, is_final: bool = False

@@ -139,7 +139,11 @@ def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
     store.begin(new)
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 4, 4)
     store.finish(node, 0, array("i", [4]), secret).result()
+    assert any(secret.encode() in path.read_bytes() for path in tmp_path.glob("turns.sqlite*"))
     store.delete_conversation(new.conversation).result()
+    store._writer.submit(lambda connection: None).result()  # the deletion has been cleaned up
+    for path in tmp_path.glob("turns.sqlite*"):
+        assert secret.encode() not in path.read_bytes(), path
     store.close()
     assert secret.encode() not in (tmp_path / "turns.sqlite").read_bytes()
     assert not (tmp_path / "turns.sqlite-wal").exists()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ import pytest
 import sinkstream
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.conversations.store_error import StoreError
-from tests.python.server.http.running_server import CHAT, Running, events_of, read_all, running
+from tests.python.server.http.running_server import (
+    CHAT,
+    HELLO,
+    Running,
+    events_of,
+    read_all,
+    running,
+)
 from tests.python.server.http.running_server import unchunked as whole_body
 
 ROOT = Path(__file__).parents[4]
@@ -212,3 +219,13 @@ def test_the_default_store_is_the_models_own(
         monkeypatch.setenv("HOME", "")
         with pytest.raises(StoreError, match=r"^serve: `store` must be given"):
             default_store(model)
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_the_end(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with ExitStack() as after, running(tiny_folder("llama")) as server:
+        after.enter_context(server.begin(CHAT, {"messages": HELLO, **ENDLESS}))
+        # The reply is parked once all buffers between the engine and the client are full.
+        server.wait_until(lambda: server.model.stats()["parked"] == 1, "the client has stalled")
+        # `running` has joined the server's thread while the client was still connected.
