@@ -224,8 +224,8 @@ def test_the_default_store_is_the_models_own(
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(
     tiny_folder: Callable[[str], Path],
 ) -> None:
+    # `running` ends first, and joins the server's thread while the client is still connected.
     with ExitStack() as after, running(tiny_folder("llama")) as server:
         after.enter_context(server.begin(CHAT, {"messages": HELLO, **ENDLESS}))
         # The reply is parked once all buffers between the engine and the client are full.
         server.wait_until(lambda: server.model.stats()["parked"] == 1, "the client has stalled")
-        # `running` has joined the server's thread while the client was still connected.
