@@ -66,9 +66,9 @@ def load(
         device: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"`, which is the CPU.
         dtype: The type of activations in matrix products. `"float32"` does not round them;
             `"bfloat16"` does. `"int16"` and `"int8"` round them to integers with one scale for
-            every 32 values if the weights are integers of at most 8 bits; with other weights they
-            are the same as float32 and bfloat16. `"auto"` never rounds more than bfloat16 does. A
-            GPU always uses bfloat16. Sums are always float32.
+            every 32 values if the weights are integers of at most 8 bits; with other weights
+            `"int16"` is the same as float32, and `"int8"` the same as bfloat16. `"auto"` never
+            rounds more than bfloat16 does. A GPU always uses bfloat16. Sums are always float32.
         kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
             `"int8"` (about half the bytes of float16, with a scale for each token and head, and
             about twice the error of bfloat16), or `"auto"`, which is float16.

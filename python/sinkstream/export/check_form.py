@@ -78,12 +78,12 @@ def _check_tensors(form: Architecture, opened: TensorsOnly, where: str) -> None:
         has_bias = kind == "bias" and part in _BIASED and part not in form.biases
         if has_bias or slot in form.ignores:
             raise CheckpointError(
-                f"quantize: {where} must not have the tensor {quoted(names.stored(slot))}, which "
-                f"llama.cpp does not read in this family, but does. {LOAD_THE_FOLDER}"
+                f"quantize: {where} must not have the tensor {quoted(names.stored(slot))}, but "
+                f"does; llama.cpp does not read it in this family. {LOAD_THE_FOLDER}"
             )
     for slot in form.needs:
         if slot not in held:
             raise CheckpointError(
-                f"quantize: {where} must have the tensor {quoted(names.stored(slot))}, which "
-                f"llama.cpp requires in this family, but does not. {LOAD_THE_FOLDER}"
+                f"quantize: {where} must have the tensor {quoted(names.stored(slot))}, but "
+                f"does not; llama.cpp requires it in this family. {LOAD_THE_FOLDER}"
             )

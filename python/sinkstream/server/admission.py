@@ -30,8 +30,8 @@ class Admission:
         """
         if self.in_progress + count > self.limit:
             raise at_capacity(
-                f"server: {count} more replies must fit into {self.limit}, but {self.in_progress} "
-                "are in progress. Try again later.",
+                f"server: at most {self.limit} replies can be in progress, but {self.in_progress} "
+                f"are and this request asks for {count} more. Try again later.",
                 self.retry_after_s(count),
             )
         self.in_progress += count

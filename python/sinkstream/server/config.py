@@ -92,8 +92,8 @@ def check_config(config: ServerConfig) -> None:
     if not config.api_keys and not config.is_loopback:
         raise _refusal(
             "api_key",
-            f"must be set if `host` is not a loopback address, but is not, and `host` is "
-            f'"{config.host}". Set SINKSTREAM_API_KEY.',
+            f'must be set, because `host` is "{config.host}", which is not a loopback address. '
+            "Set SINKSTREAM_API_KEY.",
         )
     for key in config.api_keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:

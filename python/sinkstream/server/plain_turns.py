@@ -52,7 +52,8 @@ class PlainTurns:
             return _turn(self._model.stream(request.messages, **request.options))
         if request.messages[-1].get("role") != "assistant":
             raise InvalidArgument(
-                "stream: the last message of `prompt` must be the assistant's to be continued.",
+                "stream: to be continued, the last message of `prompt` must have the role "
+                '"assistant".',
                 param="prompt",
             )
         ids = continue_final(self._model, request.messages)

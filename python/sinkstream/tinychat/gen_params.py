@@ -32,7 +32,7 @@ class GenParams:
     """Keeps the most probable tokens that together have this probability; 1 and above keep all, and
     below 1e-8 only the most probable one stays."""
     repeat_penalty: float = 1.1
-    """Above 1 makes tokens that are live in the cache less likely; 1 and below have no effect."""
+    """Values above 1 make tokens that are live in the cache less likely; others have no effect."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit once for each of its live occurrences. The original does not
     read it."""

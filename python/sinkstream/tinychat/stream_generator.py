@@ -53,7 +53,7 @@ def StreamGenerator(  # noqa: N802 (the original's name)
             turn's `timing["total_tokens"]`. None continues wherever the session is.
         gen_params: How to generate: a `GenParams`, or a mapping or an object with its names. None
             means the defaults.
-        stream_interval: A dictionary is yielded after the first token, and then after each
+        stream_interval: A dictionary is yielded after the first token, and then after every
             `stream_interval` tokens.
         echo: Whether `text` begins with the input.
         stop_token_ids: Tokens at which the reply ends, in addition to the model's own.

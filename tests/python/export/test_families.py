@@ -25,11 +25,11 @@ IDS = torch.arange(3, 120)[None]  # more than any layer's own window
 # What llama.cpp would not load, or would compute otherwise, though its converter writes most of it.
 _WINDOWS = "must have no sliding-window layers"
 REFUSED = {
-    "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", which llama\.cpp',
+    "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", but does; llama\.cpp',
     "exaone4-windows": rf"{_WINDOWS}.* unless it has 64 layers, but",
     "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "gemma2-no-caps": r'must be .* "gemma2" describes, but `blocks\.attention\.scale` would be',
-    "gpt_neox-sequential": r'must have the tensor "output\.weight", which llama\.cpp requires',
+    "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp requires',
     "mistral-windows": _WINDOWS,
     "qwen2-windows": _WINDOWS,
     "qwen3-all-windows": _WINDOWS,
@@ -149,7 +149,9 @@ def test_heads_must_be_as_wide_as_the_hidden_size_where_llama_cpp_takes_them_to_
 @pytest.mark.parametrize("name", ["cohere2", "gemma2"])
 def test_an_output_matrix_without_a_place_is_refused(name: str, tmp_path: Path) -> None:
     save_family(name, tmp_path / "model", tie_word_embeddings=False)
-    with pytest.raises(CheckpointError, match=r'must not have the tensor "output\.weight", which'):
+    with pytest.raises(
+        CheckpointError, match=r'must not have the tensor "output\.weight", but does;'
+    ):
         write_quantized(tmp_path / "model", tmp_path / "out.gguf", "Q8_0")
 
 

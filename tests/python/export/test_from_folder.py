@@ -136,7 +136,7 @@ def test_a_scheme_that_llama_cpp_does_not_read_in_a_family_is_refused(tmp_path: 
     }  # fmt: skip
     model = replace(model, config={**model.config, "rope_parameters": scaling})
     folder = tiny.write_folder(model, tmp_path / "model")
-    with pytest.raises(CheckpointError, match='default, linear and yarn, but has "llama3"'):
+    with pytest.raises(CheckpointError, match=r'\(default, linear, yarn\), but has "llama3"'):
         write_quantized(folder, tmp_path / "out.gguf", "Q8_0")
 
 

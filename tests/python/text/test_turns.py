@@ -398,7 +398,8 @@ def test_a_system_text_that_the_template_refuses_is_an_error_with_its_reason() -
 def test_a_message_that_the_template_leaves_out_is_an_error() -> None:
     _, turns = probed("llama3", "phi3")
     with pytest.raises(
-        InvalidArgument, match=r"^session: .* does not accept a tool message here\.$"
+        InvalidArgument,
+        match=r'^session: .* does not accept a message with the role "tool" here\.$',
     ):
         turns.message("tool", "x", after="assistant")
     silent = (
@@ -406,7 +407,7 @@ def test_a_message_that_the_template_leaves_out_is_an_error() -> None:
     )
     turns = detect_turn_format(with_template(vocabularies.llama3(), silent))
     with pytest.raises(
-        InvalidArgument, match=r"^session: .* does not accept a system text here\.$"
+        InvalidArgument, match=r"^session: .* does not accept a system prompt here\.$"
     ):
         turns.opening("x")
 

@@ -256,7 +256,8 @@ def _group_by_shape(search: _Search, end: str, axis: int) -> int | None:
     groups = entry.shape[axis] if entry is not None and len(entry.shape) == 2 else 0
     if groups == 0 or search.slot.cols % groups:
         search.names.append(search.module + end)
-        search.refuse(end, f"have groups that divide {search.slot.cols} columns, but has {groups}")
+        rule = f"have a number of groups that divides its {search.slot.cols} columns"
+        search.refuse(end, f"{rule}, but has {groups}")
         return None
     return search.slot.cols // groups
 

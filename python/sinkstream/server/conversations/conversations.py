@@ -229,7 +229,7 @@ class Conversations:
             conversation = name
         else:
             raise NotFound(f"delete: `name` must name a turn or a conversation, but {name[:80]!r} "
-                           "is none.")  # fmt: skip
+                           "names neither.")  # fmt: skip
         if not self._close_sessions_of(conversation):
             raise SessionBusy(f"delete: {name} must be idle, but a turn is running.")
         if node is not None and conversation != name:

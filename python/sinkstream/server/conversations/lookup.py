@@ -79,7 +79,9 @@ class Lookup:
             return Match(node, messages, node.hash)
         is_it = _has_name(request.tenant, name)
         if not self._residency.find(is_it):
-            raise NotFound(f"stream: `previous` must name a turn, but {name[:80]!r} is none.")
+            raise NotFound(
+                f"stream: `previous` must name a turn, but there is no turn {name[:80]!r}."
+            )
         if request.store:
             raise InvalidArgument(
                 f"stream: `store` must be false to continue {name}, which was not stored.",

@@ -74,8 +74,8 @@ def read_messages(
             ids += turns.read(rest[0], after=after)
         elif continue_final:
             raise InvalidArgument(
-                "stream: `messages` must end with a message of the user and one of the assistant "
-                "for the latter to be continued, but does not.",
+                "stream: to continue the last message, `messages` must end with a user message and "
+                "an assistant message, but does not.",
                 param="messages",
             )
         else:

@@ -18,7 +18,7 @@ def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
     """Return the error to raise for one of SQLite or of the file system."""
     reason = str(error)
     if isinstance(error, OSError):
-        return StoreError(f"store: {path} must be a folder to write in, but: {reason}.")
+        return StoreError(f"store: {path} must be a writable folder, but is not: {reason}.")
     if "readonly" in reason or "unable to open" in reason:
         return StoreError(f"store: {path} must be writable, but is not ({reason}).")
     if "full" in reason:

@@ -10,7 +10,7 @@ __all__ = ["enable_llama_pos_shift_attention"]
 
 
 def enable_llama_pos_shift_attention(model: Any) -> None:
-    """Let a `StartRecentKVCache` without a model keep this model's positions correct.
+    """Keep this model's positions correct in a `StartRecentKVCache` that is created without it.
 
     Despite its name it modifies nothing. It registers the model, so that the loop of the original's
     scripts, ``past = kv_cache(model(ids, past_key_values=past).past_key_values)``, turns the

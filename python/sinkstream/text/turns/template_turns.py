@@ -71,7 +71,7 @@ class TemplateTurns:
             opening = Passage(rendering.pieces_before(word)).without_end(header)
             if opening is not None:
                 return self.chat.encode(Passage(opening), SYSTEM)
-        raise _refusal("system text", SYSTEM)
+        raise _refusal("system prompt", SYSTEM)
 
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a conversation that the next user message follows.
@@ -111,7 +111,7 @@ class TemplateTurns:
         if isinstance(content, str):
             word = placeholders(self.chat, content)[0]
             if self.part(as_message(role, word), after, False).after(word) is None:
-                raise _refusal(f"{role} message", TEXT)  # it omits the message
+                raise _refusal(f'message with the role "{role}"', TEXT)  # it omits the message
         passage = self.part(said, after, False)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
@@ -155,7 +155,7 @@ class TemplateTurns:
             passage = tail.without_start(end) if tail is not None else None
             if passage is not None:
                 return passage
-        raise _refusal(f"{said['role']} message", TEXT)
+        raise _refusal(f'message with the role "{said["role"]}"', TEXT)
 
 
 def as_message(role: str, content: str) -> Message:

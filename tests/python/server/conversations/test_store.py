@@ -249,8 +249,8 @@ def test_a_corrupt_store_is_refused(tmp_path: Path, harm: Callable[[Path], None]
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert "must be a folder to write in" in refused(tmp_path / "file")
-    assert "must be a folder to write in" in refused(tmp_path / "file" / "below")
+    assert "must be a writable folder" in refused(tmp_path / "file")
+    assert "must be a writable folder" in refused(tmp_path / "file" / "below")
 
 
 def test_a_read_only_store_is_refused(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_read_only_store_is_refused(tmp_path: Path) -> None:
     SqliteStore.open(tmp_path, "model").close()
     (tmp_path / "turns.sqlite").unlink()
     (tmp_path / "turns.sqlite").mkdir()
-    assert "must be a folder to write in" in refused(tmp_path)
+    assert "must be a writable folder" in refused(tmp_path)
 
 
 def test_a_full_store_fails_the_turn_and_keeps_what_it_had(
