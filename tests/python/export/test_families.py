@@ -29,7 +29,7 @@ REFUSED = {
     "exaone4-windows": rf"{_WINDOWS}.* unless it has 64 layers, but",
     "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "gemma2-no-caps": r'must be .* "gemma2" describes, but `blocks\.attention\.scale` would be',
-    "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp requires',
+    "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "mistral-windows": _WINDOWS,
     "qwen2-windows": _WINDOWS,
     "qwen3-all-windows": _WINDOWS,
