@@ -23,7 +23,7 @@ from tests.mutants.catalogue import Mutant
 ROOT = Path(__file__).parents[2]
 # With -O1 a file compiles in seconds, and the tests run nearly as fast as with -O3.
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-pthread"]
-INCLUDES = ["csrc", "tests/cpp"]
+INCLUDES = ["csrc", "tests/cpp", "tests/mutants/cpp/generated"]
 AVX2 = "csrc/kernels/cpu/avx2.cc"
 TABLES = [
     "csrc/kernels/cpu/generic.cc",
