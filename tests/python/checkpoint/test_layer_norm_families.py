@@ -170,7 +170,7 @@ def test_stablelm_without_a_second_norm_is_parallel() -> None:
 
 
 def test_norms_of_single_heads_are_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match=r"`qk_layernorm` must be false .* a norm of their"):
+    with pytest.raises(CheckpointError, match=r"`qk_layernorm` must be false .* for each head"):
         from_config("stablelm", {**SIZES, "qk_layernorm": True})
     with pytest.raises(CheckpointError, match=r'must not have "blk.0.attn_q_norm.weight"'):
         from_gguf("stablelm", {}, "blk.0.attn_q_norm.weight")

@@ -90,7 +90,7 @@ def test_differences_are_paired(model: sinkstream.Model) -> None:
 
 
 def test_results_of_two_texts_are_not_compared(model: sinkstream.Model) -> None:
-    with pytest.raises(InvalidArgument, match="at least 2 scored tokens of one text in common"):
+    with pytest.raises(InvalidArgument, match="must share at least 2 scored tokens of one text"):
         compare(perplexity(model, random_ids(100)), perplexity(model, random_ids(101)))
 
 

@@ -74,8 +74,8 @@ def test_a_continued_reply_is_not_closed(model: sinkstream.Model) -> None:
     ("messages", "continue_final", "text"),
     [
         ([SYSTEM], False, "must have a message after the system prompt"),
-        ([SYSTEM, assistant("Once")], True, "must end with a message of the user"),
-        ([user("Hello")], True, "must end with a message of the user"),
+        ([SYSTEM, assistant("Once")], True, "must end with a user message"),
+        ([user("Hello")], True, "must end with a user message"),
     ],
 )
 def test_what_cannot_be_replied_to_is_refused(
