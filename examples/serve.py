@@ -29,7 +29,7 @@ MAX_WAITING = 64  # requests beyond this get 503: better refused now than answer
 READ_TIMEOUT_S = 10  # of a request's head and body
 END_TIMEOUT_S = 5  # for clients to take the end of their streams
 METHODS = {"/healthz": "GET", "/metrics": "GET", "/stream": "POST"}
-OPTIONS = ("max_tokens", "seed", "stop", "temperature", "timeout_s", "top_k", "top_p")
+OPTIONS = ("ignore_eos", "max_tokens", "seed", "stop", "temperature", "timeout_s", "top_k", "top_p")
 
 
 @dataclass

@@ -510,7 +510,7 @@ def test_a_run_that_is_stopped_is_continued_to_the_same_results(
     while not (out.exists() and out.read_bytes().count(b"\n") > 3) and time.monotonic() < until:
         time.sleep(0.005)
     process.send_signal(how)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert 3 < out.read_bytes().count(b"\n") < len(LONG_LINES)
     if how == signal.SIGINT:
         assert process.returncode == 130

@@ -84,7 +84,7 @@ def test_it_serves_streams_metrics_and_health_and_ends_on_sigterm(
     assert metric(port, "sinkstream_requests_total") == 2
 
     # A client that leaves ends its stream.
-    endless = {"prompt": "the", "max_tokens": None, "temperature": 1.0}
+    endless = {"prompt": "the", "max_tokens": None, "ignore_eos": True, "seed": 1}
     connections = []
     for _ in range(2):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
