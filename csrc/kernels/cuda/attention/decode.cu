@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
     view.distance[0] = view.distance[1] = float((page.is_sink ? row.rank : row.index) - page.base);
     const auto head_of = [&](int tile, int q) { return tile * kTileRows + lane / 4 + 8 * q; };
     const auto scores_of = [&](int tile, int q, int key) {
-      const int at = tile * kTileRows + lane / 4 + 8 * q;
-      return reinterpret_cast<float2*>(score_rows + at * kScorePitch + key + 2 * (lane % 4));
+      return reinterpret_cast<float2*>(score_rows + head_of(tile, q) * kScorePitch + key +
+                                       2 * (lane % 4));
     };
 
     const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
