@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from sinkstream.observe.open_models import OpenModel, is_model
 
 Labels = dict[str, str]
 Sample = tuple[str, Labels, float]  # suffix of the family's name, labels, value
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class _Family:
     """One metric: its name, and how to take its samples from a model's stats."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
     samples: Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]
 
@@ -41,13 +42,25 @@ def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
     """
     named = _as_named(models)
     taken = [(labels, model, model.stats()) for labels, model in named]
-    lines: list[str] = []
-    for family in _FAMILIES:
-        lines.append(f"# HELP {family.name} {family.help}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        for labels, model, stats in taken:
-            for suffix, own, value in family.samples(model, stats):
-                lines.append(f"{family.name}{suffix}{_as_text({**labels, **own})} {value!r}")
+    return "".join(
+        family_text(
+            family.name,
+            family.kind,
+            family.help,
+            (
+                (suffix, {**labels, **own}, value)
+                for labels, model, stats in taken
+                for suffix, own, value in family.samples(model, stats)
+            ),
+        )
+        for family in _FAMILIES
+    )
+
+
+def family_text(name: str, kind: Kind, text: str, samples: Iterable[Sample]) -> str:
+    """Return one metric in Prometheus' text format, with its help and type."""
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    lines += [f"{name}{suffix}{_as_text(labels)} {value!r}" for suffix, labels, value in samples]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.observe.metrics import prometheus_text
+from sinkstream.observe.metrics import Sample, family_text, prometheus_text
 from sinkstream.server.service import Service
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -20,15 +20,11 @@ async def metrics(request: Request) -> Response:
 
 
 def _of_server(service: Service) -> str:
-    lines = [
-        "# HELP sinkstream_http_responses_total Responses, by route and status.",
-        "# TYPE sinkstream_http_responses_total counter",
-    ]
-    lines += [
-        f'sinkstream_http_responses_total{{route="{route}",code="{code}"}} {count}'
+    responses: list[Sample] = [
+        ("", {"route": route, "code": str(code)}, count)
         for (route, code), count in sorted(service.responses.items())
     ]
-    gauges = {
+    gauges: dict[str, tuple[str, float]] = {
         "http_requests": ("HTTP requests in progress.", service.open_requests),
         "open_sockets": ("Open WebSockets.", service.open_sockets),
         "open_replies": ("Replies in progress.", len(service.replies)),
@@ -43,10 +39,8 @@ def _of_server(service: Service) -> str:
             int(service.pulse.is_stalled),
         ),
     }
-    for name, (text, value) in gauges.items():
-        lines += [
-            f"# HELP sinkstream_{name} {text}",
-            f"# TYPE sinkstream_{name} gauge",
-            f"sinkstream_{name} {value!r}",
-        ]
-    return "\n".join(lines) + "\n"
+    name, text = "sinkstream_http_responses_total", "Responses, by route and status."
+    return family_text(name, "counter", text, responses) + "".join(
+        family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
+        for name, (text, value) in gauges.items()
+    )
