@@ -120,10 +120,7 @@ class Residency:
         deadline = time.monotonic() + _UPKEEP_S
         with self._condition:
             while len(self._residents) + self._reserved >= self._seats:
-                idle = [one for one in self._residents if one.state == "idle"]
-                if idle:
-                    victim = min(idle, key=Resident.rank)
-                    victim.state = "running"
+                if (victim := self._claim_victim()) is not None:
                     break
                 is_kept = any(one.state == "kept" for one in self._residents)
                 if not is_kept or not self._condition.wait(deadline - time.monotonic()):
@@ -139,13 +136,19 @@ class Residency:
     def park_idle(self) -> bool:
         """Park an idle session and free its seat; return whether there was one."""
         with self._condition:
-            idle = [one for one in self._residents if one.state == "idle"]
-            if not idle:
-                return False
-            victim = min(idle, key=Resident.rank)
-            victim.state = "running"
+            victim = self._claim_victim()
+        if victim is None:
+            return False
         self._retire(victim, reserves=False)
         return True
+
+    def _claim_victim(self) -> Resident | None:
+        """Claim the idle session that gives up its seat first. The caller holds the lock."""
+        idle = [one for one in self._residents if one.state == "idle"]
+        victim = min(idle, key=Resident.rank, default=None)
+        if victim is not None:
+            victim.state = "running"
+        return victim
 
     def park(self, resident: Resident) -> None:
         """Park a session that the caller has claimed or keeps."""

@@ -244,33 +244,24 @@ class SqliteStore:
             "JOIN below ON nodes.parent = below.id) SELECT id FROM below"
         )
 
-        def job(connection: sqlite3.Connection) -> None:
-            _delete_nodes(connection, [row[0] for row in connection.execute(below, [node_id])])
-
-        return self._deletion(job)
+        return self._deletion(below, node_id)
 
     def delete_conversation(self, conversation: str) -> Future[None]:
         """Delete all turns of a conversation."""
+        return self._deletion("SELECT id FROM nodes WHERE conversation = ?", conversation)
+
+    def _deletion(self, query: str, name: str) -> Future[None]:
+        """Delete the turns that a query with one value finds, and a conversation of that name."""
 
         def job(connection: sqlite3.Connection) -> None:
-            rows = connection.execute(
-                "SELECT id FROM nodes WHERE conversation = ?", [conversation]
-            ).fetchall()
-            _delete_nodes(connection, [row[0] for row in rows])
-            connection.execute("DELETE FROM conversations WHERE id = ?", [conversation])
-
-        return self._deletion(job)
-
-    def _deletion(self, job: Any) -> Future[None]:
-        def deletes(connection: sqlite3.Connection) -> None:
-            before = {row[0] for row in connection.execute("SELECT node FROM snapshots")}
-            job(connection)
+            ids = [row[0] for row in connection.execute(query, [name])]
+            _delete_nodes(connection, ids)
+            connection.execute("DELETE FROM conversations WHERE id = ?", [name])
             self._writer.must_truncate = True
-            after = {row[0] for row in connection.execute("SELECT node FROM snapshots")}
-            for node_id in before - after:
+            for node_id in ids:
                 self.snapshot_path(node_id).unlink(missing_ok=True)
 
-        done = self._writer.submit(deletes)
+        done = self._writer.submit(job)
         self._writer.submit(_shrink)
         return done
 
