@@ -19,7 +19,7 @@ from sinkstream.server.options import chat_options, with_seed
 from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
-from sinkstream.server.service import Service
+from sinkstream.server.service import Service, ready_service
 from sinkstream.server.turns import TurnRequest
 
 # Names that clients give their conversations, the most explicit one first.
@@ -41,8 +41,7 @@ _MESSAGE_FIELDS = (
 
 async def chat(request: Request) -> Response:
     """Reply to a conversation."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     exchange = exchange_of(request.scope)
     body = await parse(exchange, service.pool, ChatRequest)
     check_model(service, body.model)

@@ -18,13 +18,12 @@ from sinkstream.server.options import completion_options, with_seed
 from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
-from sinkstream.server.service import Service
+from sinkstream.server.service import Service, ready_service
 
 
 async def completions(request: Request) -> Response:
     """Continue texts."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     exchange = exchange_of(request.scope)
     body = await parse(exchange, service.pool, CompletionRequest)
     check_model(service, body.model)

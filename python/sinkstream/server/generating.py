@@ -17,7 +17,7 @@ from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
-from sinkstream.server.usage import finish_reason, own_facts, usage_of
+from sinkstream.server.usage import counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
 
 _T = TypeVar("_T")
@@ -164,14 +164,7 @@ async def _deliver(
 
 
 def _usage_now(turn: Turn) -> bytes:
-    prompt, generated = turn.facts.prompt_tokens, turn.stream.stats.generated_tokens
-    return orjson.dumps(
-        {
-            "prompt_tokens": prompt,
-            "completion_tokens": generated,
-            "total_tokens": prompt + generated,
-        }
-    )
+    return orjson.dumps(counts(turn.facts.prompt_tokens, turn.stream.stats.generated_tokens))
 
 
 def _progress(turns: Sequence[Turn | None]) -> str:

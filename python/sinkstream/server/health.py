@@ -5,13 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.server.service import Service
+from sinkstream.server.service import ready_service
 
 
 async def health(request: Request) -> dict[str, str]:
     """Say whether requests can be answered."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    ready_service(request)
     return {"status": "ok"}
 
 

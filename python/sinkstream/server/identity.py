@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from typing import Any
 
-from sinkstream import _build
 from sinkstream.server.errors import ApiError
 from sinkstream.server.service import Service
 
@@ -19,16 +17,8 @@ def head_of(service: Service, kind: str, prefix: str) -> dict[str, Any]:
         "object": kind,
         "created": int(time.time()),
         "model": service.config.model_name,
-        "system_fingerprint": fingerprint(service),
+        "system_fingerprint": service.fingerprint,
     }
-
-
-def fingerprint(service: Service) -> str:
-    """Return a word that changes with the model, its settings and the version."""
-    model = service.model
-    runtime = model.runtime
-    facts = (_build.version(), model.path, str(model.capacity), runtime["dtype"], runtime["device"])
-    return "fp_" + hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()
 
 
 def check_model(service: Service, name: str | None) -> None:

@@ -7,20 +7,18 @@ from typing import Any
 from starlette.requests import Request
 
 from sinkstream.server.identity import no_model
-from sinkstream.server.service import Service
+from sinkstream.server.service import Service, ready_service
 
 
 async def list_models(request: Request) -> dict[str, Any]:
     """List the model that is served."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     return {"object": "list", "data": [_entry(service)]}
 
 
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """Describe a model."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     if name != service.config.model_name:
         raise no_model(service)
     return _entry(service)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from hashlib import blake2b
 
+from starlette.requests import Request
+
+from sinkstream import _build
 from sinkstream.model import Model
 from sinkstream.server.admission import Admission
 from sinkstream.server.body_budget import BodyBudget
@@ -46,6 +50,8 @@ class Service:
         self.open_requests = 0
         self.open_sockets = 0
         self.is_draining = False
+        self.fingerprint = ""
+        """A word that changes with the model, its settings and the version; "" before `prepare`."""
         self._model: Model | None = None
         self._turns: Turns | None = None
         self._texts: Texts | None = None
@@ -53,6 +59,7 @@ class Service:
     def prepare(self, model: Model) -> None:
         """Make what routes need of a model. Blocks."""
         self._texts = Texts(model)
+        self.fingerprint = _fingerprint(model)
 
     def serve(self, model: Model, turns: Turns) -> None:
         """Begin to answer requests. `prepare` has returned."""
@@ -114,3 +121,20 @@ class Service:
         self.pool.close()
         if self._turns is not None:
             self._turns.close()
+
+
+def ready_service(request: Request) -> Service:
+    """Return the service of a request that can be answered now.
+
+    Raises:
+        ApiError: The server is loading, draining, stalled or dead.
+    """
+    service: Service = request.app.state.service
+    service.check_ready()
+    return service
+
+
+def _fingerprint(model: Model) -> str:
+    runtime = model.runtime
+    facts = (_build.version(), model.path, str(model.capacity), runtime["dtype"], runtime["device"])
+    return "fp_" + blake2b(repr(facts).encode(), digest_size=6).hexdigest()

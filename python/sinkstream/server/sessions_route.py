@@ -9,14 +9,13 @@ from starlette.requests import Request
 
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.service import Service
+from sinkstream.server.service import ready_service
 from sinkstream.server.turns import NotFound
 
 
 async def list_sessions(request: Request) -> dict[str, Any]:
     """List the conversations, the latest first."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     found = await service.pool.run(partial(service.turns.conversations, tenant))
     data = [{"id": name, "object": "session", "last_used_at": int(used)} for name, used in found]
@@ -25,8 +24,7 @@ async def list_sessions(request: Request) -> dict[str, Any]:
 
 async def delete_session(request: Request, name: str) -> dict[str, Any]:
     """Delete a conversation, or a turn with all that follow it."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     try:
         await service.pool.run(partial(service.turns.delete, tenant, name))

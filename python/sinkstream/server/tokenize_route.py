@@ -12,14 +12,13 @@ from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.parsing import parse
 from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
-from sinkstream.server.service import Service
+from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
     """Return the token ids of a text or of a conversation."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     body = await parse(exchange_of(request.scope), service.pool, TokenizeRequest)
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
@@ -72,8 +71,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
 
 async def detokenize(request: Request) -> dict[str, Any]:
     """Return the text of token ids, by both names."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     body = await parse(exchange_of(request.scope), service.pool, DetokenizeRequest)
     text = await service.pool.run(partial(service.texts.decode, body.tokens))
     return {"content": text, "prompt": text}
@@ -81,8 +79,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 
 async def apply_template(request: Request) -> dict[str, Any]:
     """Return what the chat template writes."""
-    service: Service = request.app.state.service
-    service.check_ready()
+    service = ready_service(request)
     body = await parse(exchange_of(request.scope), service.pool, TemplateRequest)
     render = partial(
         service.texts.render,

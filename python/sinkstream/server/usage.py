@@ -30,11 +30,18 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
     cached = sum(max(facts.cached_tokens, end.stats.cached_tokens) for facts, end in firsts)
     generated = sum(end.stats.generated_tokens for _, end in ends)
     return {
+        **counts(prompt_tokens, generated),
+        "prompt_tokens_details": {"cached_tokens": min(cached, prompt_tokens)},
+        "sinkstream": own_facts(*ends[0]),
+    }
+
+
+def counts(prompt_tokens: int, generated: int) -> dict[str, Any]:
+    """Return the three counts of every usage."""
+    return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": generated,
         "total_tokens": prompt_tokens + generated,
-        "prompt_tokens_details": {"cached_tokens": min(cached, prompt_tokens)},
-        "sinkstream": own_facts(*ends[0]),
     }
 
 
