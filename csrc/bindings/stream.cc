@@ -60,21 +60,21 @@ const char* name_of(StreamMark::Kind kind) {
 }
 
 // The NamedTuple Batch of python/sinkstream/streams/batch.py, which documents its fields.
-const py::object& batch_type() {
-  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> type;
-  return type
-      .call_once_and_store_result([] {
-        const py::object found = py::module_::import("sinkstream.streams.batch").attr("Batch");
-        SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has unexpected fields");
-        return found;
-      })
-      .get_stored();
+// Not kept by gil_safe_call_once_and_store, whose guards would be on the stack while the import
+// runs Python code; see Note: [Exit with a daemon thread].
+PyTypeObject* batch_type() {
+  static PyObject* type = nullptr;  // guarded by the GIL; never freed
+  if (type == nullptr) {
+    py::object found = import_python("sinkstream.streams.batch").attr("Batch");
+    SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has unexpected fields");
+    type = found.release().ptr();  // the same object if another thread was faster
+  }
+  return reinterpret_cast<PyTypeObject*>(type);
 }
 
 // tuple.__new__(Batch, fields): faster than Batch's own __new__, which is Python code.
 py::object make_batch(const py::tuple& fields) {
-  auto* type = reinterpret_cast<PyTypeObject*>(batch_type().ptr());
-  PyObject* batch = PyTuple_Type.tp_new(type, py::make_tuple(fields).ptr(), nullptr);
+  PyObject* batch = PyTuple_Type.tp_new(batch_type(), py::make_tuple(fields).ptr(), nullptr);
   if (batch == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(batch);
 }

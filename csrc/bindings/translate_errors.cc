@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "bindings/gil.h"
 #include "bindings/register.h"
 
 namespace py = pybind11;
@@ -12,9 +13,10 @@ namespace sinkstream {
 namespace {
 
 py::object make_error(const char* name, const Error& error) {
-  const py::object type = py::module_::import("sinkstream.errors").attr(name);
-  const py::object param = error.param.empty() ? py::object(py::none()) : py::str(error.param);
-  return type(error.what(), py::arg("param") = param);
+  py::dict named;
+  if (!error.param.empty()) named["param"] = error.param;
+  return call_python(import_python("sinkstream.errors").attr(name), py::make_tuple(error.what()),
+                     named);
 }
 
 void raise(const py::object& error) { PyErr_SetObject(py::type::of(error).ptr(), error.ptr()); }
@@ -41,7 +43,8 @@ void translate(std::exception_ptr thrown) {
     set_error("DeviceError", error);
   } catch (const EngineDead& error) {
     // Not always an EngineDead: see python/sinkstream/errors.py.
-    raise(py::module_::import("sinkstream.errors").attr("engine_dead")(error.what()));
+    raise(call_python(import_python("sinkstream.errors").attr("engine_dead"),
+                      py::make_tuple(error.what())));
   } catch (const ForkError& error) {
     set_error("ForkError", error);
   } catch (const Error& error) {  // a bug in sinkstream

@@ -90,6 +90,60 @@ def test_exit_with_daemon_threads_is_silent(
         assert (run, done.returncode, done.stdout, done.stderr) == (run, 0, "", "")
 
 
+# Python code that native code runs: it never returns, and takes the GIL again and again.
+IMPORT_OF_BATCH = """
+class Finder:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "sinkstream.streams.batch":
+            stay()
+
+sys.meta_path.insert(0, Finder)
+for _ in range(2):  # the second thread waits for the first one's import
+    forever(lambda: list(model.stream("the", ignore_eos=True, seed=1)))
+"""
+
+ERROR = """
+class Busy(sinkstream.SessionBusy):
+    def __init__(self, *args, **named):
+        stay()
+
+sinkstream.errors.SessionBusy = Busy
+session = model.session()
+reply = session.stream("the", ignore_eos=True, seed=1)
+forever(lambda: session.append("the"))
+"""
+
+
+@pytest.mark.parametrize(
+    "work", [pytest.param(IMPORT_OF_BATCH, id="import"), pytest.param(ERROR, id="error")]
+)
+def test_exit_while_native_code_runs_python_code_is_silent(
+    work: str, tiny_gguf: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    program = f"""{START}
+reached = threading.Event()
+
+def stay():
+    reached.set()
+    again(lambda: time.sleep(0.001))
+
+model = sinkstream.load(folder, **SIZES)
+{work}
+assert reached.wait(30)
+time.sleep(0.1)
+"""
+    folder = tiny_gguf("llama", "F32")
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_call_of_a_daemon_thread_at_exit_passes_except_exception(
     tiny_gguf: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
