@@ -29,7 +29,7 @@ class ListedModel:
     """A model on this machine. A field is None if the model's files do not state it."""
 
     name: str
-    """As `load` takes it."""
+    """The name that `load` accepts."""
     store: str
     """Where it was found: `"folder"`, `"huggingface"`, `"lmstudio"`, `"ollama"` or `"package"`."""
     path: str | None

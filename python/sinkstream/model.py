@@ -375,7 +375,7 @@ class Model(ClosesOnExit):
                 started, and the message gives the index of the bad one, from 0.
             TypeError: A value has the wrong type.
             CapacityError: A reply failed for lack of memory. With several prompts, the others are
-                completed first; the error has them in `results`.
+                completed first; the error carries them in `results`.
             NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """

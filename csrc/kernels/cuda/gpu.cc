@@ -105,7 +105,7 @@ MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* p
   throw CapacityError(
       cat("memory: the GPU cannot allocate ", human_bytes(bytes), " for ", purpose,
           is_known ? cat("; ", human_bytes(facts.free_bytes), " of ",
-                         human_bytes(facts.total_bytes), " are free")
+                         human_bytes(facts.total_bytes), " is free")
                    : std::string(),
           ". Choose a smaller window or fewer sequences, or free other GPU "
           "memory. torch.cuda.empty_cache() frees what PyTorch keeps in this process."));

@@ -123,7 +123,7 @@ def open_history() -> History | None:
     if path is None:
         note(
             "Typed lines will not be saved for the next chat: there is no home folder. "
-            "XDG_STATE_HOME names another one."
+            "Set XDG_STATE_HOME to save them elsewhere."
         )
         return None
     try:

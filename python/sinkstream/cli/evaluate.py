@@ -288,8 +288,8 @@ def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | N
         return None
     warn_caller(
         f"evaluate: the text has {count:,} tokens, fewer than the default window. "
-        f"{capacity.sinks:,} sinks and a window of {fitting - capacity.sinks:,} are used. --window "
-        "sets another one."
+        f"{capacity.sinks:,} sinks and a window of {fitting - capacity.sinks:,} are used. Choose "
+        "another one with --window."
     )
     return fitting
 

@@ -42,7 +42,7 @@ COMMANDS = {
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
     "quantize": "Quantize a model to a GGUF file, as llama.cpp's quantizer does.",
-    "serve": "Serve OpenAI's API over HTTP. Each option is also read from the environment.",
+    "serve": "Serve a model over an OpenAI-compatible API. Options can be set in the environment.",
 }
 
 # The prefix of the variables from which a command reads its options.

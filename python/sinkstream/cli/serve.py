@@ -1,4 +1,4 @@
-"""`sinkstream serve`: OpenAI's API over HTTP, from one model, on this machine's address."""
+"""`sinkstream serve`: serves one model over an OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ MISSING = (
 def serve(
     model: options.ModelArgument = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Another than this machine's needs a key.")
+        str,
+        typer.Option(help="Address to listen on. One that is not a loopback address needs a key."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
     api_key: Annotated[
@@ -40,7 +41,7 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name in the Host header. May be repeated."),
+        typer.Option(help="Another name to accept in the Host header. May be repeated."),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
@@ -53,7 +54,7 @@ def serve(
         str | None, typer.Option(help="The model's name for clients. Default: that of its file.")
     ] = None,
     strict_model: Annotated[
-        bool, typer.Option("--strict-model", help="Refuse requests for a model of another name.")
+        bool, typer.Option("--strict-model", help="Refuse requests that name another model.")
     ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Replies that are generated at the same time.")
@@ -68,15 +69,18 @@ def serve(
         ),
     ] = 2048,
     advertise_context: Annotated[
-        int, typer.Option(help="The context length that clients see; they may cut at it.")
+        int,
+        typer.Option(
+            help="The context length that clients see; they may truncate their history to it."
+        ),
     ] = 1 << 20,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help='Where conversations are kept; "none" keeps none. Default: a folder of the model '
-            "and its window in ~/.local/state/sinkstream/conversations. XDG_STATE_HOME names "
-            "another one.",
+            help='Where conversations are kept; "none" keeps none. Default: a folder for this '
+            "model and window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
+            "~/.local/state.",
         ),
     ] = None,
     session_ttl: Annotated[
@@ -99,7 +103,7 @@ def serve(
     *,
     loading: options.Loading,
 ) -> int:
-    """Serve OpenAI's API over HTTP. Each option is also read from the environment."""
+    """Serve a model over an OpenAI-compatible API. Options can be set in the environment."""
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:

@@ -25,9 +25,9 @@ class Architecture:
     fields: Mapping[str, Value] = field(default_factory=dict)
     """Those that not all decoders have."""
     schemes: tuple[str, ...] = ()
-    """Rotary schemes that llama.cpp reads in this family, next to default, linear and yarn."""
+    """Rotary schemes that llama.cpp reads for this family, next to default, linear and yarn."""
     has_log_multiplier: bool = False
-    """Whether llama.cpp reads YaRN's second multiplier in this family."""
+    """Whether llama.cpp reads YaRN's second multiplier for this family."""
     pairs_adjoin: bool = False
     """Whether rows of queries and keys that rotate together adjoin; in folders they do not."""
     biases: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Architecture:
     windows_at: int | None = None
     """The number of layers at which alone llama.cpp applies their windows; None: at any."""
     ignores: tuple[str, ...] = ()
-    """Weights for which llama.cpp has no place in this family, by their slots."""
+    """Weights for which llama.cpp has no place for this family, by their slots."""
     heads_fill: bool = False
     """Whether llama.cpp takes the heads together to be as wide as the hidden size."""
 

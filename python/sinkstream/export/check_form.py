@@ -60,7 +60,7 @@ def _check_layers(form: Architecture, spec: DecoderSpec, where: str) -> None:
     if form.heads_fill and spec.heads * spec.head_dim != spec.hidden_size:
         raise CheckpointError(
             f"quantize: the heads of {where} must together be as wide as the hidden size "
-            f"{spec.hidden_size}, as llama.cpp assumes in this family, but there are {spec.heads} "
+            f"{spec.hidden_size}, as llama.cpp assumes for this family, but there are {spec.heads} "
             f"heads of width {spec.head_dim}. {LOAD_THE_FOLDER}"
         )
 
@@ -79,11 +79,11 @@ def _check_tensors(form: Architecture, opened: TensorsOnly, where: str) -> None:
         if has_bias or slot in form.ignores:
             raise CheckpointError(
                 f"quantize: {where} must not have the tensor {quoted(names.stored(slot))}, but "
-                f"does; llama.cpp does not read it in this family. {LOAD_THE_FOLDER}"
+                f"does; llama.cpp does not read it for this family. {LOAD_THE_FOLDER}"
             )
     for slot in form.needs:
         if slot not in held:
             raise CheckpointError(
                 f"quantize: {where} must have the tensor {quoted(names.stored(slot))}, but "
-                f"does not; llama.cpp requires it in this family. {LOAD_THE_FOLDER}"
+                f"does not; llama.cpp requires it for this family. {LOAD_THE_FOLDER}"
             )

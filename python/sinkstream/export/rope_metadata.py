@@ -52,7 +52,7 @@ def rope_metadata(
     Args:
         config: The content of config.json, whose scheme is checked already.
         spec: What it describes.
-        has_log_multiplier: Whether llama.cpp reads YaRN's second multiplier in this family.
+        has_log_multiplier: Whether llama.cpp reads YaRN's second multiplier for this family.
     """
     local, other = rotating_ropes(spec)
     rope = other or local

@@ -1,1 +1,1 @@
-"""`sinkstream serve`: OpenAI's API over HTTP. Needs the extra `serve`; nothing else imports it."""
+"""`sinkstream serve`: an OpenAI-compatible API. Needs the extra `serve`."""

@@ -51,7 +51,7 @@ class ServerConfig:
     """Tokens of a chat reply whose request sets no limit."""
     max_body_bytes: int = 32 << 20
     advertise_context: int = 1 << 20
-    """`max_model_len` in the list of models: a client should not cut its history before."""
+    """`max_model_len` in the list of models. Clients may truncate their history to it."""
     keepalive_s: float = 10.0
     """Between comments in a stream that has nothing to send."""
     flush_s: float = 0.025
@@ -59,7 +59,7 @@ class ServerConfig:
     drain_s: float = 30.0
     """For running replies after SIGTERM."""
     watchdog_s: float = 60.0
-    """Without a step of the engine while replies are running: then the server is unhealthy."""
+    """If no engine step ends for this long while replies are running, the server is unhealthy."""
     body_timeout_s: float = 60.0
     """For a request's body to arrive."""
     public_metrics: bool = False

@@ -12,7 +12,7 @@ from sinkstream.text.turns.turn_format import TurnFormat
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message of the user and the reply to it, as text."""
+    """A user message and its reply, as text."""
 
     question: str | None
     """None if its beginning has been evicted."""
@@ -22,7 +22,7 @@ class Exchange:
 def exchanges_of(session: Session) -> list[Exchange]:
     """Return the turns whose replies are still in view, the oldest first.
 
-    They are found by what the chat template writes around a message of the user. Without a template
+    They are found by what the chat template writes around a user message. Without a template
     there are none.
 
     Raises:
@@ -49,7 +49,7 @@ def exchanges_of(session: Session) -> list[Exchange]:
 
 
 def _around_question(turns: TurnFormat) -> tuple[list[int], list[int]]:
-    """Return the ids before and after every message of the user; empty if there are none."""
+    """Return the ids before and after every user message; empty if there are none."""
     try:
         one, other = (turns.user(letter, after="assistant") for letter in "ab")
     except InvalidArgument:  # there is no text, or the template refuses it
