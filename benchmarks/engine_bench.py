@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import multiprocessing
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -40,9 +41,9 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def add_sizes(parser: argparse.ArgumentParser) -> None:
+def add_sizes(parser: argparse.ArgumentParser, parts: Mapping[str, Any]) -> None:
     """Add an option for each field of every part's `Sizes`."""
-    for name, part in PARTS.items():
+    for name, part in parts.items():
         group = parser.add_argument_group(name)
         for field in dataclasses.fields(part.Sizes):
             kind = numbers if isinstance(field.default, tuple) else type(field.default)
@@ -50,9 +51,9 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
             group.add_argument(option, type=kind, default=field.default, metavar="N")
 
 
-def sizes_of(name: str, args: argparse.Namespace) -> Any:
+def sizes_of(parts: Mapping[str, Any], name: str, args: argparse.Namespace) -> Any:
     """Return a part's sizes as the command line gives them."""
-    kind = PARTS[name].Sizes
+    kind = parts[name].Sizes
     return kind(**{f.name: getattr(args, f"{name}_{f.name}") for f in dataclasses.fields(kind)})
 
 
@@ -85,20 +86,20 @@ def main() -> None:
     )
     parser.add_argument("--path", default=None, help="a checkpoint [SmolLM2]")
     parser.add_argument("--threads", type=int, default=None)
-    add_sizes(parser)
+    add_sizes(parser, PARTS)
     args = parser.parse_args()
     setting = Setting(args.path, args.threads)
     names = args.only or list(PARTS)
     outcomes = {}
     for name in names:
-        outcomes[name] = run_in_a_process(name, setting, sizes_of(name, args))
+        outcomes[name] = run_in_a_process(name, setting, sizes_of(PARTS, name, args))
         print_table(name, outcomes[name])
     report(
         "engine" if args.only is None else "engine-" + "-".join(names),
         {
             name: {
                 "threads": outcome.threads,
-                "sizes": dataclasses.asdict(sizes_of(name, args)),
+                "sizes": dataclasses.asdict(sizes_of(PARTS, name, args)),
                 "evicted_tokens": outcome.evicted_tokens,
                 "rows": [row.as_dict() for row in outcome.rows],
                 "series": outcome.series,

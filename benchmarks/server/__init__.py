@@ -1,0 +1,1 @@
+"""The parts of `server_bench.py`."""
