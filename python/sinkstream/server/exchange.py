@@ -26,6 +26,10 @@ class Exchange:
     generated_tokens: int = 0
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
+    is_stream: bool = False
+    """Whether the response is one of events."""
+    is_left: bool = False
+    """Whether nothing more of the app's response is sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
     on_taken: Callable[[int], None] = lambda count: None

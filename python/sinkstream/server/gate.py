@@ -10,14 +10,18 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
 
 from sinkstream.server.answer import Receive
 from sinkstream.server.errors import ApiError, StreamAborted, from_exception, internal
 from sinkstream.server.exchange import KEY, Exchange, Scope
+from sinkstream.server.frames import error_event
 from sinkstream.server.head_checks import HeadChecks, too_large
 from sinkstream.server.service import Service
-from sinkstream.server.writer import Send
+from sinkstream.server.stall import unless_stalled
+from sinkstream.server.writer import EVENT_HEADERS, Send
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -28,6 +32,10 @@ _PREFLIGHT = (
     (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-session-id"),
     (b"access-control-max-age", b"600"),
 )
+
+
+_STREAM = EVENT_HEADERS[0]
+_LAST_WRITE_S = 1.0
 
 
 class ClientLeft(Exception):
@@ -69,7 +77,10 @@ class Gate:
                 return
             if scope.get("method") == "POST":
                 await self._read_body(receive, exchange)
-            await self._app(scope, receive, send)
+            if scope["type"] == "http":
+                await self._run(scope, receive, send, exchange)
+            else:
+                await self._app(scope, receive, send)
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
         except ClientLeft:
@@ -83,6 +94,33 @@ class Gate:
             if exchange.status == 0:
                 head = ((b"content-type", b"application/json"), *known.headers)
                 await _respond(scope, receive, send, known.status, known.as_json(), head)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        """Run the app for a request; if the engine stalls, tell the client without it.
+
+        Raises:
+            StreamAborted: The client has been told, in the middle of the response.
+            Exception: Any error of the app; and `stalled` before the response.
+        """
+
+        async def of_app(message: MutableMapping[str, Any]) -> None:
+            if not exchange.is_left:
+                await send(message)
+
+        try:
+            await unless_stalled(self._service, self._app(scope, receive, of_app))
+        except ApiError as error:
+            exchange.is_left = True
+            if exchange.status == 0:
+                error.headers += ((b"connection", b"close"),)
+                raise
+            exchange.finish = error.code
+            if exchange.is_stream:
+                body = error_event(error.as_json())
+                with suppress(TimeoutError):  # the client does not read
+                    async with asyncio.timeout(_LAST_WRITE_S):
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+            raise StreamAborted from error
 
     async def _read_body(self, receive: Receive, exchange: Exchange) -> None:
         config, held = self._service.config, bytearray()
@@ -126,6 +164,7 @@ class Gate:
             kind = message["type"]
             if kind in ("http.response.start", "websocket.http.response.start"):
                 exchange.status = int(str(message["status"]))
+                exchange.is_stream = _STREAM in _pairs(message)
                 message = {**message, "headers": [*_pairs(message), *headers]}
             elif kind == "websocket.accept":
                 exchange.status = 101

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 _EVERY_S = 0.1
@@ -31,7 +32,11 @@ class Pulse:
         self._lags: deque[float] = deque([0.0], maxlen=_KEPT)
         self._steps = -1
         self._moved_at = clock()
+        self._alarms: set[asyncio.Future[None]] = set()
         self.is_stalled = False
+        self.begins = 0
+        """Calls in progress that begin a reply: they wait for the engine, which does not count
+        them."""
 
     def watch(self, model: Watched) -> None:
         """Watch a model's engine as well."""
@@ -48,10 +53,30 @@ class Pulse:
         if self._model is None:
             return
         stats, now = self._model.stats(), self._clock()
-        has_work = stats["running"] > stats["parked"]  # parked ones wait for their clients
+        # Parked ones wait for their clients.
+        has_work = stats["running"] > stats["parked"] or stats["waiting"] > 0 or self.begins > 0
         if stats["steps"] != self._steps or not has_work:
             self._steps, self._moved_at = stats["steps"], now
         self.is_stalled = now - self._moved_at >= self._watchdog_s
+
+    @contextmanager
+    def alarm(self) -> Iterator[asyncio.Future[None]]:
+        """Give a future that is done once the engine is found stalled."""
+        alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._alarms.add(alarm)
+        try:
+            yield alarm
+        finally:
+            self._alarms.discard(alarm)
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Count a call that begins a reply."""
+        self.begins += 1
+        try:
+            yield
+        finally:
+            self.begins -= 1
 
     async def run(self, on_stall: Callable[[], None]) -> None:
         """Watch until cancelled; call `on_stall` whenever the engine is found stalled."""
@@ -62,3 +87,6 @@ class Pulse:
             self.check()
             if self.is_stalled:
                 on_stall()
+                for alarm in self._alarms:
+                    if not alarm.done():
+                        alarm.set_result(None)

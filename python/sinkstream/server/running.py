@@ -58,7 +58,8 @@ class Reply:
         finally:
             service.waiting -= 1
         try:
-            turn = await service.pool.run(self._start, discard=_drop)
+            with service.pulse.beginning():
+                turn = await service.pool.run(self._start, discard=_drop)
         except BaseException as error:
             service.seats.release()
             raise from_exception(error, self._names) or error from None

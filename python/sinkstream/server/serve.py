@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from sinkstream.server.listening import address_of, open_socket
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
+
+logger = logging.getLogger("sinkstream.server")
 
 _POLL_S = 0.02
 _LOADING_POLL_S = 0.05
@@ -109,12 +112,13 @@ class _Run:
         self._load = load
         self._stop = stop
         self._signals = 0
+        self._has_signals = threading.current_thread() is threading.main_thread()
 
     async def run(self, listener: object, on_ready: Callable[[Model], None]) -> None:
         """Serve on `listener` until it is time to end."""
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
-            if threading.current_thread() is threading.main_thread():
+            if self._has_signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._on_signal)
                     stack.callback(loop.remove_signal_handler, number)
@@ -125,6 +129,10 @@ class _Run:
                 while not (self._must_end or serving.done()):
                     await asyncio.sleep(_POLL_S)
                 await self._drain()
+                if self._service.pulse.is_stalled and self._has_signals:
+                    # What waits for the engine would never end. The store is as after a kill.
+                    logger.critical("server: the engine makes no step; the process ends now.")
+                    os._exit(1)
             finally:
                 pulse.cancel()
                 self._server.should_exit = True
@@ -172,7 +180,10 @@ class _Run:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._service.config.drain_s
         admission = self._service.admission
+        pulse = self._service.pulse
         while admission.in_progress and loop.time() < end and self._signals < 2:
+            if pulse.is_stalled:
+                break
             await asyncio.sleep(_POLL_S)
         # A client that does not read holds its reply longer than this; uvicorn then cuts it off.
         end = loop.time() + _CLOSE_S

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from hashlib import blake2b
+from typing import Any
 
 from starlette.requests import Request
 
@@ -49,6 +50,8 @@ class Service:
         """Replies that wait for a seat."""
         self.open_requests = 0
         self.open_sockets = 0
+        self.left: set[asyncio.Future[Any]] = set()
+        """Work whose clients have been told that the engine has stalled, and that waits for it."""
         self.is_draining = False
         self.fingerprint = ""
         """A word that changes with the model, its settings and the version; "" before `prepare`."""
@@ -87,6 +90,10 @@ class Service:
         """
         if (code := self.trouble) is not None:
             raise unavailable(code, _SENTENCES[code])
+
+    def stalled(self) -> ApiError:
+        """Return the error for a request that waits for an engine which makes no step."""
+        return unavailable("stalled", _SENTENCES["stalled"])
 
     def reason_of_cancel(self) -> ApiError:
         """Return the error for a reply that the server has ended."""

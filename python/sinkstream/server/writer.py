@@ -13,7 +13,7 @@ from sinkstream.server.frames import DONE
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-HEADERS = (
+EVENT_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
@@ -45,7 +45,7 @@ class EventWriter:
         self._send = send
         self._progress = progress
         self._keepalive_s = keepalive_s
-        self._headers = [*HEADERS, *headers]
+        self._headers = [*EVENT_HEADERS, *headers]
         self._lock = asyncio.Lock()
         self._written_at = time.monotonic()
         self._timer: asyncio.Task[None] | None = None

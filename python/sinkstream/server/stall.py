@@ -1,0 +1,44 @@
+"""Leaves work that waits for an engine which makes no step, so that its client is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from sinkstream.server.service import Service
+
+_T = TypeVar("_T")
+
+
+async def unless_stalled(service: Service, work: Awaitable[_T]) -> _T:
+    """Return what work returns, or leave it when the engine is found stalled.
+
+    Work that is left is cancelled, and ends in the background when the engine lets go of it. If
+    this call is cancelled, it waits for the work.
+
+    Raises:
+        ApiError: The engine has stalled.
+        Exception: Any error that the work raises.
+    """
+    task: asyncio.Future[_T] = asyncio.ensure_future(work)
+    with service.pulse.alarm() as alarm:
+        try:
+            both: set[asyncio.Future[Any]] = {task, alarm}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+    if task.done():
+        return task.result()
+    task.cancel()
+    service.left.add(task)
+    task.add_done_callback(lambda _: _forget(service, task))
+    raise service.stalled()
+
+
+def _forget(service: Service, task: asyncio.Future[Any]) -> None:
+    service.left.discard(task)
+    if not task.cancelled():
+        task.exception()  # its client has been told already
