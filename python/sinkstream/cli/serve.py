@@ -96,6 +96,19 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(help="Seconds for running replies after SIGTERM.")
     ] = 30.0,
+    watchdog_s: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without a step of the engine after which waiting clients get status 503."
+        ),
+    ] = 60.0,
+    send_timeout_s: Annotated[
+        float,
+        typer.Option(help="Seconds after which a client that does not read is disconnected."),
+    ] = 60.0,
+    max_connections: Annotated[
+        int, typer.Option(help="Open connections; requests over further ones get status 503.")
+    ] = 2048,
     public_metrics: Annotated[
         bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")
     ] = False,
@@ -123,6 +136,9 @@ def serve(
         max_tokens=max_tokens,
         advertise_context=advertise_context,
         drain_s=drain_s,
+        watchdog_s=watchdog_s,
+        send_timeout_s=send_timeout_s,
+        max_connections=max_connections,
         public_metrics=public_metrics,
         store=store or "",
         session_ttl=session_ttl,

@@ -21,6 +21,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "flush_s": (0, 10),
     "drain_s": (0, 1e6),
     "watchdog_s": (1, 1e6),
+    "send_timeout_s": (0.1, 1e6),
+    "max_connections": (1, 1 << 20),
     "body_timeout_s": (0.1, 3600),
     "session_ttl": (0, 1e10),
     "store_max_gb": (0, 1e6),
@@ -62,6 +64,10 @@ class ServerConfig:
     """If no engine step ends for this long while replies are running, the server is unhealthy."""
     body_timeout_s: float = 60.0
     """For a request's body to arrive."""
+    send_timeout_s: float = 60.0
+    """For a client to read something of what is sent; then its connection is cut."""
+    max_connections: int = 2048
+    """HTTP and WebSocket; further ones are answered with 503."""
     public_metrics: bool = False
     """Whether /metrics needs no key."""
     store: str = ""

@@ -15,10 +15,18 @@ from contextlib import suppress
 from typing import Any
 
 from sinkstream.server.answer import Receive
-from sinkstream.server.errors import ApiError, StreamAborted, from_exception, internal
+from sinkstream.server.connections import Connection
+from sinkstream.server.errors import (
+    ApiError,
+    StreamAborted,
+    from_exception,
+    internal,
+    unavailable,
+)
 from sinkstream.server.exchange import KEY, Exchange, Scope
 from sinkstream.server.frames import error_event
 from sinkstream.server.head_checks import HeadChecks, too_large
+from sinkstream.server.protocol import CONNECTION
 from sinkstream.server.service import Service
 from sinkstream.server.stall import unless_stalled
 from sinkstream.server.writer import EVENT_HEADERS, Send
@@ -71,6 +79,7 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:
+            self._check_connections(scope)
             exchange.tenant = self._checks.check(scope)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
@@ -122,6 +131,17 @@ class Gate:
                         await send({"type": "http.response.body", "body": body, "more_body": True})
             raise StreamAborted from error
 
+    def _check_connections(self, scope: Scope) -> None:
+        """Refuse what comes over a connection too many, except to ask for the health.
+
+        Raises:
+            ApiError: It is one too many.
+        """
+        if _connection_of(scope).is_surplus and scope["path"] not in ("/health", "/v1/health"):
+            limit = self._service.connections.limit
+            rule = f"server: at most {limit} connections can be open. Try again later."
+            raise unavailable("connections", rule)
+
     async def _read_body(self, receive: Receive, exchange: Exchange) -> None:
         config, held = self._service.config, bytearray()
         try:
@@ -160,6 +180,9 @@ class Gate:
         if self._service.config.cors_origins:
             headers.append((b"vary", b"Origin"))
 
+        if _connection_of(scope).is_surplus:
+            headers.append((b"connection", b"close"))
+
         async def observed(message: dict[str, object]) -> None:
             kind = message["type"]
             if kind in ("http.response.start", "websocket.http.response.start"):
@@ -176,6 +199,8 @@ class Gate:
         return observed  # type: ignore[return-value]
 
     def _note(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
+        if _connection_of(scope).is_stalled:
+            exchange.finish = "client_stalled"
         route = getattr(scope.get("route"), "path", "none")
         self._service.responses[route, exchange.status] += 1
         logger.info(
@@ -190,6 +215,11 @@ class Gate:
             exchange.generated_tokens,
             exchange.finish or "none",
         )
+
+
+def _connection_of(scope: Scope) -> Connection:
+    connection: Connection = scope["state"][CONNECTION]
+    return connection
 
 
 def _pairs(message: dict[str, object]) -> list[tuple[bytes, bytes]]:

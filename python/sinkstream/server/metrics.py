@@ -26,6 +26,7 @@ def _of_server(service: Service) -> str:
     ]
     gauges: dict[str, tuple[str, float]] = {
         "http_requests": ("HTTP requests in progress.", service.open_requests),
+        "open_connections": ("Open connections.", len(service.connections)),
         "open_sockets": ("Open WebSockets.", service.open_sockets),
         "open_replies": ("Replies in progress.", len(service.replies)),
         "waiting_replies": ("Replies that wait for their turn.", service.waiting),

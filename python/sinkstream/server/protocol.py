@@ -1,4 +1,7 @@
-"""Bounds the head of a request, in size and in time, and answers bad HTTP in JSON."""
+"""uvicorn's protocols with bounds: of a request's head, and of clients that do not read.
+
+Bad HTTP is answered in JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from sinkstream.server.connections import Connection, Connections
 from sinkstream.server.errors import ApiError
 
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
+CONNECTION = "connection"
+"""Of the `Connection` in the state of an ASGI scope."""
 
 
 class _Pipelined(Exception):
@@ -27,15 +34,42 @@ class BoundedHttp(HttpToolsProtocol):
     """Whether a further request came before the response to the last one was complete."""
     _head_timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *, connections: Connections, **arguments: Any) -> None:
+        """Make the protocol of a new connection.
+
+        Args:
+            connections: Counts it.
+            **arguments: uvicorn's.
+        """
+        super().__init__(**arguments)
+        self._connections = connections
+
     def connection_made(self, transport: Any) -> None:
         """Expect the head of the first request within the time."""
         super().connection_made(transport)
+        self._connection: Connection = self._connections.enter(transport, self.loop)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
         self._stop_timer()
+        self._connection.leave()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Expect the client to read."""
+        super().pause_writing()
+        self._connection.pause()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        super().resume_writing()
+        self._connection.resume()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection to a `BoundedSocket`, which counts it."""
+        self._connection.leave()
+        super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; what it refuses is answered by `send_400_response`."""
@@ -66,6 +100,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
         super().on_message_begin()
+        self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a field of the head; leave out trailers, which nothing has checked."""
@@ -113,6 +148,45 @@ class BoundedHttp(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol of a WebSocket, counted, and cut off if its client does not read."""
+
+    def __init__(self, *, connections: Connections, **arguments: Any) -> None:
+        """Make the protocol of a connection that is upgraded.
+
+        Args:
+            connections: Counts it.
+            **arguments: uvicorn's.
+        """
+        super().__init__(**arguments)
+        self._connections = connections
+
+    def connection_made(self, transport: Any) -> None:
+        """Count the connection."""
+        super().connection_made(transport)
+        self._connection: Connection = self._connections.enter(transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it as closed."""
+        self._connection.leave()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Expect the client to read."""
+        super().pause_writing()
+        self._connection.pause()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        super().resume_writing()
+        self._connection.resume()
+
+    async def run_asgi(self) -> None:
+        """Run the app, which may look at the connection."""
+        self.scope["state"][CONNECTION] = self._connection
+        await super().run_asgi()
 
 
 def _error(status: int, code: str, message: str) -> ApiError:

@@ -10,15 +10,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
+from sinkstream.server.connections import check_descriptors
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import address_of, open_socket
-from sinkstream.server.protocol import BoundedHttp
+from sinkstream.server.protocol import BoundedHttp, BoundedSocket
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
 
@@ -55,14 +57,15 @@ def serve(
         Exception: Any error of `load`.
     """
     check_config(config)
+    check_descriptors(config.max_connections)
     listener = open_socket(config.host, config.port)
     service = Service(config)
     address = address_of(listener)
     settings = uvicorn.Config(
         create_app(service),
         loop="asyncio",
-        http=BoundedHttp,
-        ws="websockets-sansio",
+        http=partial(BoundedHttp, connections=service.connections),  # type: ignore[arg-type]
+        ws=partial(BoundedSocket, connections=service.connections),  # type: ignore[arg-type]
         ws_per_message_deflate=False,
         ws_max_size=1 << 20,
         lifespan="off",

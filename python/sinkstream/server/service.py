@@ -15,6 +15,7 @@ from sinkstream.model import Model
 from sinkstream.server.admission import Admission
 from sinkstream.server.body_budget import BodyBudget
 from sinkstream.server.config import ServerConfig
+from sinkstream.server.connections import Connections
 from sinkstream.server.errors import ApiError, unavailable
 from sinkstream.server.pool import Pool
 from sinkstream.server.pulse import Pulse
@@ -39,6 +40,7 @@ class Service:
         self.pool = Pool()
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = BodyBudget(_BODIES * config.max_body_bytes)
+        self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue)
         self.replies: set[Stream] = set()
         self.responses: Counter[tuple[str, int]] = Counter()

@@ -68,9 +68,13 @@ class Running:
     def post(self, path: str, body: Any, **headers: str) -> Answered:
         return self.ask("POST", path, body, headers)
 
-    def open(self, head: str, body: bytes = b"") -> socket.socket:
-        """Send a request as it is, and return the socket."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+    def open(self, head: str, body: bytes = b"", buffer_bytes: int = 0) -> socket.socket:
+        """Send a request as it is, and return the socket; bound what the kernel receives."""
+        connection = socket.socket()
+        connection.settimeout(60)
+        if buffer_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        connection.connect(("127.0.0.1", self.port))
         connection.sendall(head.encode("latin-1") + b"\r\n" + body)
         return connection
 
@@ -80,11 +84,11 @@ class Running:
             answer = read_all(connection)
         return int(answer.split(b" ")[1]), answer
 
-    def begin(self, path: str, body: Any) -> socket.socket:
-        """Send a request with a body, and return the socket."""
+    def begin(self, path: str, body: Any, buffer_bytes: int = 0) -> socket.socket:
+        """Send a request with a body, and return the socket; see `open`."""
         data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        return self.open(f"{head}Content-Length: {len(data)}\r\n", data)
+        return self.open(f"{head}Content-Length: {len(data)}\r\n", data, buffer_bytes)
 
     def metric(self, name: str) -> float:
         text = self.ask("GET", "/metrics").body.decode()

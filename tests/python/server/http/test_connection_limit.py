@@ -1,0 +1,110 @@
+"""At most a number of connections, HTTP and WebSocket alike; health still answers beyond it."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.server.connections import SURPLUS, check_descriptors
+from tests.python.server.http.running_server import CHAT, HELLO, Running, read_all, running
+
+LIMIT = 4
+CHAT_BODY = {"messages": HELLO, "max_tokens": 1, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
+    """Give a server for few connections."""
+    with running(tiny_folder("llama"), max_connections=LIMIT) as found:
+        yield found
+
+
+def connect(server: Running, stack: ExitStack, count: int) -> None:
+    for _ in range(count):
+        stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+
+
+def holds(server: Running, count: int) -> bool:
+    """Return whether so many connections are open, without the one that asks."""
+    return server.metric("sinkstream_open_connections") == count + 1
+
+
+def test_further_connections_are_refused_but_health_answers(small: Running) -> None:
+    with ExitStack() as stack:
+        connect(small, stack, LIMIT - 1)
+        small.wait_until(lambda: holds(small, LIMIT - 1), "almost full")
+        assert small.post(CHAT, CHAT_BODY).status == 200
+        connect(small, stack, 1)
+        small.wait_until(lambda: small.post(CHAT, CHAT_BODY).status == 503, "full")
+        answer = small.post(CHAT, CHAT_BODY)
+        assert answer.error["code"] == "connections"
+        assert answer.headers["connection"] == "close"
+        assert answer.headers["x-should-retry"] == "true"
+        for path in ("/health", "/v1/health"):
+            answer = small.ask("GET", path)
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+    small.wait_until(lambda: small.post(CHAT, CHAT_BODY).status == 200, "room again")
+    small.wait_until(lambda: holds(small, 0), "all are counted as closed")
+
+
+def test_a_surplus_is_bounded_too(small: Running) -> None:
+    with ExitStack() as stack:
+        connect(small, stack, LIMIT + SURPLUS)
+        small.wait_until(lambda: is_cut(small), "cut without an answer")
+    small.wait_until(lambda: small.ask("GET", "/health").status == 200, "room again")
+
+
+def is_cut(server: Running) -> bool:
+    try:
+        with server.open("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n") as one:
+            return read_all(one) == b""
+    except ConnectionError:
+        return True
+
+
+UPGRADE = (
+    "GET /v1/socket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+def test_a_websocket_counts_once(small: Running) -> None:
+    small.wait_until(lambda: holds(small, 0), "empty")
+    for _ in range(3):
+        with small.open(UPGRADE) as connection:  # there is no such socket: refused, and closed
+            assert connection.recv(4096).startswith(b"HTTP/1.1 4")
+    small.wait_until(lambda: holds(small, 0), "empty")
+    with ExitStack() as stack:
+        connect(small, stack, LIMIT)
+        small.wait_until(lambda: b" 503 " in upgraded(small), "full")
+
+
+def upgraded(server: Running) -> bytes:
+    with server.open(UPGRADE) as connection:
+        return read_all(connection)
+
+
+def test_the_limit_of_open_files_is_raised_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, given = (1000, 5000), []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: given.append(both))
+    check_descriptors(500)
+    assert given == []
+    check_descriptors(4000)
+    ((soft, hard),) = given
+    assert 4000 + SURPLUS < soft <= hard == 5000
+    with pytest.raises(InvalidArgument, match=r"`max_connections` must be at most \d+, ") as error:
+        check_descriptors(5000)
+    assert error.value.param == "max_connections"
+    most = int(str(error.value).split("at most ")[1].split(",")[0])
+    check_descriptors(most)
+    with pytest.raises(InvalidArgument):
+        check_descriptors(most + 1)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
+    check_descriptors(5000)
