@@ -21,6 +21,7 @@ from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.turns import TurnRequest
+from sinkstream.server.whole_replies import whole_bytes
 
 # Names that clients give their conversations, the most explicit one first.
 _SESSION_HEADERS = (
@@ -46,7 +47,8 @@ async def chat(request: Request) -> Response:
     body = await parse(exchange, service.pool, ChatRequest)
     check_model(service, body.model)
     options = chat_options(body, service.config.max_tokens)
-    n = _check_n(service, body.n)
+    n, names = _check_n(service, body.n), _names(body)
+    held = whole_bytes(body, options, n, names["max_tokens"])
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,
@@ -59,7 +61,8 @@ async def chat(request: Request) -> Response:
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]
-    job = Job(service, exchange, body, ChatDialect(service, body), starts, names=_names(body))
+    dialect = ChatDialect(service, body)
+    job = Job(service, exchange, body, dialect, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 

@@ -19,6 +19,7 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service, ready_service
+from sinkstream.server.whole_replies import whole_bytes
 
 
 async def completions(request: Request) -> Response:
@@ -37,6 +38,7 @@ async def completions(request: Request) -> Response:
             f"{len(prompts) * n}.",
             name,
         )
+    held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i))
         for prompt in prompts
@@ -44,7 +46,8 @@ async def completions(request: Request) -> Response:
     ]
     echoes = await service.pool.run(partial(_echoes, service, prompts)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    return Answer(Job(service, exchange, body, dialect, starts, len(prompts)).run)
+    job = Job(service, exchange, body, dialect, starts, len(prompts), whole_bytes=held)
+    return Answer(job.run)
 
 
 class CompletionDialect:

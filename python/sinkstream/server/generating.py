@@ -63,15 +63,18 @@ class Job:
     """Different prompts; the choices of each follow each other."""
     names: dict[str, str] = field(default_factory=dict)
     """Fields of the request by the arguments of `Model.stream`."""
+    whole_bytes: int = 0
+    """Memory that the replies may take if they are not streamed."""
 
     async def run(self, send: Send) -> None:
         """Generate and send the response."""
         self.exchange.choices = len(self.starts)
-        async with running(self.service, self.starts, self.names) as replies:
-            if self.body.stream:
-                await _stream(self, replies, send)
-            else:
-                await _whole(self, replies, send)
+        with self.service.whole_replies.taken(self.whole_bytes):
+            async with running(self.service, self.starts, self.names) as replies:
+                if self.body.stream:
+                    await _stream(self, replies, send)
+                else:
+                    await _whole(self, replies, send)
 
 
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:

@@ -31,6 +31,10 @@ def _of_server(service: Service) -> str:
         "open_replies": ("Replies in progress.", len(service.replies)),
         "waiting_replies": ("Replies that wait for their turn.", service.waiting),
         "request_body_bytes": ("Bodies that have not been parsed yet.", service.bodies.held),
+        "whole_reply_bytes": (
+            "Memory reserved for replies that are not streamed.",
+            service.whole_replies.held,
+        ),
         "event_loop_lag_seconds": (
             "Longest delay of the event loop within the last ten seconds.",
             service.pulse.lag_s,

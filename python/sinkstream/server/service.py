@@ -13,7 +13,7 @@ from starlette.requests import Request
 from sinkstream import _build
 from sinkstream.model import Model
 from sinkstream.server.admission import Admission
-from sinkstream.server.body_budget import BodyBudget
+from sinkstream.server.byte_budget import ByteBudget
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.connections import Connections
 from sinkstream.server.errors import ApiError, unavailable
@@ -21,6 +21,7 @@ from sinkstream.server.pool import Pool
 from sinkstream.server.pulse import Pulse
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import Turns
+from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
 from sinkstream.streams.stream import Stream
 
 _BODIES = 4  # of the largest size may be held at the same time
@@ -39,7 +40,10 @@ class Service:
         self.config = config
         self.pool = Pool()
         self.pulse = Pulse(config.watchdog_s)
-        self.bodies = BodyBudget(_BODIES * config.max_body_bytes)
+        self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")
+        self.whole_replies = ByteBudget(
+            MOST_AT_ONCE * MOST_BYTES, "all replies that are not streamed"
+        )
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue)
         self.replies: set[Stream] = set()
