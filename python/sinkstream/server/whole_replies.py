@@ -43,8 +43,8 @@ def whole_bytes(
     else:
         name = "n" if replies > 1 else tokens_name
     raise invalid(
-        f"body: `{name}` must allow at most {MOST_BYTES >> 20} MiB of replies without `stream`, but "
-        f"{replies} replies of {tokens} tokens with {logprobs} log-probabilities each may take "
+        f"body: `{name}` must allow at most {MOST_BYTES >> 20} MiB of replies without `stream`, "
+        f"but {replies} replies of {tokens} tokens with {logprobs} log-probabilities each may take "
         f"{total >> 20} MiB. Set `stream`, or ask for less.",
         name,
     )
