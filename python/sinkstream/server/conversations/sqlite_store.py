@@ -151,6 +151,17 @@ class SqliteStore:
         """Return whether there is a snapshot of a turn's end."""
         return bool(self._rows("SELECT 1 FROM snapshots WHERE node = ?", [node_id]))
 
+    def saved_tokens(self, node_id: str) -> int:
+        """Return the tokens up to the last turn that has a snapshot: this one, or one before it."""
+        rows = self._rows(
+            "WITH RECURSIVE path(id, parent, tokens) AS (SELECT id, parent, tokens FROM nodes "
+            "WHERE id = ? UNION ALL SELECT nodes.id, nodes.parent, nodes.tokens FROM nodes "
+            "JOIN path ON nodes.id = path.parent) "
+            "SELECT MAX(tokens) FROM path JOIN snapshots ON node = id",
+            [node_id],
+        )
+        return int(rows[0][0] or 0)
+
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return a tenant's conversations and when each was used, the latest first."""
         return [

@@ -111,6 +111,7 @@ class States:
         if resident is not None:
             if undo(resident, node):
                 resident.is_stored = True
+                resident.saved_tokens = self._store.saved_tokens(node.id)
                 return found_at(resident, "undone", following)
             self.residency.release(resident)
         return self._rebuilt(node, following)
@@ -182,7 +183,7 @@ class States:
             )
         except CheckpointError as error:
             logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
-            self._store.drop_snapshot(node.id)
+            self.drop_snapshot(node.id)
             return None
         session.saved_tokens = node.tokens
         return session
@@ -227,7 +228,19 @@ class States:
         assert node is not None  # `unsaved` is above 0
         save_snapshot(resident.session, node, self._store.snapshot_path(node.id))
         self._store.add_snapshot(node)
-        resident.saved_tokens = node.tokens
+        self._count_saved(node.conversation)  # it may have displaced that of a branch
+
+    def drop_snapshot(self, node_id: str) -> None:
+        """Delete a turn's snapshot; a session that relied on it will be saved again."""
+        node = self._store.node(node_id)
+        self._store.drop_snapshot(node_id)
+        if node is not None:
+            self._count_saved(node.conversation)
+
+    def _count_saved(self, conversation: str) -> None:
+        for one in self.residency.all():
+            if one.node is not None and one.node.conversation == conversation:
+                one.saved_tokens = self._store.saved_tokens(one.node.id)
 
     def _park(self, resident: Resident) -> None:
         if self.unsaved(resident) <= self._replay_tokens:

@@ -92,7 +92,7 @@ class Upkeep:
         if over <= 0:
             return
         for node_id, size in self._store.oldest_snapshots():
-            self._store.drop_snapshot(node_id)
+            self._states.drop_snapshot(node_id)
             over -= size
             if over <= 0:
                 return

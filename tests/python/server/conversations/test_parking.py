@@ -13,6 +13,7 @@ import pytest
 import sinkstream
 from sinkstream.errors import CapacityError
 from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.turns import TurnRequest
 from tests.python.server.conversations.talk import (
     Chat,
@@ -209,3 +210,48 @@ def test_ten_thousand_conversations_share_eight_sequences(
         tiny_folder("llama"), sinks=4, window=60, threads=1, max_sequences=8
     ) as model:
         talk_in_random_order(model, tmp_path, 8, 10_000, 2)
+
+
+def test_a_session_whose_snapshot_was_dropped_is_saved_again(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path, replay_tokens=0)
+    states = conversations._states
+    chat = Chat(conversations)
+    for i in range(4):
+        chat.say(f"Message {i}", seed=i)
+    (resident,) = states.residency.all()
+    assert states.unsaved(resident) > 0
+    states.save(resident)
+    assert resident.node is not None
+    tokens = states.unsaved(resident), resident.node.tokens
+    assert tokens[0] == 0
+    most = conversations._store.usage().transcripts + 1  # so that deleting the snapshot suffices
+    conversations._upkeep._settings = Settings(max_bytes=most)
+    conversations._upkeep._shrink()
+    assert list(conversations._store.oldest_snapshots()) == []
+    assert states.unsaved(resident) == tokens[1]
+    states.residency.park_idle()
+    assert chat.say("Last", seed=9).facts.state == "loaded"
+    conversations.close()
+
+
+def test_an_earlier_snapshot_counts_when_a_later_one_is_dropped(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path)
+    states = conversations._states
+    chat = Chat(conversations)
+    tokens = []
+    for i in range(3):
+        chat.say(f"Message {i}", seed=i)
+        (resident,) = states.residency.all()
+        assert resident.node is not None
+        tokens.append(resident.node.tokens)
+        if i < 2:
+            states.save(resident)
+    assert states.unsaved(resident) == tokens[2] - tokens[1]
+    (_, _), (later, _) = conversations._store.oldest_snapshots()
+    states.drop_snapshot(later)
+    assert states.unsaved(resident) == tokens[2] - tokens[0]
+    conversations.close()
