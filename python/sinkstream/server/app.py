@@ -30,6 +30,8 @@ from sinkstream.server.requests import (
     TemplateRequest,
     TokenizeRequest,
 )
+from sinkstream.server.responses import route as responses
+from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
 from sinkstream.server.service import Service
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -63,20 +65,29 @@ def _routes() -> APIRouter:
         ("/metrics", metrics.metrics),
         ("/models", models_route.list_models),
         ("/models/{name:path}", models_route.get_model),
+        ("/responses/{name}", responses.get_response),
+        ("/responses/{name}/input_items", responses.input_items),
         ("/sessions", sessions_route.list_sessions),
     ):
         router.add_api_route(path, function, methods=["GET", "HEAD"], **plain)
     for path, function, body in (
         ("/chat/completions", chat_route.chat, ChatRequest),
         ("/completions", completions_route.completions, CompletionRequest),
+        ("/responses", responses.create_response, ResponseRequest),
+        ("/responses/input_tokens", responses.input_tokens, ReadRequest),
         ("/tokenize", tokenize_route.tokenize, TokenizeRequest),
         ("/detokenize", tokenize_route.detokenize, DetokenizeRequest),
         ("/apply-template", tokenize_route.apply_template, TemplateRequest),
     ):
         router.add_api_route(path, function, methods=["POST"], openapi_extra=_schema(body), **plain)
     router.add_api_route(
-        "/sessions/{name}", sessions_route.delete_session, methods=["DELETE"], **plain
+        "/responses/{name}/cancel", responses.cancel_response, methods=["POST"], **plain
     )
+    for path, delete in (
+        ("/responses/{name}", responses.delete_response),
+        ("/sessions/{name}", sessions_route.delete_session),
+    ):
+        router.add_api_route(path, delete, methods=["DELETE"], **plain)
     return router
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,20 +19,10 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
 from sinkstream.server.service import Service, ready_service
+from sinkstream.server.session_key import session_key
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
 
-# Names that clients give their conversations, the most explicit one first.
-_SESSION_HEADERS = (
-    "x-session-id",
-    "x-session-affinity",
-    "session_id",
-    "session-id",
-    "x-claude-code-session-id",
-    "x-openwebui-chat-id",
-    "x-conversation-id",
-)
-_MAX_KEY = 512
 _MESSAGE_FIELDS = (
     "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking",
     "reasoning", "audio", "function_call",
@@ -54,7 +43,7 @@ async def chat(request: Request) -> Response:
         TurnRequest,
         tenant=exchange.tenant,
         messages=messages,
-        session_key=_session_key(request.headers, body),
+        session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
@@ -127,11 +116,3 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 def _part(part: Any) -> Any:
     is_text = isinstance(part, dict) and part.get("type") == "text" and "text" in part
     return {"type": "text", "text": part["text"]} if is_text else part
-
-
-def _session_key(headers: Headers, body: ChatRequest) -> str | None:
-    given = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
-    key = given or body.prompt_cache_key
-    if key is not None and len(key) > _MAX_KEY:
-        raise invalid(f"headers: a session's name must have at most {_MAX_KEY} characters.")
-    return key or None

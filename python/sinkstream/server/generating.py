@@ -85,7 +85,8 @@ def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any
     return usage
 
 
-def _headers(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
+def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that say where a conversation was; none before its turn begins."""
     if turn is None:
         return ()
     facts = turn.facts
@@ -114,7 +115,7 @@ async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
     body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage})
-    headers = (*_headers(results[0][1]), (b"x-sinkstream-evicted", evicted))
+    headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
 
 
@@ -131,12 +132,12 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     frames = Frames(job.dialect.chunk_head, includes_usage=bool(settings.include_usage))
 
     def progress() -> str:
-        return _progress([reply.begun for reply in replies])
+        return progress_of([reply.begun for reply in replies])
 
     keepalive_s = job.service.config.keepalive_s
     # What is refused is known when a reply begins: the head waits for it, but not for a seat.
     first = await replies[0].begin(within_s=keepalive_s)
-    async with EventWriter(send, progress, keepalive_s, _headers(first)) as writer:
+    async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
         ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
         await writer.finish(frames.usage(usage) if settings.include_usage else b"")
@@ -170,7 +171,7 @@ def _usage_now(turn: Turn) -> bytes:
     return orjson.dumps(counts(turn.facts.prompt_tokens, turn.stream.stats.generated_tokens))
 
 
-def _progress(turns: Sequence[Turn | None]) -> str:
+def progress_of(turns: Sequence[Turn | None]) -> str:
     """Return what a comment says of the reply that has come the least far."""
     stats = [turn.stream.stats for turn in turns if turn is not None]
     if len(stats) < len(turns):

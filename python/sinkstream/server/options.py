@@ -62,6 +62,19 @@ def completion_options(body: CompletionRequest) -> StreamOptions:
     return options
 
 
+def response_options(body: Generation, tokens: int, logprobs: int | None) -> StreamOptions:
+    """Return the options of a response, whose text is always held as a whole.
+
+    Raises:
+        ApiError: A field has a value that is not allowed or not supported.
+    """
+    options = _common(body, "max_output_tokens", tokens)
+    _check_whole("max_output_tokens", tokens)
+    if logprobs is not None:
+        options["logprobs"] = logprobs
+    return with_seed(options, body.seed, 0)
+
+
 def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOptions:
     """Return the options of one of several choices: with a seed, choice i has the seed + i."""
     return options if seed is None else {**options, "seed": (seed + index) % 2**64}
@@ -69,12 +82,8 @@ def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOpt
 
 def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOptions:
     _check_common(body)
-    if not body.stream and max_tokens > MAX_WHOLE_TOKENS:
-        raise invalid(
-            f"body: `{tokens_name}` must be at most {MAX_WHOLE_TOKENS} without `stream`, but is "
-            f"{max_tokens}.",
-            tokens_name,
-        )
+    if not body.stream:
+        _check_whole(tokens_name, max_tokens, " without `stream`")
     options: Any = {name: getattr(body, name) for name in _COPIED}
     options["max_tokens"] = max_tokens
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -83,6 +92,13 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
     options["logit_bias"] = _bias(body.logit_bias)
     chosen: StreamOptions = options
     return chosen
+
+
+def _check_whole(name: str, tokens: int, when: str = "") -> None:
+    if tokens > MAX_WHOLE_TOKENS:
+        raise invalid(
+            f"body: `{name}` must be at most {MAX_WHOLE_TOKENS}{when}, but is {tokens}.", name
+        )
 
 
 def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:

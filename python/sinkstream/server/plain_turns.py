@@ -10,8 +10,9 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.texts import continue_final
-from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest
+from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest, TurnText
 from sinkstream.streams.stream import Stream
+from sinkstream.text.chat import encode_chat
 
 
 @dataclass(slots=True)
@@ -46,8 +47,7 @@ class PlainTurns:
             NotFound: The request names an earlier turn: none is kept.
             Exception: Any error that `Model.stream` raises.
         """
-        if request.previous is not None:
-            raise NotFound("server: there are no stored responses to continue.")
+        _check_previous(request)
         if not request.continue_final:
             return _turn(self._model.stream(request.messages, **request.options))
         if request.messages[-1].get("role") != "assistant":
@@ -67,6 +67,28 @@ class PlainTurns:
         """
         return begin_text(self._model, prompt, options)
 
+    def prompt_tokens(self, request: TurnRequest) -> int:
+        """Return the tokens of the messages.
+
+        Raises:
+            NotFound: The request names an earlier turn: none is kept.
+            InvalidArgument: A message is malformed.
+            TypeError: A value has the wrong type.
+        """
+        _check_previous(request)
+        return len(encode_chat(self._model._text, request.messages))
+
+    def text_of(self, tenant: str, name: str) -> TurnText:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("server: there are no stored responses.")
+
+    def note(self, name: str, note: str) -> None:
+        """Do nothing: no turn is stored."""
+
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return none: nothing is kept."""
         return []
@@ -81,6 +103,11 @@ class PlainTurns:
 
     def close(self) -> None:
         """Do nothing: streams end with their requests."""
+
+
+def _check_previous(request: TurnRequest) -> None:
+    if request.previous is not None:
+        raise NotFound("server: there are no stored responses to continue.")
 
 
 def begin_text(model: Model, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:

@@ -39,6 +39,14 @@ class Reply:
             return None
         return task.result()
 
+    @property
+    def ended(self) -> TurnEnd | None:
+        """Return what the turn has left; None before it is committed, or if it cannot be."""
+        ending = self._ending
+        if ending is None or not ending.done() or ending.cancelled() or ending.exception():
+            return None
+        return ending.result()
+
     async def begin(self, within_s: float | None = None) -> Turn | None:
         """Return the turn once it has begun; None if that takes longer than `within_s`.
 

@@ -19,6 +19,7 @@ from sinkstream.server.connections import Connections
 from sinkstream.server.errors import ApiError, unavailable
 from sinkstream.server.pool import Pool
 from sinkstream.server.pulse import Pulse
+from sinkstream.server.responses.live import LiveResponses
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
@@ -58,6 +59,7 @@ class Service:
         self.open_sockets = 0
         self.left: set[asyncio.Future[Any]] = set()
         """Work whose clients have been told that the engine has stalled, and that waits for it."""
+        self.live = LiveResponses()
         self.is_draining = False
         self.fingerprint = ""
         """A word that changes with the model, its settings and the version; "" before `prepare`."""

@@ -39,6 +39,10 @@ class TurnRequest:
     """If False, nothing is written to disk."""
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
+    node: str | None = None
+    """The id that the turn will have; None for a new one."""
+    record: str = ""
+    """What `Turns.text_of` returns beside the text: the caller's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,27 @@ class TurnEnd:
     """The id of the committed turn; "" if nothing is kept."""
     finish_reason: FinishReason
     stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class TurnText:
+    """A stored turn, as text."""
+
+    previous: str | None
+    """The turn that it follows."""
+    messages: list[dict[str, Any]]
+    """What it read after that, in canonical form."""
+    given: str
+    """The beginning of the reply, if the last message is that."""
+    text: str
+    """The reply that was generated."""
+    finish_reason: str
+    """"interrupted" if the server was killed."""
+    created_at: float
+    record: str
+    """The request's."""
+    note: str
+    """Of `Turns.note`; "" if none was written."""
 
 
 class Turn(Protocol):
@@ -109,6 +134,26 @@ class Turns(Protocol):
             CapacityError: There is no memory for it.
             Exception: Any error that `Model.stream` raises.
         """
+        ...
+
+    def prompt_tokens(self, request: TurnRequest) -> int:
+        """Return the `prompt_tokens` that `begin` would report. Blocks.
+
+        Raises:
+            Exception: Any error of a message or a name that `begin` raises.
+        """
+        ...
+
+    def text_of(self, tenant: str, name: str) -> TurnText:
+        """Return a turn that is stored and complete. Blocks briefly.
+
+        Raises:
+            NotFound: The tenant has no such turn.
+        """
+        ...
+
+    def note(self, name: str, note: str) -> None:
+        """Keep a note with a stored turn, if there is one of that name. Blocks briefly."""
         ...
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:

@@ -29,7 +29,7 @@ from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
-from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest
+from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText
 from sinkstream.streams.stream import Stream
 
 logger = logging.getLogger("sinkstream")
@@ -91,18 +91,9 @@ class Conversations:
         if self._is_closed:
             raise StoreError("store: the store is closed.")
         self._model._check_options(request.options, None)
-        messages = canonical_messages(request.messages, continue_final=request.continue_final)
-        if request.previous:
-            match = self._lookup.by_name(request.previous, request, messages)
-        else:
-            match = self._lookup.by_messages(request, messages)
-        base = match.base
+        match = self._match(request)
         try:
-            place = BEGINNING if base is None else Place("assistant", True, base.last_id)
-            ids = read_messages(
-                self._turns, match.unread, place, continue_final=request.continue_final
-            )
-            following = array("i", ids)
+            following = self._following(request, match)
         except BaseException:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
@@ -120,6 +111,50 @@ class Conversations:
             self._states.residency.discard(found.resident)
             raise
 
+    def _match(self, request: TurnRequest) -> Match:
+        messages = canonical_messages(request.messages, continue_final=request.continue_final)
+        if request.previous:
+            return self._lookup.by_name(request.previous, request, messages)
+        return self._lookup.by_messages(request, messages)
+
+    def _following(self, request: TurnRequest, match: Match) -> array[int]:
+        """Return the ids of the messages that are not read yet."""
+        base = match.base
+        place = BEGINNING if base is None else Place("assistant", True, base.last_id)
+        final = request.continue_final
+        return array("i", read_messages(self._turns, match.unread, place, continue_final=final))
+
+    def prompt_tokens(self, request: TurnRequest) -> int:
+        """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`.
+
+        Raises:
+            Exception: Any error of a message or a name that `begin` raises.
+        """
+        match = self._match(request)
+        try:
+            following = self._following(request, match)
+        finally:
+            if match.resident is not None:
+                self._states.residency.release(match.resident)
+        return len(following) + (0 if match.base is None else match.base.tokens)
+
+    def text_of(self, tenant: str, name: str) -> TurnText:
+        """Return a stored turn as text.
+
+        Raises:
+            NotFound: The tenant has no such turn.
+        """
+        found = self._store.text_of(tenant, name)
+        if found is None:
+            raise NotFound(
+                f"stream: `previous` must name a turn, but there is no turn {name[:80]!r}."
+            )
+        return found
+
+    def note(self, name: str, note: str) -> None:
+        """Keep a note with a stored turn."""
+        self._store.note(name, note).result()
+
     def _follow(
         self,
         request: TurnRequest,
@@ -132,7 +167,7 @@ class Conversations:
         read = match.unread[:-1] if request.continue_final else match.unread
         tokens = len(following) + (0 if base is None else base.tokens)
         new = NewNode(
-            id=new_id("resp"),
+            id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
             conversation=new_id("sess") if base is None else base.conversation,
             tenant=request.tenant,
@@ -142,6 +177,7 @@ class Conversations:
             before=hash_after(match.before, read),
             given=match.unread[-1]["content"] if request.continue_final else "",
             tokens=tokens,
+            record=request.record,
         )
         begun = Begun(
             new=new,

@@ -47,6 +47,8 @@ class NewNode:
     """The beginning of the reply that was given, not generated."""
     tokens: int
     """Ids of the conversation up to the reply's beginning."""
+    record: str = ""
+    """The request's own, kept as it is."""
 
 
 def new_id(kind: str) -> str:

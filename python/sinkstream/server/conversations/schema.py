@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sinkstream.server.conversations.store_error import StoreError, store_error
 
-VERSION = 1
+VERSION = 2
 """`PRAGMA user_version`."""
 
 TABLES = {
@@ -22,7 +22,7 @@ TABLES = {
     "nodes": "id TEXT PRIMARY KEY, parent TEXT, conversation TEXT NOT NULL, tenant TEXT NOT NULL, "
     "session_key TEXT, hash BLOB, tokens INTEGER NOT NULL, last_id INTEGER, finish_reason TEXT, "
     "read_ids BLOB NOT NULL, messages TEXT NOT NULL, before BLOB NOT NULL, given TEXT NOT NULL, "
-    "created REAL NOT NULL",
+    "created REAL NOT NULL, record TEXT NOT NULL, note TEXT NOT NULL",
     # A reply, in the pieces in which it was committed: int32 ids and their text.
     "parts": "node TEXT NOT NULL, number INTEGER NOT NULL, ids BLOB NOT NULL, text TEXT NOT NULL, "
     "PRIMARY KEY (node, number)",

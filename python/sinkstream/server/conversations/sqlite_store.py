@@ -11,6 +11,7 @@ writes go through `Writer`, in order. Knows nothing of models or sessions in mem
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -28,6 +29,7 @@ from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.schema import connect, lock_folder, open_database
 from sinkstream.server.conversations.store_error import StoreError, store_error
 from sinkstream.server.conversations.writer import Writer
+from sinkstream.server.turns import TurnText
 
 _NODE = (
     "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
@@ -147,6 +149,28 @@ class SqliteStore:
             ids.frombytes(part)
         return ids
 
+    def text_of(self, tenant: str, node_id: str) -> TurnText | None:
+        """Return a completed turn of a tenant, as text."""
+        rows = self._rows(
+            "SELECT parent, messages, given, finish_reason, created, record, note FROM nodes "
+            "WHERE id = ? AND tenant = ? AND hash IS NOT NULL",
+            [node_id, tenant],
+        )
+        if not rows:
+            return None
+        parts = self._rows("SELECT text FROM parts WHERE node = ? ORDER BY number", [node_id])
+        parent, messages, given, finish_reason, created, record, note = rows[0]
+        return TurnText(
+            parent,
+            json.loads(messages),
+            given,
+            "".join(text for (text,) in parts),
+            finish_reason,
+            created,
+            record,
+            note,
+        )
+
     def has_snapshot(self, node_id: str) -> bool:
         """Return whether there is a snapshot of a turn's end."""
         return bool(self._rows("SELECT 1 FROM snapshots WHERE node = ?", [node_id]))
@@ -206,10 +230,12 @@ class SqliteStore:
                 (new.conversation, new.tenant, now),
             )
             connection.execute(
-                "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?)",
+                "INSERT INTO nodes "
+                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '')",
                 (
                     new.id, new.parent, new.conversation, new.tenant, new.session_key, new.tokens,
                     new.read_ids.tobytes(), new.messages, new.before, new.given, now,
+                    new.record,
                 ),
             )  # fmt: skip
 
@@ -247,6 +273,14 @@ class SqliteStore:
     def forget(self, node_id: str) -> Future[None]:
         """Queue the deletion of a turn that left nothing."""
         return self._writer.submit(lambda connection: _delete_nodes(connection, [node_id]))
+
+    def note(self, node_id: str, note: str) -> Future[None]:
+        """Queue a note on a turn."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE nodes SET note = ? WHERE id = ?", [note, node_id])
+
+        return self._writer.submit(job)
 
     def delete_tree(self, node_id: str) -> Future[None]:
         """Delete a turn and all that follow it."""

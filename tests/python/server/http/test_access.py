@@ -16,6 +16,8 @@ ROUTES = [
     ("GET", "/metrics", None),
     ("POST", "/chat/completions", {"messages": HELLO, "max_tokens": 1}),
     ("POST", "/completions", {"prompt": "the", "max_tokens": 1}),
+    ("POST", "/responses", {"input": "the", "max_output_tokens": 1}),
+    ("POST", "/responses/input_tokens", {"input": "the"}),
     ("POST", "/tokenize", {"content": "the"}),
     ("POST", "/detokenize", {"tokens": [5]}),
     ("POST", "/apply-template", {"messages": HELLO}),

@@ -1,0 +1,1 @@
+"""The Responses API. Imported by the server only; see README.md."""

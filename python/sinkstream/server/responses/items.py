@@ -1,0 +1,123 @@
+"""Items, the messages of the Responses API, to and from the messages of chats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sinkstream.server.errors import ApiError, invalid, not_supported
+
+_ROLES = ("assistant", "developer", "system", "user")
+_TEXTS = ("input_text", "output_text", "text")
+_MEDIA = ("input_audio", "input_file", "input_image", "input_video", "computer_screenshot")
+
+
+def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return an input as messages; function calls that follow each other are one message.
+
+    Raises:
+        ApiError: An item is malformed, or of a type that this server does not read.
+    """
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[dict[str, Any]] = []
+    for index, item in enumerate(given):
+        where = f"input[{index}]"
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append(_message(item, where))
+        elif kind == "function_call":
+            _add_call(messages, item, where)
+        elif kind == "function_call_output":
+            content = _text(item.get("output"), f"{where}.output")
+            call = _string(item, "call_id", where)
+            messages.append({"role": "tool", "tool_call_id": call, "content": content})
+        else:
+            raise _unknown("an item", kind, f"{where}.type")
+    return messages
+
+
+def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
+    role = item.get("role")
+    if role not in _ROLES:
+        raise invalid(f"body: `{where}.role` must be one of {', '.join(_ROLES)}.", f"{where}.role")
+    return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
+
+
+def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
+    function = {name: _string(item, name, where) for name in ("name", "arguments")}
+    call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _text(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"body: `{where}` must be a string or an array.", where)
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, dict):
+        raise invalid(f"body: `{where}` must be an object.", where)
+    kind = part.get("type")
+    if kind == "refusal":
+        return _string(part, "refusal", where)
+    if kind not in _TEXTS:
+        raise _unknown("a part of a message", kind, where)
+    return _string(part, "text", where)
+
+
+def _string(value: dict[str, Any], name: str, where: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise invalid(f"body: `{where}.{name}` must be a string.", f"{where}.{name}")
+    return found
+
+
+def _unknown(what: str, kind: Any, where: str) -> ApiError:
+    if kind in _MEDIA:
+        return not_supported(f'"{kind}"', where)
+    shown = f'"{kind[:40]}"' if isinstance(kind, str) else "not a string"
+    return invalid(f"body: the type of {what} must be known, but is {shown}.", where, "unsupported")
+
+
+def items_of(messages: Sequence[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    """Yield canonical messages as items, with ids made from `name`."""
+    for number, message in enumerate(messages):
+        if message["role"] == "tool":
+            yield {
+                "id": f"fco_{name}_{number}",
+                "type": "function_call_output",
+                "status": "completed",
+                "call_id": message.get("tool_call_id", ""),
+                "output": message["content"],
+            }
+            continue
+        if message["content"] or "tool_calls" not in message:
+            yield _message_item(message, f"msg_{name}_{number}")
+        for place, call in enumerate(message.get("tool_calls", ())):
+            yield {
+                "id": f"fc_{name}_{number}_{place}",
+                "type": "function_call",
+                "status": "completed",
+                "call_id": call.get("id", ""),
+                **call["function"],
+            }
+
+
+def _message_item(message: dict[str, Any], name: str) -> dict[str, Any]:
+    kind = "output_text" if message["role"] == "assistant" else "input_text"
+    part: dict[str, Any] = {"type": kind, "text": message["content"]}
+    if kind == "output_text":
+        part["annotations"] = []
+    return {
+        "id": name,
+        "type": "message",
+        "role": message["role"],
+        "status": "completed",
+        "content": [part],
+    }

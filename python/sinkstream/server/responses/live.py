@@ -1,0 +1,117 @@
+"""Responses that are in progress, and for a short time those that the store does not have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sinkstream.server.errors import ApiError
+from sinkstream.server.responses.events import Events
+from sinkstream.server.responses.resource import Resources
+from sinkstream.server.turns import Turn
+
+_KEPT_S = 60.0
+_KEPT = 256  # of responses that have ended
+_UNSTORED = 1024  # whose instructions are remembered
+_BATCH = 256  # events that are made at a time
+
+
+class Live:
+    """A response in progress; of one event loop. Any number of clients may follow it."""
+
+    def __init__(self, resources: Resources, messages: list[dict[str, Any]]) -> None:
+        """Follow a response that has read `messages`."""
+        self.resources = resources
+        self.state = resources.state
+        self.events = Events(resources)
+        self.messages: list[dict[str, Any]] | None = messages
+        self.turn: Turn | None = None
+        """None before the reply begins."""
+        self.failure: ApiError | None = None
+        self.is_cancelled = False
+        """Whether a client has asked for its end."""
+        self.task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake those that wait for more."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def begun(self) -> None:
+        """Wait until the reply begins, or the response ends."""
+        while not self.state.is_begun and self.state.outcome is None:
+            await self._changed.wait()
+
+    async def ended(self) -> None:
+        """Wait until the response ends."""
+        while self.state.outcome is None:
+            await self._changed.wait()
+
+    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the events after a number, until the response ends."""
+        number = after + 1
+        while True:
+            if number < self.events.count:
+                end = min(self.events.count, number + _BATCH)
+                yield [self.events.event(i) for i in range(number, end)]
+                number = end
+            elif self.state.outcome is not None:
+                return
+            else:
+                await self._changed.wait()
+
+    async def cancel(self) -> None:
+        """End the response, and wait until what there is of it is kept."""
+        self.is_cancelled = True
+        if self.task is not None:
+            self.task.cancel()  # no effect if it has ended
+            await asyncio.wait({self.task})
+
+
+class LiveResponses:
+    """Finds live responses by their ids; of one event loop."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Live] = {}
+        self._ended: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
+        self._unstored: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+
+    def add(self, live: Live) -> None:
+        """Find a response from now on."""
+        self._found[live.state.id] = live
+
+    def find(self, tenant: str, name: str) -> Live | None:
+        """Return a tenant's response."""
+        live = self._found.get(name)
+        return live if live is not None and live.state.tenant == tenant else None
+
+    def forget(self, name: str) -> None:
+        """Find a response no longer."""
+        self._found.pop(name, None)
+        timer = self._ended.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def forget_later(self, name: str) -> None:
+        """Find a response that has ended for a while: it is nowhere else."""
+        loop = asyncio.get_running_loop()
+        self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
+        while len(self._ended) > _KEPT:
+            self.forget(next(iter(self._ended)))
+
+    def note_unstored(self, tenant: str, name: str, instructions: str | None) -> None:
+        """Remember the instructions of a response that is not stored."""
+        self._unstored[tenant, name] = instructions
+        while len(self._unstored) > _UNSTORED:
+            self._unstored.popitem(last=False)
+
+    def is_unstored(self, tenant: str, name: str) -> bool:
+        """Return whether a response is remembered that is not stored."""
+        return (tenant, name) in self._unstored
+
+    def instructions_of(self, tenant: str, name: str) -> str | None:
+        """Return the instructions of such a response."""
+        return self._unstored[tenant, name]

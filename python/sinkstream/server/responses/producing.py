@@ -1,0 +1,114 @@
+"""Generates a response: admits it, fills its state, and keeps how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from sinkstream.errors import SinkstreamError
+from sinkstream.server.errors import ApiError
+from sinkstream.server.reading import pieces
+from sinkstream.server.responses.asking import NAMES
+from sinkstream.server.responses.kept import note_of
+from sinkstream.server.responses.live import Live
+from sinkstream.server.responses.state import Outcome
+from sinkstream.server.running import Reply, Start, as_api_error, running
+from sinkstream.server.service import Service
+from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.server.usage import usage_of
+
+logger = logging.getLogger("sinkstream.server")
+
+_INCOMPLETE = ("length", "timeout")
+# Strict clients know no other codes; the exact one is in `sinkstream.code`.
+_ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
+
+
+def begin(service: Service, live: Live, start: Start) -> asyncio.Task[None]:
+    """Begin to generate; the task fails only if it is cancelled from outside."""
+    service.live.add(live)
+    live.task = asyncio.create_task(_produce(service, live, start))
+    return live.task
+
+
+async def _produce(service: Service, live: Live, start: Start) -> None:
+    state, reply = live.state, None
+    try:
+        async with running(service, [start], NAMES) as (reply,):
+            turn = live.turn = await reply.begin()
+            assert turn is not None  # there is no limit of time
+            state.is_begun = True
+            live.notify()
+            with_tokens = state.tokens is not None
+            async for piece in pieces(turn.stream, service.config.flush_s, with_tokens=with_tokens):
+                state.add(piece.text, piece.tokens)
+                live.notify()
+            await reply.end()
+    except asyncio.CancelledError:
+        await _finish(service, live, reply, is_cancelled=True)
+        if not live.is_cancelled:
+            raise
+    except Exception as error:
+        live.failure = as_api_error(error)
+        if live.failure.code == "internal":
+            logger.exception("response %s: an internal error", state.id)
+        await _finish(service, live, reply)
+    else:
+        await _finish(service, live, reply)
+
+
+async def _finish(
+    service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
+) -> None:
+    """Keep how a response ended, then say it."""
+    state = live.state
+    facts = live.turn.facts if live.turn is not None else None
+    end = reply.ended if reply is not None else None
+    outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
+    is_left = end is not None and end.node != ""
+    is_stored = is_left and state.echo["store"]
+    if is_stored:
+        note = note_of(state, outcome)
+        with suppress(SinkstreamError):  # the turn itself is kept; the store has logged the error
+            await service.pool.submit(partial(service.turns.note, state.id, note))
+    elif is_left:
+        service.live.note_unstored(state.tenant, state.id, state.echo["instructions"])
+    state.outcome, live.messages = outcome, None
+    live.notify()
+    if is_stored or not (state.echo["store"] or state.is_background):
+        service.live.forget(state.id)
+    else:
+        service.live.forget_later(state.id)
+
+
+def _outcome(
+    facts: TurnFacts | None, end: TurnEnd | None, failure: ApiError | None, *, is_cancelled: bool
+) -> Outcome:
+    usage, own = (None, {}) if facts is None or end is None else _usage(facts, end)
+    if failure is not None:
+        code = _ERRORS.get(failure.status, "server_error")
+        error = {"code": code, "message": failure.message}
+        return Outcome("failed", error=error, usage=usage, own={**own, "code": failure.code})
+    if is_cancelled or end is None:
+        return Outcome("cancelled", usage=usage, own=own)
+    if end.finish_reason in _INCOMPLETE:
+        return Outcome("incomplete", incomplete="max_output_tokens", usage=usage, own=own)
+    return Outcome("completed", completed_at=int(time.time()), usage=usage, own=own)
+
+
+def _usage(facts: TurnFacts, end: TurnEnd) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a reply's usage in the words of this API, and our own facts."""
+    chat = usage_of([(facts, end)])
+    read, cached = chat["prompt_tokens"], chat["prompt_tokens_details"]["cached_tokens"]
+    usage = {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": read - cached},
+        "output_tokens": chat["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": chat["total_tokens"],
+    }
+    return usage, {"finish_reason": end.finish_reason, **chat["sinkstream"]}

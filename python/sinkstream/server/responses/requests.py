@@ -1,0 +1,122 @@
+"""The body of `POST /v1/responses`, and what of it is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sinkstream.request.options import StreamOptions
+from sinkstream.server.errors import invalid, not_supported
+from sinkstream.server.options import response_options
+from sinkstream.server.requests import Body, Generation, Strings
+
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+LOGPROBS = "message.output_text.logprobs"
+"""In `include`: asks for log-probabilities."""
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
+
+
+class ReadRequest(Body):
+    """What is read before a reply; all of `POST /v1/responses/input_tokens`."""
+
+    model: str | None = None
+    input: str | Objects
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    prompt_cache_key: str | None = None
+    cache_salt: str | None = None
+    store: bool | None = None
+
+
+class ResponseRequest(Generation, ReadRequest):
+    """Of `POST /v1/responses`, and of `response.create` on a socket."""
+
+    background: bool | None = None
+    include: Strings | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: Objects | None = None
+    top_logprobs: int | None = None
+    truncation: str | None = None
+    user: str | None = None
+
+
+def check_read(body: ReadRequest) -> None:
+    """Refuse what names a conversation in a way that this server does not have.
+
+    Raises:
+        ApiError: The body has such a field, or nothing to read.
+    """
+    if body.conversation is not None:
+        raise not_supported("a stored conversation", "conversation")
+    if body.prompt is not None:
+        raise not_supported("a stored prompt", "prompt")
+    if not body.input:
+        raise invalid("body: `input` must not be empty.", "input")
+
+
+def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
+    """Return the options of a response.
+
+    Raises:
+        ApiError: A field has a value that is not allowed or not supported.
+    """
+    check_read(body)
+    _check_metadata(body.metadata)
+    _check_text(body.text)
+    _check_tools(body)
+    if body.truncation not in (None, "auto", "disabled"):
+        raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
+    if body.background and body.store is False:
+        raise invalid("body: `background` needs `store` to be true.", "background")
+    tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
+    return response_options(body, tokens, logprobs_of(body))
+
+
+def logprobs_of(body: ResponseRequest) -> int | None:
+    """Return how many likely tokens are asked for at each position; None without any."""
+    if body.top_logprobs:
+        return body.top_logprobs
+    return 0 if LOGPROBS in (body.include or ()) else None
+
+
+def _check_metadata(metadata: dict[str, Any] | None) -> None:
+    for key, value in (metadata or {}).items():
+        if len(key) > _MAX_KEY or not isinstance(value, str) or len(value) > _MAX_VALUE:
+            raise invalid(
+                f"body: `metadata` must have keys of at most {_MAX_KEY} characters, and strings of "
+                f"at most {_MAX_VALUE} as values.",
+                "metadata",
+            )
+    if len(metadata or ()) > _MAX_PAIRS:
+        raise invalid(f"body: `metadata` must have at most {_MAX_PAIRS} keys.", "metadata")
+
+
+def _check_text(text: dict[str, Any] | None) -> None:
+    """Refuse all formats but plain text: the only place that decides it."""
+    form = (text or {}).get("format") or {"type": "text"}
+    kind = form.get("type") if isinstance(form, dict) else None
+    if kind in ("json_object", "json_schema"):
+        raise not_supported(f'"{kind}"', "text.format")
+    if kind != "text":
+        raise invalid('body: `text.format.type` must be "text".', "text.format")
+
+
+def _check_tools(body: ResponseRequest) -> None:
+    for tool in body.tools or ():
+        if tool.get("type") != "function":
+            raise not_supported("a tool that is not a function", "tools")
+        if not isinstance(tool.get("name"), str):
+            raise invalid("body: a function in `tools` must have a `name`.", "tools")
+    if body.tool_choice not in (None, "none", "auto"):
+        raise not_supported("a forced tool call", "tool_choice")

@@ -1,0 +1,88 @@
+"""The `response` object, and the message in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkstream.server import logprobs
+from sinkstream.server.logprobs import Bytes
+from sinkstream.server.responses.state import ResponseState
+
+
+def message_id(response_id: str) -> str:
+    """Return the id of a response's message, which a restart does not change."""
+    return "msg_" + response_id.rpartition("_")[2]
+
+
+class Resources:
+    """Makes the objects of one response."""
+
+    def __init__(self, state: ResponseState, piece: Bytes) -> None:
+        """Describe `state`; `piece` returns the bytes of a token."""
+        self.state = state
+        self._piece = piece
+
+    def response(self) -> dict[str, Any]:
+        """Return the response as it is now; its text is there once it has ended."""
+        outcome = self.state.outcome
+        has_text = outcome is not None and self.state.is_begun
+        return self._with(
+            self.state.status,
+            completed_at=outcome and outcome.completed_at,
+            error=outcome and outcome.error,
+            incomplete_details=(
+                {"reason": outcome.incomplete} if outcome and outcome.incomplete else None
+            ),
+            output=[self.message()] if has_text else [],
+            usage=outcome and outcome.usage,
+            sinkstream=outcome and outcome.own,
+        )
+
+    def unfinished(self, status: str) -> dict[str, Any]:
+        """Return the response as it was at its beginning."""
+        return self._with(
+            status,
+            completed_at=None,
+            error=None,
+            incomplete_details=None,
+            output=[],
+            usage=None,
+            sinkstream=None,
+        )
+
+    def _with(self, status: str, **fields: Any) -> dict[str, Any]:
+        return {**self.state.echo, "status": status, **fields}
+
+    def message(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return the message as the output has it, or before it has a part."""
+        outcome = self.state.outcome
+        status = "incomplete"
+        if is_empty:
+            status = "in_progress"
+        elif outcome is not None and outcome.status == "completed":
+            status = "completed"
+        return {
+            "id": message_id(self.state.id),
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": [] if is_empty else [self.part()],
+        }
+
+    def part(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return the text as a part of the message."""
+        return {
+            "type": "output_text",
+            "text": "" if is_empty else self.state.text.decode(),
+            "annotations": [],
+            "logprobs": [] if is_empty else self.logprobs(),
+        }
+
+    def logprobs(self, number: int | None = None) -> list[dict[str, Any]]:
+        """Return the log-probabilities of a delta, or of all; none unless they were asked for."""
+        if self.state.tokens is None:
+            return []
+        parts = self.state.tokens if number is None else [self.state.tokens[number]]
+        tokens = [token for part in parts for token in part]
+        found: list[dict[str, Any]] = logprobs.of_chat(tokens, self._piece)["content"]
+        return found

@@ -1,0 +1,264 @@
+"""`/v1/responses` over HTTP: create, get, follow, cancel and delete responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sinkstream.server.answer import Answer, send_json
+from sinkstream.server.errors import ApiError, invalid
+from sinkstream.server.exchange import Exchange, exchange_of
+from sinkstream.server.generating import headers_of, progress_of
+from sinkstream.server.identity import check_model
+from sinkstream.server.parsing import parse
+from sinkstream.server.responses import kept
+from sinkstream.server.responses.asking import count
+from sinkstream.server.responses.creating import asked_of, create
+from sinkstream.server.responses.events import as_sse
+from sinkstream.server.responses.items import items_of
+from sinkstream.server.responses.live import Live
+from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
+from sinkstream.server.responses.resource import Resources
+from sinkstream.server.service import Service, ready_service
+from sinkstream.server.turns import NotFound
+from sinkstream.server.writer import EventWriter, Send
+
+_T = TypeVar("_T")
+
+_BACKGROUND_S = 0.5  # in which a background response that is refused is refused at once
+_PAGE, _MOST = 20, 100  # items of a list
+
+
+async def create_response(request: Request) -> Response:
+    """Begin a response, and send it: whole, as events, or, in the background, as it is now."""
+    service = ready_service(request)
+    exchange = exchange_of(request.scope)
+    body = await parse(exchange, service.pool, ResponseRequest)
+
+    async def work(send: Send) -> None:
+        exchange.choices = 1
+        live = await create(service, body, exchange.tenant, request.headers)
+        assert live.task is not None
+        try:
+            if body.stream:
+                await _stream(service, exchange, live, send)
+            elif body.background:
+                await _in_time(live, _BACKGROUND_S)
+                await _send(live, send)
+            else:
+                await live.ended()
+                await _send(live, send)
+        finally:
+            if not body.background:
+                live.task.cancel()  # no effect if it has ended
+                await asyncio.wait({live.task})
+            _note(exchange, live)
+
+    return Answer(work)
+
+
+async def _in_time(live: Live, within_s: float) -> None:
+    """Wait until the reply begins, but not for a seat.
+
+    Raises:
+        ApiError: It has been refused.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            await live.begun()
+    except TimeoutError:
+        pass
+    if live.failure is not None and not live.state.is_begun:
+        raise live.failure
+
+
+async def _send(live: Live, send: Send) -> None:
+    if live.failure is not None:
+        raise live.failure
+    await send_json(send, orjson.dumps(live.resources.response()), headers_of(live.turn))
+
+
+async def _stream(service: Service, exchange: Exchange, live: Live, send: Send) -> None:
+    await _in_time(live, service.config.keepalive_s)
+    await _write(service, live, -1, send)
+
+
+async def _write(service: Service, live: Live, after: int, send: Send) -> None:
+    """Send the events after a number. After a failure, the last event says so."""
+
+    def progress() -> str:
+        return progress_of([live.turn])
+
+    keepalive_s = service.config.keepalive_s
+    async with EventWriter(send, progress, keepalive_s, headers_of(live.turn)) as writer:
+        async for events in live.follow(after):
+            await writer.write(b"".join(map(as_sse, events)))
+        await writer.finish()
+
+
+def _note(exchange: Exchange, live: Live) -> None:
+    outcome = live.state.outcome
+    usage = outcome.usage if outcome is not None else None
+    if usage is not None:
+        exchange.prompt_tokens = usage["input_tokens"]
+        exchange.generated_tokens = usage["output_tokens"]
+    exchange.finish = live.failure.code if live.failure is not None else live.state.status
+
+
+async def get_response(request: Request, name: str) -> Response:
+    """Return a response as it is now, or the events after a number."""
+    service = ready_service(request)
+    exchange = exchange_of(request.scope)
+    streams = _flag(request, "stream")
+    after = _number(request, "starting_after", -1, 0, 1 << 53)
+    if after >= 0 and not streams:
+        raise invalid("query: `starting_after` needs `stream` to be true.", "starting_after")
+    live = service.live.find(exchange.tenant, name)
+    if live is None:
+        live = await _stored(service, exchange.tenant, name, numbered=after >= 0)
+    if not streams:
+        return _json(live.resources.response())
+    return Answer(partial(_write, service, live, after))
+
+
+async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = False) -> Live:
+    """Return a response from the store.
+
+    Raises:
+        ApiError: There is none of that name, or its events have no numbers any more.
+    """
+
+    def read() -> tuple[Live, bool]:
+        state = kept.stored_state(service.turns, tenant, name)
+        has_numbers = kept.is_numbered(service.turns, tenant, name)
+        return Live(Resources(state, service.texts.piece), []), has_numbers
+
+    live, has_numbers = await _found(service, name, read)
+    if numbered and not has_numbers:
+        raise invalid(
+            "query: `starting_after` must be left out, because the server was restarted during "
+            f"{name}. Its text is there as one event.",
+            "starting_after",
+        )
+    return live
+
+
+async def _found(service: Service, name: str, read: Callable[[], _T]) -> _T:
+    try:
+        return await service.pool.run(read)
+    except NotFound:
+        raise not_found(name) from None
+
+
+def not_found(name: str) -> ApiError:
+    """Return the error for a response that there is not."""
+    message = f"server: there is no response {name[:80]!r}."
+    return ApiError(404, "invalid_request_error", "response_not_found", message, "response_id")
+
+
+async def delete_response(request: Request, name: str) -> dict[str, Any]:
+    """Delete a response, and those that continue it."""
+    service = ready_service(request)
+    tenant = exchange_of(request.scope).tenant
+    live = service.live.find(tenant, name)
+    if live is not None and live.state.outcome is None:
+        raise ApiError(
+            409,
+            "conflict_error",
+            "session_busy",
+            f"server: {name} must have ended before it is deleted. Cancel it first.",
+            headers=((b"x-should-retry", b"false"),),
+        )
+
+    def delete() -> None:
+        kept.stored_state(service.turns, tenant, name)  # not of another API
+        service.turns.delete(tenant, name)
+
+    if live is None or live.state.is_begun:
+        await _found(service, name, delete)
+    service.live.forget(name)
+    return {"id": name, "object": "response", "deleted": True}
+
+
+async def cancel_response(request: Request, name: str) -> Response:
+    """End a response that is in progress, and return it."""
+    service = ready_service(request)
+    tenant = exchange_of(request.scope).tenant
+    live = service.live.find(tenant, name) or await _stored(service, tenant, name)
+    if live.state.outcome is None:
+        await live.cancel()
+    elif not live.state.is_background:
+        raise invalid(
+            f"server: to be cancelled, {name} must be in progress or in the background.",
+            "response_id",
+        )
+    return _json(live.resources.response())
+
+
+async def input_items(request: Request, name: str) -> dict[str, Any]:
+    """List the items of a response's input."""
+    service = ready_service(request)
+    tenant = exchange_of(request.scope).tenant
+    limit = _number(request, "limit", _PAGE, 1, _MOST)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid('query: `order` must be "asc" or "desc".', "order")
+    live = service.live.find(tenant, name)
+    messages = live.messages if live is not None else None
+    if messages is None:
+        messages = await _found(service, name, partial(kept.input_of, service.turns, tenant, name))
+    items = list(items_of(messages, name.rpartition("_")[2]))
+    if order == "desc":
+        items.reverse()
+    after = request.query_params.get("after")
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise invalid("query: `after` must be the id of an item.", "after")
+        items = items[ids.index(after) + 1 :]
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > len(page),
+    }
+
+
+async def input_tokens(request: Request) -> dict[str, Any]:
+    """Count the tokens that a response would read."""
+    service = ready_service(request)
+    exchange = exchange_of(request.scope)
+    body = await parse(exchange, service.pool, ReadRequest)
+    check_model(service, body.model)
+    asked = await asked_of(service, body, exchange.tenant, request.headers)
+    tokens = await service.pool.run(partial(count, asked))
+    return {"object": "response.input_tokens", "input_tokens": tokens}
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _flag(request: Request, name: str) -> bool:
+    value = request.query_params.get(name, "false").lower()
+    if value not in ("true", "false"):
+        raise invalid(f"query: `{name}` must be true or false.", name)
+    return value == "true"
+
+
+def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    is_number = given.isascii() and given.isdigit() and len(given) < 20
+    if not is_number or not low <= int(given) <= high:
+        raise invalid(f"query: `{name}` must be an integer in [{low}, {high}].", name)
+    return int(given)

@@ -1,0 +1,261 @@
+"""Responses that outlive their requests, and how they are ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.python.server.http.running_server import Running, running, unchunked
+from tests.python.server.http.test_process import process
+from tests.python.server.responses.checking import (
+    ASKED,
+    ENDLESS,
+    KEY,
+    RESPONSES,
+    checked,
+    checked_events,
+    create,
+    deltas,
+    followed,
+    sse,
+    text_of,
+)
+
+LONG = {**ASKED, "max_output_tokens": 400}
+
+
+def get(server: Running, name: str, **headers: str) -> dict[str, Any]:
+    answer = server.ask("GET", f"{RESPONSES}/{name}", None, headers or KEY)
+    assert answer.status == 200, answer.body
+    return checked(answer.json)
+
+
+def wait_for(server: Running, name: str, *statuses: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while (found := get(server, name))["status"] not in statuses:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def begin(server: Running, **more: Any) -> dict[str, Any]:
+    body = {"input": "the sea", **LONG, "background": True, **more}
+    answer = server.post(RESPONSES, body, **KEY)
+    assert answer.status == 200, answer.body
+    return checked(answer.json)
+
+
+def cancel(server: Running, name: str) -> dict[str, Any]:
+    answer = server.post(f"{RESPONSES}/{name}/cancel", {}, **KEY)
+    assert answer.status == 200, answer.body
+    return checked(answer.json)
+
+
+def post(server: Running, body: Any) -> Any:
+    """Begin a stream with the key, and return its socket."""
+    data = json.dumps(body).encode()
+    head = f"POST {RESPONSES} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return server.open(f"{head}X-Api-Key: a\r\nContent-Length: {len(data)}\r\n", data)
+
+
+def test_a_background_response_goes_on_without_its_client(server: Running) -> None:
+    begun = begin(server)
+    assert begun["status"] in ("queued", "in_progress")
+    assert (begun["background"], begun["output"], begun["usage"]) == (True, [], None)
+    found = wait_for(server, begun["id"], "incomplete")
+    whole = create(server, "the sea", **LONG).json
+    assert text_of(found) == text_of(whole)
+    assert found["usage"]["output_tokens"] == 400
+    assert found["created_at"] == begun["created_at"]
+
+
+def test_a_lost_stream_is_resumed_without_loss(server: Running) -> None:
+    with post(server, {"input": "the sea", **LONG, "background": True, "stream": True}) as lost:
+        received = b""
+        while received.count(b"output_text.delta") < 4:
+            received += lost.recv(4096)
+    body = received.partition(b"\r\n\r\n")[2]
+    text = b"".join(line for line in body.split(b"\r\n") if line.startswith(b"event: "))
+    complete = text[: text.rindex(b"\n\n") + 2]
+    events = sse(complete + b"data: [DONE]\n\n")
+    rest = followed(server, events[0]["response"]["id"], events[-1]["sequence_number"])
+    joined = checked_events(events + rest)
+    assert [event["type"] for event in joined][:3] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
+    assert deltas(joined) == text_of(joined[-1]["response"])
+    assert deltas(joined) == text_of(create(server, "the sea", **LONG).json)
+
+
+def test_many_clients_follow_one_response(server: Running) -> None:
+    name = begin(server)["id"]
+    first = followed(server, name)
+    assert followed(server, name) == first
+    assert followed(server, name, 7) == first[8:]
+
+
+def test_a_cancelled_response_keeps_what_it_has(server: Running, client: OpenAI) -> None:
+    begun = begin(server, **ENDLESS)
+    name = begun["id"]
+    wait_for(server, name, "in_progress")
+    server.wait_until(lambda: _generated(server) > 0, "nothing is generated")
+    refused = server.ask("DELETE", f"{RESPONSES}/{name}", None, KEY)
+    assert (refused.status, refused.error["code"]) == (409, "session_busy")
+    refused = server.post(RESPONSES, {"input": "a", "previous_response_id": name}, **KEY)
+    assert (refused.status, refused.error["param"]) == (400, "previous_response_id")
+    found = client.responses.cancel(name)
+    assert found.status == "cancelled"
+    assert client.responses.cancel(name).status == "cancelled"
+    kept = get(server, name)
+    assert kept["status"] == "cancelled"
+    if kept["output"]:
+        assert text_of(kept) == found.output_text
+        assert kept["output"][0]["status"] == "incomplete"
+        after = create(server, "go on", previous_response_id=name).json
+        assert after["usage"]["input_tokens"] > kept["usage"]["total_tokens"]
+    assert followed(server, name)[-1]["type"] == "response.incomplete"
+    assert server.model.stats()["running"] == 0
+
+
+def _generated(server: Running) -> int:
+    return int(server.model.stats()["generated_tokens"])
+
+
+def test_a_response_that_waits_for_a_seat_is_queued_and_can_be_cancelled(server: Running) -> None:
+    running_ = [begin(server, **ENDLESS)["id"] for _ in range(4)]
+    queued = begin(server)
+    assert queued["status"] == "queued"
+    assert get(server, queued["id"])["status"] == "queued"
+    assert cancel(server, queued["id"])["status"] == "cancelled"
+    assert get(server, queued["id"])["output"] == []
+    kinds = [event["type"] for event in followed(server, queued["id"])]
+    assert kinds == ["response.created", "response.queued", "response.incomplete"]
+    items = server.ask("GET", f"{RESPONSES}/{queued['id']}/input_items", None, KEY)
+    assert items.status == 404
+    following = begin(server, **ASKED)["id"]
+    for name in running_:
+        cancel(server, name)
+    wait_for(server, following, "incomplete")
+
+
+def test_only_a_response_in_progress_or_background_is_cancelled(
+    server: Running, client: OpenAI
+) -> None:
+    done = create(server, "the sea").json["id"]
+    with pytest.raises(openai.BadRequestError):
+        client.responses.cancel(done)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_none")
+    with post(server, {"input": "the sea", **ENDLESS, "stream": True}) as stream:
+        received = b""
+        while b"output_text.delta" not in received:
+            received += stream.recv(4096)
+        name = received[received.index(b"resp_") :][:37].decode()
+        assert get(server, name)["status"] == "in_progress"
+        assert cancel(server, name)["status"] == "cancelled"
+        while not received.endswith(b"0\r\n\r\n"):
+            received += stream.recv(1 << 16)
+    body, is_complete = unchunked(received)
+    assert is_complete
+    assert sse(body)[-1]["response"]["status"] == "cancelled"
+
+
+def test_a_client_that_leaves_ends_its_response_and_finds_it(server: Running) -> None:
+    with post(server, {"input": "the sea", **ENDLESS, "stream": True}) as stream:
+        received = b""
+        while received.count(b"output_text.delta") < 3:
+            received += stream.recv(4096)
+    name = received[received.index(b"resp_") :][:37].decode()
+    server.wait_until(lambda: server.model.stats()["running"] == 0, "the reply goes on")
+    found = wait_for(server, name, "cancelled")
+    events = followed(server, name, 3)
+    assert deltas(events) == text_of(found)
+
+
+def test_a_refused_background_response_is_refused_at_once(server: Running) -> None:
+    body = {"input": [{"role": "system", "content": "only"}], **ASKED, "background": True}
+    refused = server.post(RESPONSES, body, **KEY)
+    assert (refused.status, refused.error["param"]) == (400, "input")
+
+
+def test_background_responses_are_admitted_like_others(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with running(tiny_folder("llama"), sequences=1, max_queue=1) as server:
+        names = []
+        for _ in range(2):
+            answer = server.post(RESPONSES, {"input": "a", **ENDLESS, "background": True})
+            names.append(answer.json["id"])
+        refused = server.post(RESPONSES, {"input": "a", **ENDLESS, "background": True})
+        assert (refused.status, refused.error["code"]) == (429, "capacity")
+        assert int(refused.headers["retry-after"]) >= 1
+        for name in names:  # found in memory: nothing is stored
+            assert server.post(f"{RESPONSES}/{name}/cancel", {}).json["status"] == "cancelled"
+        assert server.ask("GET", f"{RESPONSES}/{names[0]}").json["status"] == "cancelled"
+
+
+@pytest.fixture
+def ending(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Callable[[], Any]:
+    return lambda: running(tiny_folder("llama"), store=str(tmp_path), api_keys=("a",), drain_s=0.2)
+
+
+def test_a_drain_ends_background_responses_and_keeps_them(ending: Callable[[], Any]) -> None:
+    with ending() as server:
+        name = begin(server, **ENDLESS)["id"]
+        wait_for(server, name, "in_progress")
+        server.wait_until(lambda: _generated(server) > 20, "nothing is generated")
+    with ending() as server:
+        found = get(server, name)
+        assert found["status"] == "failed"
+        assert found["error"]["code"] == "server_error"
+        assert found["sinkstream"]["code"] == "draining"
+        assert found["usage"]["output_tokens"] > 20
+        again = create(server, "go on", previous_response_id=name).json
+        assert again["previous_response_id"] == name
+
+
+def test_a_killed_server_keeps_ids_and_text(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = tiny_folder("llama")
+    with process(model, tmp_path) as (server, child):
+        name = begin(server, **ENDLESS)["id"]
+        deadline = time.monotonic() + 60
+        while _deltas_of(server, name) < 20:  # parts are committed every 256 tokens or 2 seconds
+            assert time.monotonic() < deadline
+        time.sleep(3)
+        child.kill()
+        child.wait()
+    with process(model, tmp_path) as (server, child):
+        found = get(server, name)
+        assert found["status"] == "failed"
+        assert found["error"]["code"] == "server_error"
+        assert len(text_of(found)) > 20
+        events = followed(server, name)
+        assert deltas(events) == text_of(found)
+        assert events[-1]["type"] == "response.failed"
+        refused = server.ask("GET", f"{RESPONSES}/{name}?stream=true&starting_after=9", None, KEY)
+        assert (refused.status, refused.error["param"]) == (400, "starting_after")
+        create(server, "go on", previous_response_id=name)
+
+
+def _deltas_of(server: Running, name: str) -> int:
+    """Read the first events of a response that is in progress; return how many deltas came."""
+    path = f"{RESPONSES}/{name}?stream=true"
+    with server.open(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: a\r\n") as stream:
+        received = b""
+        while received.count(b"output_text.delta") < 20:
+            part = stream.recv(4096)
+            if not part:
+                break
+            received += part
+    return received.count(b"output_text.delta")
