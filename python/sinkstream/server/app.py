@@ -31,6 +31,7 @@ from sinkstream.server.requests import (
     TokenizeRequest,
 )
 from sinkstream.server.responses import route as responses
+from sinkstream.server.responses import socket as responses_socket
 from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
 from sinkstream.server.service import Service
 
@@ -80,6 +81,7 @@ def _routes() -> APIRouter:
         ("/apply-template", tokenize_route.apply_template, TemplateRequest),
     ):
         router.add_api_route(path, function, methods=["POST"], openapi_extra=_schema(body), **plain)
+    router.add_websocket_route("/responses", responses_socket.serve_socket)
     router.add_api_route(
         "/responses/{name}/cancel", responses.cancel_response, methods=["POST"], **plain
     )

@@ -15,7 +15,7 @@ from sinkstream.server.pool import Pool
 _Body = TypeVar("_Body", bound=BaseModel)
 
 # Above this, parsing takes more than a millisecond: it moves to the pool.
-_SMALL_BYTES = 1 << 16
+SMALL_BYTES = 1 << 16
 _SHOWN = 40
 
 _RULES = {
@@ -40,7 +40,7 @@ async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
     """
     body = exchange.body
     try:
-        if len(body) <= _SMALL_BYTES:
+        if len(body) <= SMALL_BYTES:
             return parse_body(body, kind)
         return await pool.run(lambda: parse_body(body, kind))
     finally:

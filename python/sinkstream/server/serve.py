@@ -180,6 +180,7 @@ class _Run:
     async def _drain(self) -> None:
         """Refuse new requests, and give running replies their time; a second signal ends it."""
         self._service.is_draining = True
+        self._service.drain_begins.set()
         loop = asyncio.get_running_loop()
         end = loop.time() + self._service.config.drain_s
         admission = self._service.admission

@@ -61,6 +61,7 @@ class Service:
         """Work whose clients have been told that the engine has stalled, and that waits for it."""
         self.live = LiveResponses()
         self.is_draining = False
+        self.drain_begins = asyncio.Event()
         self.fingerprint = ""
         """A word that changes with the model, its settings and the version; "" before `prepare`."""
         self._model: Model | None = None

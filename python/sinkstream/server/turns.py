@@ -39,6 +39,8 @@ class TurnRequest:
     """If False, nothing is written to disk."""
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
+    forks: bool = False
+    """Whether a `previous` turn that is not stored stays in memory as well, if there is room."""
     node: str | None = None
     """The id that the turn will have; None for a new one."""
     record: str = ""

@@ -210,7 +210,10 @@ class Conversations:
 
     def _found(self, request: TurnRequest, match: Match, following: array[int]) -> Found:
         if match.resident is not None:
-            return found_at(match.resident, "resident", following)
+            resident = match.resident
+            if request.forks:
+                resident = self._states.fork_of(resident) or resident
+            return found_at(resident, "resident", following)
         if match.base is None:
             return self._states.new(following)
         return self._states.after(match.base, following, moves=request.store)

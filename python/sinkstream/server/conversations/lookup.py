@@ -113,7 +113,8 @@ def _is_unstored(tenant: str, after: bytes) -> Callable[[Resident], bool]:
 def _has_name(tenant: str, name: str) -> Callable[[Resident], bool]:
     def matches(one: Resident) -> bool:
         node = one.node
-        return not one.is_stored and node is not None and (node.tenant, node.id) == (tenant, name)
+        is_free = not one.is_stored and not one.ahead
+        return is_free and node is not None and (node.tenant, node.id) == (tenant, name)
 
     return matches
 

@@ -155,20 +155,37 @@ class States:
 
     def _beside(self, source: Resident) -> Resident:
         """Return a fork of a claimed session if a seat is free, or itself, restorable."""
-        if source.ahead or not self.residency.try_seat():
+        fork = None
+        if not source.ahead and self.residency.try_seat():
+            fork = self._fork_into_seat(source)
+        if fork is None:
             self._park(source)
-            return source
+        return fork or source
+
+    def fork_of(self, source: Resident) -> Resident | None:
+        """Return a fork of a claimed session, which is then idle; None if there is no room.
+
+        Other idle sessions give up their seats.
+        """
+        try:
+            self.residency.take_seat()
+        except CapacityError:
+            return None
+        return self._fork_into_seat(source)
+
+    def _fork_into_seat(self, source: Resident) -> Resident | None:
         try:
             fork = source.session.fork()
         except CapacityError:  # a request outside the tree has the memory
             self.residency.free_seat()
-            self._park(source)
-            return source
+            return None
         except BaseException:
             self.residency.free_seat()
             self.residency.release(source)
             raise
-        resident = Resident(fork, source.node, saved_tokens=source.saved_tokens)
+        resident = Resident(
+            fork, source.node, is_stored=source.is_stored, saved_tokens=source.saved_tokens
+        )
         self.residency.seat(resident)
         self.residency.release(source)
         return resident

@@ -31,8 +31,18 @@ from sinkstream.server.turns import TurnRequest
 _MANY_ITEMS = 256  # more of them are read on the pool
 
 
-async def create(service: Service, body: ResponseRequest, tenant: str, headers: Headers) -> Live:
+async def create(
+    service: Service, body: ResponseRequest, tenant: str, headers: Headers, *, forks: bool = False
+) -> Live:
     """Return a response that has begun to wait for its turn.
+
+    Args:
+        service: The server.
+        body: The request.
+        tenant: Whose it is.
+        headers: Of the request, or of the socket it came by.
+        forks: Whether a previous response that is not stored can be continued again, if there is
+            memory for both.
 
     Raises:
         ApiError: The request is refused.
@@ -48,7 +58,7 @@ async def create(service: Service, body: ResponseRequest, tenant: str, headers: 
     name = new_id("resp")
     echo = echo_of(service, body, name, store=asked.turn.store)
     record = record_of(echo, len(asked.turn.messages))
-    turn = replace(asked.turn, options=options, node=name, record=record)
+    turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
     state = ResponseState(echo, tenant, tokens=None if "logprobs" not in options else [])
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)

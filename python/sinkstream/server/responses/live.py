@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from sinkstream.server.errors import ApiError
@@ -45,6 +46,18 @@ class Live:
         while not self.state.is_begun and self.state.outcome is None:
             await self._changed.wait()
 
+    async def admitted(self, within_s: float) -> None:
+        """Wait until the reply begins, but not for a seat.
+
+        Raises:
+            ApiError: It has been refused.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.begun()
+        if self.failure is not None and not self.state.is_begun:
+            raise self.failure
+
     async def ended(self) -> None:
         """Wait until the response ends."""
         while self.state.outcome is None:
@@ -64,8 +77,12 @@ class Live:
                 await self._changed.wait()
 
     async def cancel(self) -> None:
-        """End the response, and wait until what there is of it is kept."""
+        """End the response for a client that asks, and wait until what there is of it is kept."""
         self.is_cancelled = True
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End the response, because no client waits for it."""
         if self.task is not None:
             self.task.cancel()  # no effect if it has ended
             await asyncio.wait({self.task})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -44,38 +43,21 @@ async def create_response(request: Request) -> Response:
     async def work(send: Send) -> None:
         exchange.choices = 1
         live = await create(service, body, exchange.tenant, request.headers)
-        assert live.task is not None
         try:
             if body.stream:
                 await _stream(service, exchange, live, send)
             elif body.background:
-                await _in_time(live, _BACKGROUND_S)
+                await live.admitted(_BACKGROUND_S)
                 await _send(live, send)
             else:
                 await live.ended()
                 await _send(live, send)
         finally:
             if not body.background:
-                live.task.cancel()  # no effect if it has ended
-                await asyncio.wait({live.task})
+                await live.abandon()
             _note(exchange, live)
 
     return Answer(work)
-
-
-async def _in_time(live: Live, within_s: float) -> None:
-    """Wait until the reply begins, but not for a seat.
-
-    Raises:
-        ApiError: It has been refused.
-    """
-    try:
-        async with asyncio.timeout(within_s):
-            await live.begun()
-    except TimeoutError:
-        pass
-    if live.failure is not None and not live.state.is_begun:
-        raise live.failure
 
 
 async def _send(live: Live, send: Send) -> None:
@@ -85,7 +67,7 @@ async def _send(live: Live, send: Send) -> None:
 
 
 async def _stream(service: Service, exchange: Exchange, live: Live, send: Send) -> None:
-    await _in_time(live, service.config.keepalive_s)
+    await live.admitted(service.config.keepalive_s)
     await _write(service, live, -1, send)
 
 

@@ -1,0 +1,131 @@
+"""One lane of a socket: its requests, one after the other, and the events of the running one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from sinkstream.server.errors import ApiError, from_exception, internal
+from sinkstream.server.exchange import Exchange
+from sinkstream.server.responses.creating import create
+from sinkstream.server.responses.live import Live
+from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.service import Service
+
+logger = logging.getLogger("sinkstream.server")
+
+SendEvent = Callable[[dict[str, Any], str | None], Awaitable[None]]
+"""Sends an event of a lane; waits while the client is slow."""
+
+
+def error_event(error: ApiError) -> dict[str, Any]:
+    """Return the event for a request that is refused."""
+    fields = error.fields()
+    if error.headers:
+        fields["headers"] = {name.decode(): value.decode() for name, value in error.headers}
+    return {"type": "error", "status": error.status, "error": fields}
+
+
+class Lane:
+    """Of one socket and one event loop. Its requests never overlap."""
+
+    def __init__(
+        self,
+        name: str | None,
+        service: Service,
+        exchange: Exchange,
+        headers: Headers,
+        send: SendEvent,
+        active: asyncio.Semaphore,
+    ) -> None:
+        """Answer with events named `name`; `active` bounds the running responses of the socket."""
+        self.name = name
+        self.latest: str | None = None
+        """The id of the last response that has begun."""
+        self._service = service
+        self._exchange = exchange
+        self._headers = headers
+        self._send = send
+        self._active = active
+        self._waiting: deque[tuple[ResponseRequest, bool]] = deque()
+        self._live: Live | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that have not begun."""
+        return len(self._waiting)
+
+    def add(self, body: ResponseRequest, *, forks: bool) -> None:
+        """Answer a request after those before it."""
+        self._waiting.append((body, forks))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def has(self, response: str | None) -> bool:
+        """Return whether a response is running here; None stands for any."""
+        live = self._live
+        return live is not None and response in (None, live.state.id)
+
+    async def cancel(self) -> None:
+        """End the running response; its last event follows."""
+        if self._live is not None:
+            await self._live.cancel()
+
+    async def idle(self) -> None:
+        """Wait until all requests are answered."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        """End the running response, and forget the requests that wait."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while self._waiting:
+            body, forks = self._waiting.popleft()
+            async with self._active:
+                try:
+                    await self._answer(body, forks)
+                except Exception as error:
+                    known = from_exception(error)
+                    if known is None:
+                        logger.exception("a socket's request: an internal error")
+                        known = internal()
+                    self._exchange.finish = known.code
+                    await self._send(error_event(known), self.name)
+
+    async def _answer(self, body: ResponseRequest, forks: bool) -> None:
+        service = self._service
+        service.check_ready()
+        live = await create(service, body, self._exchange.tenant, self._headers, forks=forks)
+        self._live = live
+        try:
+            await live.admitted(service.config.keepalive_s)
+            self.latest = live.state.id
+            async for events in live.follow():
+                for event in events:
+                    await self._send(event, self.name)
+        finally:
+            self._live = None
+            await live.abandon()
+            _count(self._exchange, live)
+
+
+def _count(exchange: Exchange, live: Live) -> None:
+    exchange.choices += 1
+    outcome = live.state.outcome
+    if outcome is not None and outcome.usage is not None:
+        exchange.prompt_tokens += outcome.usage["input_tokens"]
+        exchange.generated_tokens += outcome.usage["output_tokens"]
+    exchange.finish = live.failure.code if live.failure is not None else live.state.status

@@ -1,0 +1,205 @@
+"""`WS /v1/responses`: many responses over one socket, in lanes.
+
+A client sends `response.create`, with a `stream_id` that names a lane; events carry it back. Memory
+is bounded: lanes, waiting requests and messages have a largest number or size, and a client that
+does not read is not sent more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from sinkstream.server.errors import ApiError, invalid, not_supported
+from sinkstream.server.exchange import exchange_of
+from sinkstream.server.parsing import SMALL_BYTES, parse_body
+from sinkstream.server.responses.lane import Lane, error_event
+from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.service import Service
+
+MAX_SOCKETS = 1000
+MAX_LANES = 32  # with a name
+MAX_ACTIVE = 16  # responses of a socket
+MAX_WAITING = 64
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+_GOING_AWAY = 1001
+
+
+async def serve_socket(websocket: WebSocket) -> None:
+    """Answer the requests of one socket until either side closes it."""
+    service: Service = websocket.app.state.service
+    try:
+        service.check_ready()
+        if service.open_sockets > MAX_SOCKETS:
+            raise ApiError(
+                429,
+                "rate_limit_error",
+                "websocket_connection_limit_reached",
+                f"server: at most {MAX_SOCKETS} sockets can be open.",
+                headers=((b"retry-after", b"1"),),
+            )
+    except ApiError as error:
+        response = Response(error.as_json(), error.status, media_type="application/json")
+        response.raw_headers.extend(error.headers)
+        await websocket.send_denial_response(response)
+        return
+    await websocket.accept()
+    await _Socket(websocket, service).run()
+
+
+class _Socket:
+    def __init__(self, websocket: WebSocket, service: Service) -> None:
+        self._websocket = websocket
+        self._service = service
+        self._exchange = exchange_of(websocket.scope)
+        self._sending = asyncio.Lock()
+        self._active = asyncio.Semaphore(MAX_ACTIVE)
+        self._lanes: dict[str | None, Lane] = {}
+
+    async def run(self) -> None:
+        reading = asyncio.create_task(self._read())
+        draining = asyncio.create_task(self._service.drain_begins.wait())
+        try:
+            await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                idle = asyncio.create_task(self._idle())
+                await asyncio.wait({reading, idle}, return_when=asyncio.FIRST_COMPLETED)
+                idle.cancel()
+                if not reading.done():
+                    await self._websocket.close(_GOING_AWAY)
+        finally:
+            reading.cancel()
+            draining.cancel()
+            for lane in self._lanes.values():
+                await lane.close()
+        await asyncio.wait({reading, draining})
+
+    async def _idle(self) -> None:
+        for lane in list(self._lanes.values()):
+            await lane.idle()
+
+    async def _read(self) -> None:
+        while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+            given = message.get("text")
+            data = message["bytes"] if given is None else given.encode()
+            try:
+                await self._take(data)
+            except ApiError as error:
+                await self._send(error_event(error), _lane_of(data))
+
+    async def _take(self, data: bytes) -> None:
+        kind = _loaded(data).get("type")
+        if kind == "response.create":
+            await self._create(data)
+        elif kind == "response.cancel":
+            await self._cancel(_loaded(data))
+        else:
+            raise invalid(
+                'body: `type` must be "response.create" or "response.cancel".',
+                "type",
+                "unknown_event_type",
+            )
+
+    async def _create(self, data: bytes) -> None:
+        if len(data) <= SMALL_BYTES:
+            body = parse_body(data, _Create)
+        else:
+            body = await self._service.pool.run(partial(parse_body, data, _Create))
+        if body.background:
+            raise invalid("body: `background` must not be true on a socket.", "background")
+        if body.generate is False:
+            raise not_supported("a response without a reply", "generate")
+        if sum(lane.waiting for lane in self._lanes.values()) >= MAX_WAITING:
+            raise ApiError(
+                429,
+                "rate_limit_error",
+                "capacity",
+                f"server: at most {MAX_WAITING} requests of a socket can wait.",
+            )
+        lane = self._lane(body.stream_id)
+        previous = body.previous_response_id
+        others = [one.latest for one in self._lanes.values() if one is not lane]
+        lane.add(body, forks=previous is not None and previous in others)
+
+    def _lane(self, name: str | None) -> Lane:
+        if name is not None and not _NAME.fullmatch(name):
+            raise invalid(
+                "body: `stream_id` must have 1 to 256 ASCII letters, digits, dots, underscores or "
+                "hyphens.",
+                "stream_id",
+                "invalid_stream_id",
+            )
+        if name not in self._lanes:
+            if len(self._lanes) - (None in self._lanes) >= MAX_LANES and name is not None:
+                raise invalid(
+                    f"server: a socket can have at most {MAX_LANES} lanes.",
+                    "stream_id",
+                    "websocket_stream_limit_reached",
+                )
+            self._lanes[name] = Lane(
+                name,
+                self._service,
+                self._exchange,
+                self._websocket.headers,
+                self._send,
+                self._active,
+            )
+        return self._lanes[name]
+
+    async def _cancel(self, event: dict[str, Any]) -> None:
+        response, name = event.get("response_id"), event.get("stream_id")
+        lanes = (
+            [lane for key, lane in self._lanes.items() if key == name]
+            if response is None
+            else list(self._lanes.values())
+        )
+        lane = next((lane for lane in lanes if lane.has(response)), None)
+        if lane is None:
+            raise ApiError(
+                404,
+                "invalid_request_error",
+                "response_not_found",
+                "body: `response_id` must name a response in progress on this socket.",
+                "response_id",
+            )
+        await lane.cancel()
+
+    async def _send(self, event: dict[str, Any], name: str | None) -> None:
+        if name is not None:
+            event = {**event, "stream_id": name}
+        text = orjson.dumps(event).decode()
+        async with self._sending:
+            if self._websocket.application_state is WebSocketState.CONNECTED:
+                with suppress(WebSocketDisconnect):  # `_read` is told, too
+                    await self._websocket.send_text(text)
+
+
+class _Create(ResponseRequest):
+    stream_id: str | None = None
+    generate: bool | None = None
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise invalid("body: must be a JSON object.", code="invalid_json")
+    return value
+
+
+def _lane_of(data: bytes) -> str | None:
+    """Return the lane that a refused message names, if it does."""
+    try:
+        name = _loaded(data).get("stream_id")
+    except ApiError:
+        return None
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else None
