@@ -19,6 +19,7 @@ from sinkstream.server import (
     models_route,
     sessions_route,
     tokenize_route,
+    turns_route,
 )
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.exchange import exchange_of
@@ -69,6 +70,7 @@ def _routes() -> APIRouter:
         ("/responses/{name}", responses.get_response),
         ("/responses/{name}/input_items", responses.input_items),
         ("/sessions", sessions_route.list_sessions),
+        ("/sessions/{name}/turns", turns_route.list_turns),
     ):
         router.add_api_route(path, function, methods=["GET", "HEAD"], **plain)
     for path, function, body in (

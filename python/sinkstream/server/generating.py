@@ -17,7 +17,7 @@ from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
-from sinkstream.server.usage import counts, finish_reason, own_facts, usage_of
+from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
 
 _T = TypeVar("_T")
@@ -93,6 +93,7 @@ def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
     return (
         (b"x-sinkstream-state", facts.state.encode()),
         (b"x-sinkstream-session", facts.session.encode()),
+        (b"x-sinkstream-node", facts.node.encode()),
     )
 
 
@@ -168,7 +169,9 @@ async def _deliver(
 
 
 def _usage_now(turn: Turn) -> bytes:
-    return orjson.dumps(counts(turn.facts.prompt_tokens, turn.stream.stats.generated_tokens))
+    facts, stats = turn.facts, turn.stream.stats
+    usage = counts(facts.prompt_tokens, stats.generated_tokens)
+    return orjson.dumps({**usage, "sinkstream": cache_facts(facts, stats)})
 
 
 def progress_of(turns: Sequence[Turn | None]) -> str:

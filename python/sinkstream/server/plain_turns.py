@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
+from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.texts import continue_final
 from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest, TurnText
 from sinkstream.streams.stream import Stream
@@ -92,6 +93,18 @@ class PlainTurns:
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return none: nothing is kept."""
         return []
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return none: nothing is kept."""
+        return {}
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: there are no stored conversations.")
 
     def delete(self, tenant: str, name: str) -> None:
         """Refuse: nothing is kept.

@@ -18,7 +18,16 @@ async def list_sessions(request: Request) -> dict[str, Any]:
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     found = await service.pool.run(partial(service.turns.conversations, tenant))
-    data = [{"id": name, "object": "session", "last_used_at": int(used)} for name, used in found]
+    titles = await service.pool.run(partial(service.turns.titles, tenant))
+    data = [
+        {
+            "id": name,
+            "object": "session",
+            "last_used_at": int(used),
+            "title": titles.get(name, ""),
+        }
+        for name, used in found
+    ]
     return {"object": "list", "data": data}
 
 

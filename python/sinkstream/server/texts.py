@@ -82,6 +82,15 @@ class Texts:
             for piece in passage.pieces
         )
 
+    @property
+    def table(self) -> TokenBytes:
+        """Return the bytes of each token.
+
+        Raises:
+            InvalidArgument: There is no tokenizer.
+        """
+        return self._bytes()
+
     def _tokenizer(self) -> Tokenizer:
         if self._text.tokenizer is None:
             raise InvalidArgument("stream: the checkpoint must have a tokenizer, but has none.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sinkstream.request.options import StreamOptions
+from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.stream import Stream
 
@@ -160,6 +161,18 @@ class Turns(Protocol):
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return a tenant's kept conversations and when each was used, the latest first."""
+        ...
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return how a tenant's kept conversations begin: their first user message, cut short."""
+        ...
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Return the turns of a conversation, the oldest first, or the one turn that is named.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
         ...
 
     def delete(self, tenant: str, name: str) -> None:

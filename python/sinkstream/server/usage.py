@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sinkstream.server.turns import TurnEnd, TurnFacts
-from sinkstream.streams.events import FinishReason
+from sinkstream.streams.events import FinishReason, Stats
 
 # Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.
 _REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout": "length"}
@@ -45,10 +45,19 @@ def counts(prompt_tokens: int, generated: int) -> dict[str, Any]:
     }
 
 
+def cache_facts(facts: TurnFacts, stats: Stats) -> dict[str, int]:
+    """Return what the model sees of a conversation whose reply has begun, and what not any more."""
+    read = facts.prompt_tokens + stats.generated_tokens - 1  # the last token is read with the next
+    return {
+        "live_tokens": stats.live_tokens,
+        "total_evicted_tokens": max(0, read - stats.live_tokens),
+    }
+
+
 def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     """Return what only this server can say of a reply."""
     return {
-        "live_tokens": end.stats.live_tokens,
+        **cache_facts(facts, end.stats),
         "evicted_tokens": end.stats.evicted_tokens,
         "replayed_tokens": facts.replayed_tokens,
         "state": facts.state,

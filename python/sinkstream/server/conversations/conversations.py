@@ -27,6 +27,7 @@ from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
 from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText
@@ -253,6 +254,21 @@ class Conversations:
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
         """Return the ids of a tenant's conversations and when each was used, the latest first."""
         return self._store.conversations(tenant)
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return how a tenant's conversations begin."""
+        return self._store.titles(tenant)
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Return the turns of a conversation, the oldest first, or the one turn that is named.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.transcript(tenant, name)
+        if not turns:
+            raise NotFound(f"sessions: there is no turn or conversation {name[:80]!r}.")
+        return turns
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all that follow it; on disk, too.

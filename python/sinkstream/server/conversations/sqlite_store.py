@@ -28,6 +28,7 @@ from sinkstream.server.conversations.canonical import ReplyHash
 from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.schema import connect, lock_folder, open_database
 from sinkstream.server.conversations.store_error import StoreError, store_error
+from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.conversations.writer import Writer
 from sinkstream.server.turns import TurnText
 
@@ -36,6 +37,7 @@ _NODE = (
     "session_key, finish_reason"
 )
 _HASHES_AT_ONCE = 500  # in a query
+_TITLE = 80  # characters
 _SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
 
 
@@ -203,6 +205,35 @@ class SqliteStore:
             [conversation],
         )
         return [_node(row) for row in rows]
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return the beginning of the first user message of a tenant's conversations."""
+        rows = self._rows(
+            "SELECT c.id, (SELECT SUBSTR(json_extract(m.value, '$.content'), 1, ?1) "
+            "FROM nodes, json_each(nodes.messages) AS m "
+            "WHERE nodes.conversation = c.id AND nodes.parent IS NULL "
+            "AND json_extract(m.value, '$.role') = 'user' ORDER BY created LIMIT 1) "
+            "FROM conversations AS c WHERE c.tenant = ?2",
+            [_TITLE, tenant],
+        )
+        return {name: title or "" for name, title in rows}
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Return a tenant's completed turns of a conversation, the oldest first; or one turn."""
+        rows = self._rows(
+            "SELECT id, parent, conversation, session_key, created, finish_reason, tokens, "
+            "messages, given, read_ids FROM nodes WHERE ?1 IN (conversation, id) "
+            "AND tenant = ?2 AND hash IS NOT NULL ORDER BY created",
+            [name, tenant],
+        )
+        parts: dict[str, list[Any]] = {}
+        for node, ids, text in self._rows(
+            "SELECT node, ids, text FROM parts JOIN nodes ON nodes.id = node "
+            "WHERE ?1 IN (conversation, nodes.id) AND tenant = ?2 ORDER BY node, number",
+            [name, tenant],
+        ):
+            parts.setdefault(node, []).append((ids, text))
+        return [_stored(row, parts.get(row[0], [])) for row in rows]
 
     def usage(self) -> Usage:
         """Return the bytes in use, without what deletions have freed."""
@@ -377,6 +408,16 @@ class SqliteStore:
 
 def _node(row: Sequence[Any]) -> Node:
     return Node(*row)
+
+
+def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
+    *facts, messages, given, read_ids = row
+    reply_ids = b"".join(ids for ids, _ in parts)
+    reply = "".join(text for _, text in parts)
+    texts = (json.loads(messages), given)
+    tokens = (array("i", read_ids), array("i", reply_ids))
+    values: Sequence[Any] = (*facts, *texts, *tokens, reply)
+    return StoredTurn(*values)
 
 
 def _insert_part(connection: sqlite3.Connection, row: tuple[str, int, bytes, str]) -> None:

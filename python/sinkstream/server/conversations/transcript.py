@@ -1,0 +1,99 @@
+"""Kept turns as they are shown: the text of each message, and which tokens hold it.
+
+Tokens are counted from the conversation's beginning, those of the chat template included.
+"""
+
+from __future__ import annotations
+
+import codecs
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """A completed turn, as a store returns it."""
+
+    id: str
+    parent: str | None
+    conversation: str
+    session_key: str | None
+    created: float
+    finish_reason: str
+    tokens: int
+    """Ids of the conversation up to the reply's end, evicted ones included."""
+    messages: list[dict[str, str]]
+    """The canonical messages that it read; the last one may be the reply's beginning."""
+    given: str
+    """That beginning."""
+    read_ids: array[int]
+    reply_ids: array[int]
+    reply: str
+    """What was generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """A message and its tokens."""
+
+    role: str
+    content: str
+    begin: int
+    """The first token."""
+    end: int
+    """After the last token."""
+    offsets: list[int] | None
+    """The character at which each token begins; None if the tokens do not spell the text, such as
+    after a template that changes it."""
+
+
+def shown_messages(turn: StoredTurn, table: TokenBytes) -> list[ShownMessage]:
+    """Return the messages of a turn, and its reply."""
+    replied = turn.tokens - len(turn.reply_ids)
+    read = turn.messages[:-1] if turn.given else turn.messages
+    shown = _found(read, _spelled(turn.read_ids, table), replied - len(turn.read_ids))
+    pieces = _spelled(turn.reply_ids, table)
+    spells = b"".join(pieces).decode("utf-8", "replace").startswith(turn.reply)
+    offsets = _offsets(pieces, 0) if spells and not turn.given else None
+    content = turn.given + turn.reply
+    return [*shown, ShownMessage("assistant", content, replied, turn.tokens, offsets)]
+
+
+def _spelled(ids: Sequence[int], table: TokenBytes) -> list[bytes]:
+    """Return the bytes of each token; control tokens have none."""
+    return [b"" if one in table.special else table.pieces[one] for one in ids]
+
+
+def _found(messages: list[dict[str, str]], pieces: list[bytes], first: int) -> list[ShownMessage]:
+    """Look for messages in the order in which a template writes them."""
+    text = b"".join(pieces)
+    starts = [0, *accumulate(map(len, pieces))]
+    shown: list[ShownMessage] = []
+    at = 0
+    for message in messages:
+        content = message["content"]
+        bare = content.strip()
+        place = text.find(bare.encode(), at)
+        if not bare or place < 0:
+            shown.append(ShownMessage(message["role"], content, first, first + len(pieces), None))
+            continue
+        at = place + len(bare.encode())
+        begin = bisect_left(starts, place + 1) - 1
+        end = bisect_left(starts, at)
+        skipped = len(text[starts[begin] : place].decode("utf-8", "replace"))
+        lead = len(content) - len(content.lstrip()) - skipped
+        offsets = [max(0, one) for one in _offsets(pieces[begin:end], lead)]
+        shown.append(ShownMessage(message["role"], content, first + begin, first + end, offsets))
+    return shown
+
+
+def _offsets(pieces: list[bytes], first: int) -> list[int]:
+    """Return how many characters are complete before each token, plus `first`."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    counts = [len(decoder.decode(piece)) for piece in pieces]
+    return list(accumulate(counts, initial=first))[: len(pieces)]
