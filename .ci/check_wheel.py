@@ -20,7 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-REQUIRED = ("py.typed", "_core/__init__.pyi", "_core/probes.pyi", "_core/testing.pyi")
+PAGE = tuple(
+    f"server/page/{name}" for name in ("index.html", "chat.js", "transcript.js", "style.css")
+)
+REQUIRED = ("py.typed", "_core/__init__.pyi", "_core/probes.pyi", "_core/testing.pyi", *PAGE)
 SUFFIXES = (".py", ".pyi", ".so", "/py.typed")
 # What a user's first program does, with the default model.
 PROGRAM = """
@@ -58,7 +61,7 @@ def problems_of(wheel: Path, version: str) -> list[str]:
     if not any(re.fullmatch(r"sinkstream/_core\.[\w.-]*so", name) for name in files):
         found.append("must hold the compiled module sinkstream/_core.")
     for name in files:
-        is_code = name.startswith("sinkstream/") and name.endswith(SUFFIXES)
+        is_code = name.startswith("sinkstream/") and name.endswith((*SUFFIXES, *PAGE))
         if not is_code or "/tests/" in name or Path(name).name.startswith("test_"):
             found.append(f"must hold only the package, but has {name}.")
     return found

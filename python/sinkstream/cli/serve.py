@@ -112,6 +112,7 @@ def serve(
     public_metrics: Annotated[
         bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")
     ] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no web page at /.")] = False,
     model_option: options.ModelPath = None,
     *,
     loading: options.Loading,
@@ -140,6 +141,7 @@ def serve(
         send_timeout_s=send_timeout_s,
         max_connections=max_connections,
         public_metrics=public_metrics,
+        no_page=no_page,
         store=store or "",
         session_ttl=session_ttl,
         store_max_gb=store_max_gb,

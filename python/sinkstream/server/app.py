@@ -17,6 +17,7 @@ from sinkstream.server import (
     health,
     metrics,
     models_route,
+    page_route,
     sessions_route,
     tokenize_route,
     turns_route,
@@ -55,6 +56,8 @@ def create_app(service: Service) -> App:
     router = _routes()
     app.include_router(router, prefix="/v1")
     app.include_router(router, include_in_schema=False)
+    if not service.config.no_page:
+        page_route.add_page(app)
     return Gate(app, service)
 
 

@@ -70,6 +70,8 @@ class ServerConfig:
     """HTTP and WebSocket; further ones are answered with 503."""
     public_metrics: bool = False
     """Whether /metrics needs no key."""
+    no_page: bool = False
+    """Whether there is no web page at /."""
     store: str = ""
     """The folder of the conversations; "none" keeps none, "" is the model's own folder."""
     session_ttl: float = 30 * 86400.0

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from sinkstream.server.config import ServerConfig, is_loopback
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Scope
+from sinkstream.server.page_route import FILES
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "POST")
 _HEALTH = ("/health", "/v1/health")
@@ -30,7 +31,8 @@ class HeadChecks:
         self._takes_any_address = not config.is_loopback
         self._origins = frozenset(config.cors_origins)
         self._digests = [hashlib.sha256(key.encode()).digest() for key in config.api_keys]
-        self._public = frozenset(_HEALTH + (_METRICS if config.public_metrics else ()))
+        page = () if config.no_page else tuple(FILES)
+        self._public = frozenset(_HEALTH + (_METRICS if config.public_metrics else ()) + page)
         self._max_body_bytes = config.max_body_bytes
 
     def check(self, scope: Scope) -> str:

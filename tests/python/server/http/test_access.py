@@ -48,7 +48,7 @@ def test_only_health_needs_no_key(locked: Running, path: str) -> None:
     assert locked.ask("POST", path, {}).status == 401
 
 
-PATHS = ["/", "/nothing", "//health", "/health/", "/health/../models", "/%68ealth", "/HEALTH",
+PATHS = ["/nothing", "/page", "//health", "/health/", "/health/../models", "/%68ealth", "/HEALTH",
          "/v1//health", "/health%2f..%2fmodels", "/openapi.json", "/docs"]  # fmt: skip
 
 

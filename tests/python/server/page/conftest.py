@@ -1,0 +1,53 @@
+"""Servers of a tiny model, and a browser without a window."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from tests.python.server.http.running_server import Running, running
+from tests.python.server.page.tab import Tab, open_browser
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Give a server that keeps conversations."""
+    store = str(tmp_path_factory.mktemp("store"))
+    with running(tiny_folder("llama"), store=store, flush_s=0.01) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def locked(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Give a server with the key "right"."""
+    store = str(tmp_path_factory.mktemp("store"))
+    with running(tiny_folder("llama"), store=store, api_keys=("right",)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def keepless(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
+    """Give a server that keeps nothing."""
+    with running(tiny_folder("llama"), store="none") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    """Give a tab of Chromium, or skip where there is none."""
+    pytest.importorskip("selenium", reason="needs selenium")
+    paths = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in paths:
+        pytest.skip("Chromium is not installed; `apt-get install chromium chromium-driver` does it")
+    browser = open_browser(*map(str, paths))
+    yield Tab(browser)
+    browser.quit()
