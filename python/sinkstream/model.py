@@ -41,9 +41,14 @@ from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
-from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.chat import ChatFormat
+from sinkstream.text.prompt import encode_prompt, is_chat
+from sinkstream.text.thoughts.find_thoughts import find_thoughts
+from sinkstream.text.thoughts.thinking import Thinking, check_thinking
+from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.turns.turn_arguments import TEXT
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 
 if TYPE_CHECKING:
@@ -131,7 +136,9 @@ class Model(ClosesOnExit):
             self._control_tokens = {
                 token.content: i for i, token in control.items() if i < self._spec.vocab_size
             }
-        self._turns: TurnFormat | None = None  # probed by the first session
+        self._table = table
+        self._turns: dict[Thinking, TurnFormat] = {}  # by `thinking`; found by the first session
+        self._thoughts: dict[Thinking, ThoughtTags | None] = {}  # found by the first chat
         self._closed = False
         self._number = open_models.add(self)
 
@@ -238,7 +245,12 @@ class Model(ClosesOnExit):
 
     @shows_options()
     def stream(
-        self, prompt: Prompt, *, sinks: int | None = None, **options: Unpack[StreamOptions]
+        self,
+        prompt: Prompt,
+        *,
+        sinks: int | None = None,
+        thinking: bool | str | None = None,
+        **options: Unpack[StreamOptions],
     ) -> Stream:
         """Start generating, and return a stream of the text.
 
@@ -256,6 +268,8 @@ class Model(ClosesOnExit):
                 evicted.
             sinks: Number of sinks of this stream; if None, the model's. The capacity stays the
                 same, so the window shrinks or grows.
+            thinking: For messages to a reasoning model: whether it thinks before it replies, or
+                an effort such as "low". If None, the chat template's default.
             **options: How to generate; `request/options.py` declares them.
 
         If a sampling argument is None, the checkpoint's default applies. A checkpoint without
@@ -268,19 +282,28 @@ class Model(ClosesOnExit):
             CapacityError: The request can never fit into the memory reserved at load.
             EngineDead: The model is closed, or its engine has failed.
         """
-        return self._submit_now(self._request(prompt, sinks, options, time.monotonic()))
+        called_at = time.monotonic()
+        return self._submit_now(self._request(prompt, sinks, options, called_at, thinking))
 
     def _request(
-        self, prompt: Any, sinks: int | None, options: StreamOptions, called_at: float
+        self,
+        prompt: Any,
+        sinks: int | None,
+        options: StreamOptions,
+        called_at: float,
+        thinking: Any = None,
     ) -> StreamRequest:
         self._check_open("stream")
+        thinking = check_thinking(thinking, "stream")
         return make_request(
-            encode_prompt(self._text, self._spec.vocab_size, prompt),
+            encode_prompt(self._text, self._spec.vocab_size, prompt, thinking),
             options,
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
             sinks=sinks,
             continues_text=isinstance(prompt, str),
+            is_chat=is_chat(prompt),
+            thinking=thinking,
             called_at=called_at,
             control_tokens=self._control_tokens,
         )
@@ -303,6 +326,7 @@ class Model(ClosesOnExit):
     def _submit(self, request: StreamRequest) -> Stream:
         options = self._options
         sinks = options.sinks if request.sinks is None else request.sinks
+        tags = self._thought_tags(request.thinking) if request.is_chat else None
         return Stream(
             self._native.submit(request),
             request,
@@ -310,6 +334,7 @@ class Model(ClosesOnExit):
             has_text=self._text.tokenizer is not None,
             window=(sinks, options.sinks + options.window - sinks),
             expects_messages=request.continues_text and self.has_chat_template,
+            reader=None if tags is None else tags.reader(),
         )
 
     @overload
@@ -318,6 +343,7 @@ class Model(ClosesOnExit):
         prompt: str | Sequence[int] | Sequence[Message],
         *,
         sinks: int | None = ...,
+        thinking: bool | str | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result: ...
@@ -330,6 +356,7 @@ class Model(ClosesOnExit):
         | Sequence[Prompt],
         *,
         sinks: int | None = ...,
+        thinking: bool | str | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> list[Result]: ...
@@ -339,6 +366,7 @@ class Model(ClosesOnExit):
         prompt: IdArray,
         *,
         sinks: int | None = ...,
+        thinking: bool | str | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]: ...
@@ -349,6 +377,7 @@ class Model(ClosesOnExit):
         prompt: Any,
         *,
         sinks: int | None = None,
+        thinking: bool | str | None = None,
         progress: Progress | bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]:
@@ -358,6 +387,7 @@ class Model(ClosesOnExit):
             prompt: As for `stream`, or a list of prompts, or a 2-D array of ids with one prompt per
                 row.
             sinks: As for `stream`.
+            thinking: As for `stream`.
             progress: Called with (finished replies, total replies) at the start and after each
                 reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
@@ -387,7 +417,7 @@ class Model(ClosesOnExit):
         requests: list[StreamRequest] = []
         for index, one in enumerate(prompt if is_list else [prompt]):
             try:
-                requests.append(self._request(one, sinks, options, called_at))
+                requests.append(self._request(one, sinks, options, called_at, thinking))
             except (SinkstreamError, TypeError) as error:
                 if is_list:
                     _name_prompt(error, index)
@@ -423,6 +453,7 @@ class Model(ClosesOnExit):
         prompts: Iterable[Prompt],
         *,
         sinks: int | None = None,
+        thinking: bool | str | None = None,
         **options: Unpack[StreamOptions],
     ) -> Replies:
         """Generate for many prompts, and return each reply when it is complete.
@@ -435,6 +466,7 @@ class Model(ClosesOnExit):
                 from it as room becomes available; at most `2 * max_sequences` are in progress at a
                 time.
             sinks: As for `stream`.
+            thinking: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256. For each prompt, `timeout_s` starts when the prompt is
@@ -456,11 +488,13 @@ class Model(ClosesOnExit):
         """
         self._check_open("generate_many")
         _refuse_one_prompt(prompts)
+        check_thinking(thinking, "generate_many")
         options.setdefault("max_tokens", REPLY_TOKENS)
         self._check_options(options, sinks)
 
         def start(prompt: Prompt) -> Stream:
-            return self._submit(self._request(prompt, sinks, options, time.monotonic()))
+            called_at = time.monotonic()
+            return self._submit(self._request(prompt, sinks, options, called_at, thinking))
 
         return Replies(start, prompts, 2 * self._options.max_sequences)
 
@@ -549,10 +583,24 @@ class Model(ClosesOnExit):
         self._check_open("load_session")
         return await aload_session(self._host(), self._turn_format, path)
 
-    def _turn_format(self) -> TurnFormat:
-        if self._turns is None:
-            self._turns = detect_turn_format(self._text)
-        return self._turns
+    def _turn_format(self, thinking: Thinking = None) -> TurnFormat:
+        if thinking not in self._turns:
+            self._turns[thinking] = detect_turn_format(self._text, thinking)
+        return self._turns[thinking]
+
+    def _thought_tags(self, thinking: Thinking = None) -> ThoughtTags | None:
+        """Return how to tell thoughts from text in replies to messages; None if there are none."""
+        if thinking not in self._thoughts:
+            text, form = self._text, None
+            if text.tokenizer is not None and text.chat_template is not None:
+                chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
+                form = find_thoughts(chat, text.tokenizer)
+            self._thoughts[thinking] = (
+                None
+                if form is None or self._table is None
+                else ThoughtTags(form, self._table, text.end_token_ids)
+            )
+        return self._thoughts[thinking]
 
     def _host(self) -> Host:
         return Host(

@@ -228,5 +228,7 @@ def layout() -> Callable[[str], str]:
 
 
 def text_of(event: Event) -> str:
-    """Return the text of an event."""
-    return event.text if isinstance(event, Token | Finished) else ""
+    """Return the text of an event; a thought has none."""
+    if isinstance(event, Token):
+        return event.text if event.kind == "text" else ""
+    return event.text if isinstance(event, Finished) else ""

@@ -25,6 +25,10 @@ class StreamRequest:
     sinks: int | None = None
     continues_text: bool = False
     """Whether the reply's text continues the prompt's."""
+    is_chat: bool = False
+    """Whether the prompt is messages: then a reasoning model's thoughts are told from its text."""
+    thinking: bool | str | None = None
+    """With which the prompt was written."""
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
@@ -54,6 +58,8 @@ def make_request(
     vocab_size: int,
     sinks: int | None = None,
     continues_text: bool = False,
+    is_chat: bool = False,
+    thinking: bool | str | None = None,
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
 ) -> StreamRequest:
@@ -66,6 +72,8 @@ def make_request(
         vocab_size: The bound of the ids.
         sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
+        is_chat: Whether the prompt is messages.
+        thinking: With which the prompt was written.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
 
@@ -87,6 +95,8 @@ def make_request(
         options=complete,
         sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
         continues_text=continues_text,
+        is_chat=is_chat,
+        thinking=thinking,
         called_at=time.monotonic() if called_at is None else called_at,
     )
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sinkstream.observe.notebook import quotation, summary
 from sinkstream.request.options import Sampling
+from sinkstream.text.thoughts.thought_format import Kind
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 
@@ -41,6 +42,8 @@ class Token:
     """From the model's own distribution, before bias, penalties, temperature and filters."""
     alternatives: tuple[tuple[int, float], ...] = ()
     """(id, logprob) of the `logprobs` most probable tokens, best first."""
+    kind: Kind = "text"
+    """"thought" if it belongs to a thought of a reasoning model, or to the tags around one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Finished:
     reason: FinishReason
     text: str = ""
     """Text that was held back and belongs to no new token."""
+    thought: str = ""
+    """The same of an unfinished thought."""
 
 
 Event = Started | Prefill | Token | Evicted | Finished
@@ -102,6 +107,7 @@ class Result:
     """
 
     text: str
+    """Without the thoughts of a reasoning model."""
     token_ids: list[int]
     logprobs: list[float]
     """Of each token, from the model's own distribution."""
@@ -114,6 +120,10 @@ class Result:
     that option."""
     dropped_characters: int = 0
     dropped_tokens: int = 0
+    thought: str = ""
+    """What a reasoning model has thought before it replied to messages."""
+    thought_tokens: int = 0
+    """How many of the generated tokens were thoughts and the tags around them."""
 
     def __repr__(self) -> str:
         """Return reason, speed and the beginning of the text: ids would fill the screen."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
@@ -17,16 +18,21 @@ from sinkstream.streams.events import (
     Token,
 )
 from sinkstream.streams.tail import Tail
+from sinkstream.text.thoughts.thought_reader import joined
 
 if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
+    from sinkstream.streams.read_batch import ReadBatch
+    from sinkstream.text.thoughts.thought_format import Kind
+    from sinkstream.text.thoughts.thought_splitter import Parts
 
 # A reply with `max_tokens` up to the first number is kept completely. Of other replies, only this
 # many of the last tokens and characters are kept.
 _WHOLE_TOKENS = 65536
 _TAIL_TOKENS = 4096
 _TAIL_CHARACTERS = 32768
+_TEXT: Kind = "text"
 
 
 class Pending(Enum):
@@ -47,7 +53,8 @@ class Inbox:
     For one reader at a time. Another thread may call `close` meanwhile, but nothing else.
 
     Attributes:
-        tail: The end of everything received, returned or not.
+        tail: The end of all text received, returned or not.
+        thoughts: The same of thoughts.
         finish_reason: How the stream ended; None until its end has been received.
         is_closed: Whether reading has been closed; then nothing more is returned.
     """
@@ -57,27 +64,41 @@ class Inbox:
         self._started = Started(len(request.prompt), request.seed, request.sampling, request_id)
         is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
         self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
+        self.thoughts = Tail(0, None if is_whole else _TAIL_CHARACTERS)
         self.finish_reason: FinishReason | None = None
         self.is_closed = False
         self._batch: Batch | None = None  # received; neither returned nor converted into events
+        self._read: ReadBatch | None = None  # of that batch, if it is a reasoning model's
         self._events: deque[Event] = deque()
-        self._rest = ""  # text after the last event that belongs to no token
+        self._rest: Parts = []  # after the last event: belongs to no token, or to the next one
 
     @property
     def prompt_tokens(self) -> int:
         """Return the number of tokens in the request's prompt."""
         return self._started.prompt_tokens
 
-    def receive(self, batch: Batch) -> None:
-        """Add a batch. The previous one must have been returned or converted into events."""
-        self.tail.add(batch.text, batch.ids, batch.logprobs, batch.alternatives)
-        self._batch = batch
+    def receive(self, batch: Batch, read: ReadBatch | None = None) -> None:
+        """Add a batch. The previous one must have been returned or converted into events.
 
-    def finish(self, reason: FinishReason) -> None:
-        """Record the end, after all batches."""
+        Args:
+            batch: As it was taken.
+            read: What is known of it, if thoughts are told apart from text.
+        """
+        text = batch.text
+        if read is not None:
+            text = read.joined("text")
+            self.thoughts.add(read.joined("thought"), (), ())
+        self.tail.add(text, batch.ids, batch.logprobs, batch.alternatives)
+        self._batch, self._read = batch, read
+
+    def finish(self, reason: FinishReason, held: Sequence[tuple[Kind, str]] = ()) -> None:
+        """Record the end, after all batches, and what was held back until then."""
         self.finish_reason = reason
-        self._events.append(Finished(reason, self._rest))
-        self._rest = ""
+        self.tail.add(joined(held, "text"), (), ())
+        self.thoughts.add(joined(held, "thought"), (), ())
+        rest = [*self._rest, *held]
+        self._events.append(Finished(reason, joined(rest, "text"), joined(rest, "thought")))
+        self._rest = []
 
     def close(self) -> None:
         """Drop what has not been returned."""
@@ -89,11 +110,11 @@ class Inbox:
         """Return all available text; None at the end."""
         if self.is_closed:
             return None
-        text = "".join(_text_of(event) for event in self._events) + self._rest
+        text = "".join(map(_text_of, self._events)) + joined(self._rest, "text")
         self._events.clear()
-        self._rest = ""
+        self._rest = []
         if self._batch is not None:
-            text += self._batch.text
+            text += self._batch.text if self._read is None else self._read.joined("text")
             self._batch = None
         return text or self._nothing_left()
 
@@ -121,7 +142,7 @@ class Inbox:
     def skip(self) -> Need | None:
         """Discard everything available; return None at the end."""
         self._batch = None
-        self._rest = ""
+        self._rest = []
         self._events.clear()
         return self._nothing_left()
 
@@ -142,9 +163,23 @@ class Inbox:
             if i < len(ids):
                 end = begin + lengths[i]
                 top = alternatives[i] if alternatives else ()
-                self._events.append(Token(text[begin:end], ids[i], logprobs[i], top))
+                shown, kind = text[begin:end], _TEXT
+                if self._read is not None:
+                    shown, kind = self._part_of(*self._read.tokens[i])
+                self._events.append(Token(shown, ids[i], logprobs[i], top, kind))
                 begin = end
-        self._rest = text[begin:]
+        if self._read is not None:
+            self._rest += self._read.rest
+        elif begin < len(text):
+            self._rest = [("text", text[begin:])]
+
+    def _part_of(self, kind: Kind, parts: Parts) -> tuple[str, Kind]:
+        """Return what the event of a token shows; what is of another kind waits for the next."""
+        parts = [*self._rest, *parts]
+        kind = parts[0][0] if parts else kind
+        count = next((i for i, part in enumerate(parts) if part[0] != kind), len(parts))
+        self._rest = parts[count:]
+        return joined(parts[:count], kind), kind
 
     def _event_of(self, kind: str, count: int) -> Event:
         if kind == "started":  # a session's turn begins with the pending token
@@ -156,4 +191,6 @@ class Inbox:
 
 
 def _text_of(event: Event) -> str:
-    return event.text if isinstance(event, Token | Finished) else ""
+    if isinstance(event, Token):
+        return event.text if event.kind == "text" else ""
+    return event.text if isinstance(event, Finished) else ""

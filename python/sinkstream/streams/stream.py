@@ -19,6 +19,7 @@ from sinkstream.observe import logs
 from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams import aio
+from sinkstream.streams.batch import Batch
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.events import (
     Event,
@@ -33,9 +34,11 @@ from sinkstream.streams.events import (
 )
 from sinkstream.streams.inbox import PENDING, Inbox, Need
 from sinkstream.streams.live import GrowingText
+from sinkstream.streams.read_batch import ReadBatch, read_batch
+from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
 
 if TYPE_CHECKING:
-    from sinkstream.streams.batch import Batch
+    from sinkstream.text.thoughts.thought_splitter import Parts
 
 __all__ = [
     "Event",
@@ -74,6 +77,9 @@ class Stream(ClosesOnExit):
     tasks, may alternate: each piece is returned once. If an event loop is closed while one of its
     tasks waits for the stream, another reader may continue.
 
+    A reasoning model's reply to messages is read as text without its thoughts. The events have
+    both, and `thought` is what has been thought so far.
+
     Example:
         >>> with model.stream("Once upon a time", max_tokens=100) as stream:
         ...     for text in stream:
@@ -93,6 +99,7 @@ class Stream(ClosesOnExit):
         window: tuple[int, int] = (0, 0),
         expects_messages: bool = False,
         take_back: Callable[[_core.TokenStream], None] | None = None,
+        reader: ThoughtReader | None = None,
     ) -> None:
         """Read what `native` produces for a request.
 
@@ -104,6 +111,7 @@ class Stream(ClosesOnExit):
             window: S and W of its sequence, to show them.
             expects_messages: Whether the prompt is a string, but the model has a chat template.
             take_back: Undoes the turn of a session; None without a session.
+            reader: Tells thoughts from text; None if all is text.
         """
         self._native = native
         self._model = model
@@ -112,6 +120,7 @@ class Stream(ClosesOnExit):
         self._window = window
         self._warns_if_empty = expects_messages and not request.options["stop_token_ids"]
         self._seed = request.seed
+        self._reads = reader
         self._inbox = Inbox(request, native.request_id)
         # Key "reader": the id of the thread, or the task, that is reading.
         self._reader: dict[str, _Reader] = {}
@@ -305,6 +314,19 @@ class Stream(ClosesOnExit):
         return self._inbox.finish_reason
 
     @property
+    def thought(self) -> str:
+        """Return what a reasoning model has thought, as far as the stream has been read.
+
+        Of a long thought it is the end, within the limits of `Result`.
+        """
+        return self._inbox.thoughts.text
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many of the tokens read are thoughts or the tags around them."""
+        return 0 if self._reads is None else self._reads.tokens
+
+    @property
     def is_closed(self) -> bool:
         """Return whether `close` has been called, so that nothing more can be read."""
         return self._inbox.is_closed
@@ -379,8 +401,8 @@ class Stream(ClosesOnExit):
         self._claim(me)
         try:
             while (batch := self._native.take()) is not None:
-                if self._record is not None:
-                    self._record(batch)
+                self._read_batch(batch)
+            self._read_end()
         finally:
             self._release(me)
         return self._native.finish_reason or "cancelled"
@@ -409,13 +431,28 @@ class Stream(ClosesOnExit):
 
     def _receive(self, batch: Batch | None) -> None:
         if batch is not None:
-            if self._record is not None:
-                self._record(batch)
-            self._inbox.receive(batch)
-        elif not self._inbox.is_closed:  # another thread may have closed it meanwhile
-            self._inbox.finish(self._native.finish_reason or "cancelled")
+            self._inbox.receive(batch, self._read_batch(batch))
+            return
+        held = self._read_end()
+        if not self._inbox.is_closed:  # another thread may have closed it meanwhile
+            self._inbox.finish(self._native.finish_reason or "cancelled", held)
             logs.request_ended(self._native)
             self._warn_if_empty()
+
+    def _read_batch(self, batch: Batch) -> ReadBatch | None:
+        """Tell a batch's thoughts from its text, and record it."""
+        read = None if self._reads is None else read_batch(self._reads, batch)
+        if self._record is not None:
+            self._record(batch if read is None else batch._replace(text=read.joined("text")))
+        return read
+
+    def _read_end(self) -> Parts:
+        """Return what the reader held back until the end; record it."""
+        held = [] if self._reads is None else self._reads.end()
+        text = joined(held, "text")
+        if text and self._record is not None:
+            self._record(Batch(text, [], [], [], [], []))
+        return held
 
     def _warn_if_empty(self) -> None:
         inbox = self._inbox
@@ -462,6 +499,8 @@ class Stream(ClosesOnExit):
             alternatives=tail.alternatives,
             dropped_characters=tail.dropped_characters,
             dropped_tokens=tail.dropped_tokens,
+            thought=self.thought,
+            thought_tokens=self.thought_tokens,
         )
 
 

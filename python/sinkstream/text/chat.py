@@ -26,6 +26,7 @@ from sinkstream.text.templates.chat_template import SANDBOX, compile_template, t
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
+from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found
 from sinkstream.text.whole_text import WholeEncoder
 
@@ -41,6 +42,7 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
     timeout_s: float = TEMPLATE_SECONDS,
+    thinking: Thinking = None,
 ) -> list[int]:
     """Encode a conversation.
 
@@ -51,6 +53,8 @@ def encode_chat(
             looks like.
         add_generation_prompt: Whether to end with the start of the assistant's reply.
         timeout_s: Seconds after which the template is stopped.
+        thinking: Whether the model thinks before it replies, or with which effort. If None, the
+            template's default.
 
     Returns:
         Token ids. If no content has control tokens, they equal those of transformers'
@@ -70,7 +74,7 @@ def encode_chat(
             f"{lacks}. {remedy} instead.",
             param="prompt",
         )
-    chat = ChatFormat(text, text.tokenizer, text.chat_template)
+    chat = ChatFormat(text, text.tokenizer, text.chat_template, thinking=thinking)
     ids = chat.whole(checked, add_generation_prompt, timeout_s=timeout_s)
     if omitted := chat.forms.omitted(checked):
         warn_caller(
@@ -84,7 +88,13 @@ class ChatFormat:
     """A checkpoint's template and tokenizer, ready for any number of conversations."""
 
     def __init__(
-        self, text: TextFormat, tokenizer: Tokenizer, source: str, argument: ArgumentName = PROMPT
+        self,
+        text: TextFormat,
+        tokenizer: Tokenizer,
+        source: str,
+        argument: ArgumentName = PROMPT,
+        *,
+        thinking: Thinking = None,
     ) -> None:
         """Compile the template.
 
@@ -93,11 +103,15 @@ class ChatFormat:
             tokenizer: Its tokenizer.
             source: Its template.
             argument: The argument that contains the conversation, for errors.
+            thinking: Whether the model thinks before it replies, or with which effort.
 
         Raises:
-            InvalidArgument: The template is too long, or has a syntax error.
+            InvalidArgument: The template is too long, has a syntax error, or has no variable for
+                `thinking`.
         """
         self.template = compile_template(source, argument)
+        variables = thinking_variables(self.template.names, thinking, argument)
+        self._thinking = traced_data(variables, MESSAGE)
         self.encoder = PlainEncoder(tokenizer)
         self.control = ControlLiterals(tokenizer)
         self._whole = WholeEncoder(tokenizer)
@@ -191,6 +205,7 @@ class ChatFormat:
     ) -> TracedText:
         variables: dict[str, Any] = {
             **self._special_tokens,
+            **self._thinking,
             "messages": [_traced_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,

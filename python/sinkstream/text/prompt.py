@@ -13,12 +13,23 @@ from sinkstream.request.checks import as_ids
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.thoughts.thinking import Thinking
 from sinkstream.text.tokenizers.control_tokens import ControlLiterals
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
-def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int]:
+def is_chat(prompt: Any) -> bool:
+    """Return whether a prompt is messages."""
+    if isinstance(prompt, str | bytes | bytearray | Mapping) or hasattr(prompt, "shape"):
+        return False
+    has_items = hasattr(prompt, "__getitem__") and hasattr(prompt, "__len__")
+    return has_items and len(prompt) > 0 and is_message(prompt[0])
+
+
+def encode_prompt(
+    text: TextFormat, vocab_size: int, prompt: Prompt, thinking: Thinking = None
+) -> list[int]:
     """Encode a prompt.
 
     Args:
@@ -27,6 +38,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
         prompt: A string, which is always plain text and gets the beginning-of-text token if the
             checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
             through the chat template.
+        thinking: Whether the model thinks before it replies to messages, or with which effort.
 
     Returns:
         At least one id, each in [0, vocab_size).
@@ -34,12 +46,19 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     Raises:
         TypeError: The prompt is of another type.
         InvalidArgument: It is empty, has lone surrogates or ids outside of the vocabulary, or
-            needs a tokenizer or template that the checkpoint lacks.
+            needs a tokenizer or template that the checkpoint lacks; or `thinking` is given, but
+            the prompt is not messages, or the template has no such variable.
 
     Example:
         >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
         [6403, 1980, 253, 655]
     """
+    if thinking is not None and not is_chat(prompt):
+        raise InvalidArgument(
+            "stream: `thinking` must be None, because `prompt` is not a list of messages, but is "
+            f"{thinking!r}.",
+            param="thinking",
+        )
     if isinstance(prompt, str):
         return _encode_text(text, prompt)
     no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
@@ -55,7 +74,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if is_message(prompt[0]):
-        return encode_chat(text, prompt)
+        return encode_chat(text, prompt, thinking=thinking)
     return as_ids("stream", "prompt", list(prompt), vocab_size)
 
 

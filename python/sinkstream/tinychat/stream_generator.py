@@ -116,7 +116,7 @@ def read_turn(turn: Turn) -> Iterator[Output]:
     with turn.stream as stream:
         for event in stream.events():
             if isinstance(event, Token):
-                text += event.text
+                text += event.text if event.kind == "text" else ""
                 tokens += 1
                 if tokens % turn.interval == 1 or turn.interval == 1:
                     yield _output(stream, text, tokens)

@@ -13,6 +13,7 @@ from typing import Protocol
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.messages import Message
+from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
 from sinkstream.text.turns.find_difference import find_difference
 from sinkstream.text.turns.plain_turns import PlainTurns
 from sinkstream.text.turns.template_turns import split_template
@@ -87,19 +88,25 @@ class TurnFormat(Protocol):
         """
 
 
-def detect_turn_format(text: TextFormat) -> TurnFormat:
+def detect_turn_format(text: TextFormat, thinking: Thinking = None) -> TurnFormat:
     """Detect the parts of a checkpoint's conversations.
 
     Without a template there are no roles: the session is one growing text that opens with the
     beginning-of-text token, and messages and replies follow each other directly. Without a
     tokenizer there is no text at all: only ids can be fed.
 
+    Args:
+        text: The checkpoint's tokenizer and template.
+        thinking: Whether the model thinks before it replies, or with which effort. If None, the
+            template's default.
+
     Raises:
         InvalidArgument: The template fails, refuses a conversation of two turns, or omits earlier
             messages.
     """
     if text.tokenizer is None or text.chat_template is None:
+        thinking_variables((), thinking, TEXT)  # refuses any
         return PlainTurns(text)
-    chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT)
+    chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
     turns = split_template(chat, text.end_token_ids)
     return turns.with_difference(find_difference(turns))

@@ -1,0 +1,35 @@
+"""A batch in which thoughts are told apart from text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
+
+if TYPE_CHECKING:
+    from sinkstream.streams.batch import Batch
+    from sinkstream.text.thoughts.thought_format import Kind
+    from sinkstream.text.thoughts.thought_splitter import Parts
+
+
+class ReadBatch(NamedTuple):
+    """What is known of the tokens of a batch."""
+
+    tokens: list[tuple[Kind, Parts]]
+    """For each token, what it belongs to, and the parts that it completes."""
+    rest: Parts
+    """What follows the last token."""
+
+    def joined(self, kind: Kind) -> str:
+        """Return all that is known of one kind."""
+        return "".join(joined(parts, kind) for _, parts in self.tokens) + joined(self.rest, kind)
+
+
+def read_batch(reader: ThoughtReader, batch: Batch) -> ReadBatch:
+    """Read the next batch of a stream."""
+    tokens = []
+    begin = 0
+    for token_id, length in zip(batch.ids, batch.lengths, strict=True):
+        tokens.append(reader.token(token_id, batch.text[begin : begin + length]))
+        begin += length
+    return ReadBatch(tokens, reader.rest(batch.text[begin:]))

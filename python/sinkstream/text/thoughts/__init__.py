@@ -1,0 +1,1 @@
+"""Tells a reply's thoughts from its text."""

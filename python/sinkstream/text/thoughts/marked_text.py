@@ -1,0 +1,91 @@
+"""Puts markers into a stream's text where its tags' tokens are; see Note: [Marked text].
+
+A stream's text may lag behind its tokens: the bytes of an unfinished character and the beginning of
+a stop string are held back. So the place of a token is counted in characters of the whole text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Collection, Mapping
+
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+
+
+class MarkedText:
+    """For one reply."""
+
+    def __init__(
+        self, markers: Mapping[int, str], table: TokenBytes, hidden: Collection[int]
+    ) -> None:
+        """Mark the tokens of `markers`.
+
+        Args:
+            markers: By id.
+            table: The bytes of all tokens.
+            hidden: Tokens without text in addition to the control tokens.
+        """
+        self._markers = markers
+        self._table = table
+        self._hidden = hidden
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strips = table.strip_leading_space
+        self._written = 0  # characters of the tokens so far
+        self._shown = 0  # of these, what has been returned, or replaced by markers
+        self._partial = ""  # of a marked token whose text has not completely arrived
+        self._waiting: deque[tuple[int, int, str]] = deque()  # place, characters, marker
+
+    def push(self, token_id: int, text: str) -> str:
+        """Return the text that a token completes, with markers."""
+        if not self._markers:
+            return text
+        before = self._written
+        self._written += len(self._decoder.decode(self._bytes(token_id)))
+        marker = self._markers.get(token_id)
+        if marker is not None:
+            own = min(len(self._own(token_id)), self._written - before)
+            self._waiting.append((self._written - own, own, marker))
+        return self.rest(text)
+
+    def rest(self, text: str) -> str:
+        """Return further text of the tokens so far, with markers."""
+        text = self._partial + text
+        self._partial = ""
+        marked = ""
+        while self._waiting:
+            place, own, marker = self._waiting[0]
+            known = place - self._shown
+            if len(text) < known + own:
+                marked += text[:known]
+                self._partial = text[known:]
+                self._shown += min(known, len(text))
+                return marked
+            self._waiting.popleft()
+            marked += text[:known] + marker
+            text = text[known + own :]
+            self._shown = place + own
+        self._shown += len(text)
+        return marked + text
+
+    def end(self) -> str:
+        """Return the part of a marked token's text of which a stop string has cut the rest."""
+        partial, self._partial = self._partial, ""
+        self._waiting.clear()
+        return partial
+
+    def _bytes(self, token_id: int) -> bytes:
+        content = self._own_bytes(token_id)
+        if self._strips and content:
+            self._strips = False
+            content = content.removeprefix(b" ")
+        return content
+
+    def _own_bytes(self, token_id: int) -> bytes:
+        pieces = self._table.pieces
+        if token_id in self._table.special or token_id in self._hidden or token_id >= len(pieces):
+            return b""
+        return pieces[token_id]
+
+    def _own(self, token_id: int) -> str:
+        return self._own_bytes(token_id).decode("utf-8", "replace")

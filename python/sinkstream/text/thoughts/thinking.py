@@ -1,0 +1,71 @@
+"""Whether a model thinks before it replies: the variables by which chat templates are told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument_name import ArgumentName
+
+Thinking = bool | str | None
+"""Whether to think, or with which effort; None leaves it to the template."""
+
+_SWITCHES = ("enable_thinking", "thinking")
+_EFFORT = "reasoning_effort"
+_MAX_LETTERS = 20
+
+
+def check_thinking(thinking: Any, call: str) -> Thinking:
+    """Return the argument `thinking`.
+
+    Raises:
+        TypeError: It has the wrong type.
+        InvalidArgument: It is a string that names no effort.
+    """
+    if thinking is None or isinstance(thinking, bool):
+        return thinking
+    if not isinstance(thinking, str):
+        raise TypeError(
+            f"{call}: `thinking` must be a bool, a string or None, but is of type "
+            f"{type(thinking).__name__}."
+        )
+    if not (thinking.isascii() and thinking.isalpha() and len(thinking) <= _MAX_LETTERS):
+        raise InvalidArgument(
+            f'{call}: `thinking` must be an effort such as "low", of at most {_MAX_LETTERS} '
+            f"letters, but is {thinking[:40]!r}.",
+            param="thinking",
+        )
+    return str.__str__(thinking)
+
+
+def reads_thinking(names: Collection[str], thinking: Thinking) -> bool:
+    """Return whether a template with these names has a variable for such a value."""
+    wanted = (_EFFORT,) if isinstance(thinking, str) else _SWITCHES
+    return thinking is None or any(name in names for name in wanted)
+
+
+def thinking_variables(
+    names: Collection[str], thinking: Thinking, argument: ArgumentName
+) -> dict[str, bool | str]:
+    """Return the variables of a template.
+
+    Args:
+        names: Those to which the template refers.
+        thinking: As `check_thinking` returns it.
+        argument: The argument that contains the conversation, for errors.
+
+    Raises:
+        InvalidArgument: The template has no such variable.
+    """
+    if thinking is None:
+        return {}
+    if not reads_thinking(names, thinking):
+        what = "effort" if isinstance(thinking, str) else "switch"
+        raise InvalidArgument(
+            f"{argument.call}: `thinking` must be None, but is {thinking!r}: the checkpoint's chat "
+            f"template has no such {what}.",
+            param="thinking",
+        )
+    switches: dict[str, bool | str] = dict.fromkeys(_SWITCHES, thinking is not False)
+    return {**switches, _EFFORT: thinking} if isinstance(thinking, str) else switches

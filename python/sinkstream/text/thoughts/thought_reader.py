@@ -1,0 +1,85 @@
+"""Reads a reply's tokens, and tells thoughts from text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from sinkstream.text.thoughts.marked_text import MarkedText
+from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
+from sinkstream.text.thoughts.thought_splitter import Parts, ThoughtSplitter
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtTags:
+    """A checkpoint's tags and the bytes of its tokens: what each reply is read with."""
+
+    form: ThoughtFormat
+    table: TokenBytes
+    hidden: Collection[int]
+    """Tokens without text in addition to the control tokens: those that end replies."""
+
+    def reader(self, given: str = "") -> ThoughtReader:
+        """Return a reader of a reply.
+
+        Args:
+            given: The beginning of the reply, if it was given and is not generated.
+        """
+        form = self.form
+        if given:
+            splitter = ThoughtSplitter(form)
+            splitter.push(given)
+            form = form.starting("thought" if splitter.kind == "thought" else "text")
+        return ThoughtReader(ThoughtTags(form, self.table, self.hidden))
+
+    def split(self, ids: Iterable[int]) -> tuple[str, str]:
+        """Return the thoughts and the text of a whole reply."""
+        reader, decoder = self.reader(), codecs.getincrementaldecoder("utf-8")("replace")
+        strips = self.table.strip_leading_space
+        parts: Parts = []
+        for token_id in ids:
+            is_shown = token_id < len(self.table.pieces) and token_id not in self.table.special
+            content = self.table.pieces[token_id] if is_shown else b""
+            content = b"" if token_id in self.hidden else content
+            if strips and content:
+                strips, content = False, content.removeprefix(b" ")
+            parts += reader.token(token_id, decoder.decode(content))[1]
+        parts += reader.end(decoder.decode(b"", final=True))
+        return joined(parts, "thought"), joined(parts, "text")
+
+
+class ThoughtReader:
+    """For one reply.
+
+    Attributes:
+        tokens: How many tokens of thoughts and their tags have been read.
+    """
+
+    def __init__(self, tags: ThoughtTags) -> None:
+        self._marked = MarkedText(tags.form.markers, tags.table, tags.hidden)
+        self._splitter = ThoughtSplitter(tags.form)
+        self.tokens = 0
+
+    def token(self, token_id: int, text: str) -> tuple[Kind, Parts]:
+        """Return what a token belongs to, and what is now known with the text it completes."""
+        before = self._splitter.kind
+        parts = self._splitter.push(self._marked.push(token_id, text))
+        kind: Kind = "thought" if "thought" in (before, self._splitter.kind) else "text"
+        self.tokens += kind == "thought"
+        return kind, parts
+
+    def rest(self, text: str) -> Parts:
+        """Return what is known with further text, which belongs to no new token."""
+        return self._splitter.push(self._marked.rest(text))
+
+    def end(self, text: str = "") -> Parts:
+        """Return what was held back, at the end of the reply; a second call returns nothing."""
+        parts = self.rest(text) + self._splitter.push(self._marked.end())
+        return parts + self._splitter.end()
+
+
+def joined(parts: Sequence[tuple[Kind, str]], kind: Kind) -> str:
+    """Return the text of one kind."""
+    return "".join(text for of, text in parts if of == kind)
