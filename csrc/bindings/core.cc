@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
   sinkstream::register_texts(module);
   sinkstream::register_ranked_merges(module);
   sinkstream::register_tokens(module);
+  sinkstream::register_grammars(module);
   sinkstream::register_loop_bell(module);
   sinkstream::register_stream(module);
   sinkstream::register_session(module);

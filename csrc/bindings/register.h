@@ -10,6 +10,7 @@ void register_kernels(pybind11::module_& module);
 void register_texts(pybind11::module_& module);
 void register_ranked_merges(pybind11::module_& module);
 void register_tokens(pybind11::module_& module);
+void register_grammars(pybind11::module_& module);
 void register_loop_bell(pybind11::module_& module);
 void register_stream(pybind11::module_& module);
 void register_session(pybind11::module_& module);

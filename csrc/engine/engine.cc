@@ -129,6 +129,15 @@ void Engine::check_text(const SamplingParams& params) const {
       "stop");
 }
 
+void Engine::check_grammar(const Request& request) const {
+  if (!request.grammar) return;
+  const int64_t tokens = request.params.max_tokens.value_or(0);
+  if (tokens <= kMaxGrammarTokens) return;
+  throw InvalidArgument(cat("stream: `max_tokens` must be at most ", kMaxGrammarTokens, " with `",
+                            request.grammar->option(), "`, but is ", tokens, "."),
+                        "max_tokens");
+}
+
 void Engine::check_fits(const Sequence& sequence) const {
   const int64_t pages = options_.pool->pages();  // never changes
   if (sequence.pages <= pages) return;
@@ -144,6 +153,7 @@ void Engine::check(const Request& request) const {
   check_prompt(request.prompt);
   validate(request.params, model_.vocab());
   check_text(request.params);
+  check_grammar(request);
 }
 
 void Engine::enqueue(std::unique_ptr<Sequence> sequence) {
@@ -164,6 +174,7 @@ std::shared_ptr<TokenStream> Engine::make_stream() {
 
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
   check(request);
+  limit_length(&request);
   const Window window = window_of("stream", request.sinks);
   auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), window, options_.layers,
@@ -227,7 +238,7 @@ void Engine::run() {
   try {
     while (take_arrivals()) {
       SINKSTREAM_FAIL_POINT("step.arrivals_taken");
-      if (!taken_jobs_.empty() || flights_.want_host_logits()) deliver_all();
+      if (!taken_jobs_.empty() || flights_.stop_lookahead()) deliver_all();
       finish_cancelled_and_expired();
       remove_closed_sessions();
       run_jobs();  // after memory was released: a job may need it
@@ -356,11 +367,12 @@ void Engine::plan() {
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
-    running_views_.push_back({.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch(),
-                              .prompt_left = s->prompt_left(),
-                              .length = s->cache->next_index(),
-                              .last_step = s->last_step,
-                              .wants_reply = s->wants_reply()});
+    running_views_.push_back(
+        {.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch() && !s->awaits_host(),
+         .prompt_left = s->prompt_left(),
+         .length = s->cache->next_index(),
+         .last_step = s->last_step,
+         .wants_reply = s->wants_reply()});
   }
   const StepLimits limits{.free_pages = options_.pool->free_pages(),
                           .max_sequences = options_.max_sequences,
@@ -368,6 +380,19 @@ void Engine::plan() {
                           .prefill_chunk = options_.prefill_chunk,
                           .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
+  hold_back_host_rows();
+}
+
+// Only one step in flight may return logits to the host (model/device_sampler.h). While one does,
+// the rows that would be the next wait for the step after this one.
+void Engine::hold_back_host_rows() {
+  if (!flights_.want_host_logits()) return;
+  std::erase_if(plan_.rows, [this](const PlanRow& row) {
+    const auto index = static_cast<size_t>(row.sequence);
+    const Sequence& sequence =
+        index < running_.size() ? *running_[index] : *waiting_[index - running_.size()];
+    return row.wants_logits && sequence.needs_host();
+  });
 }
 
 // Called when nothing can run. Sleeps until the bell rings or a deadline passes. If sequences wait

@@ -117,6 +117,7 @@ class Engine {
   void check(const Request& request) const;
   void check_prompt(const std::vector<int32_t>& prompt) const;
   void check_text(const SamplingParams& params) const;
+  void check_grammar(const Request& request) const;
   void check_fits(const Sequence& sequence) const;
   std::shared_ptr<TokenStream> make_stream();
   void enqueue(std::unique_ptr<Sequence> sequence);
@@ -131,6 +132,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
+  void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
   Clock::time_point next_deadline() const;
@@ -180,6 +182,7 @@ class Engine {
   void launch(Flight& flight);
   void forward(const Flight& flight);
   void launch_with_sampling(const Flight& flight);
+  void prepare_masks(const Flight& flight);
   SampledStep await(const Flight& flight);
   void deliver();
   void deliver_row(FlightRow row, const SampledToken* token, const float* logits,
@@ -217,6 +220,7 @@ class Engine {
   std::vector<int64_t> free_seats_;       // of the device sampler, if there is one
   std::vector<ForwardSpan> spans_;        // of the step being launched
   std::vector<SampleSpan> sample_spans_;  // the same, for the device sampler
+  std::vector<Grammar*> constrained_;     // of the step being launched
   std::vector<float> logits_;             // [max_sequences, vocab]; empty with a device sampler
   SamplerScratch scratch_;                // for one row
   std::optional<Clock::time_point> stalled_since_;  // set while sequences wait and none can run

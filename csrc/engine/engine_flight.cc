@@ -3,8 +3,10 @@
 //
 // Note: [When the engine waits]
 // No step may be in flight while something other than a step reads or changes a sequence's state:
-// when the host samples a token, a job runs between two steps, a sequence ends early, or the engine
-// closes. deliver_all() ensures this, and also runs when there is nothing to launch.
+// when the host samples a token for `logprobs`, a job runs between two steps, a sequence ends
+// early, or the engine closes. deliver_all() ensures this, and also runs when there is nothing to
+// launch. A sequence with a grammar has no row in the step after one that returns its logits, so
+// the others stay one step ahead.
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
@@ -82,6 +84,7 @@ void Engine::forward(const Flight& flight) {
                       .logits = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast});
   }
   model_.forward(spans_, logits_.data());
+  prepare_masks(flight);
 }
 
 void Engine::launch_with_sampling(const Flight& flight) {
@@ -102,6 +105,21 @@ void Engine::launch_with_sampling(const Flight& flight) {
     row.sequence->cache->add_in_flight(row.count);
     row.sequence->samples_in_flight += row.wants != Wants::kNothing;
   }
+  prepare_masks(flight);  // while the device computes the logits
+}
+
+// Computes the masks of the rows whose tokens the host samples.
+void Engine::prepare_masks(const Flight& flight) {
+  constrained_.clear();
+  for (const FlightRow& row : flight.rows) {
+    if (row.sequence->grammar && row.wants == Wants::kLogits) {
+      constrained_.push_back(row.sequence->grammar.get());
+    }
+  }
+  if (constrained_.empty()) return;
+  options_.threads->run(std::ssize(constrained_), [this](int64_t i, int) {
+    constrained_[static_cast<size_t>(i)]->prepare();
+  });
 }
 
 // The results of the oldest step in flight, in the order of its rows.

@@ -86,6 +86,7 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
 std::shared_ptr<TokenStream> Engine::submit(Request request,
                                             const std::shared_ptr<Session>& session) {
   check(request);
+  limit_length(&request);
   acquire_session(*session);
   SessionLease lease(*session);
   auto stream = make_stream();

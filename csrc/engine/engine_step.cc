@@ -77,8 +77,9 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
 }
 
 Sampled Engine::sample(const Sequence& sequence, const float* logits) {
+  const TokenMask mask = sequence.grammar ? sequence.grammar->allowed() : TokenMask();
   return sequence.sampler.sample(logits, sequence.cache->length(), *options_.kernels,
-                                 Launch{options_.threads}, scratch_);
+                                 Launch{options_.threads}, scratch_, mask);
 }
 
 void Engine::record_token_time(Sequence& sequence) {
@@ -107,6 +108,7 @@ void Engine::take_token(Sequence& sequence, const Sampled& sampled) {
   ++sequence.stats.generated_tokens;
   ++totals_.generated_tokens;
   record_token_time(sequence);
+  if (sequence.grammar) sequence.grammar->accept(sampled.token);
   stage_token(sequence, sampled);
 }
 

@@ -72,11 +72,21 @@ class Flights {
       std::for_each(rows.begin(), rows.end(), look);
     }
   }
-  // Whether the host must sample a token before its sequence can continue.
+  // Whether a step in flight returns logits to the host.
   bool want_host_logits() const {
     bool want = false;
     for_each_row([&](const FlightRow& row) { want |= row.wants == SampleSpan::Wants::kLogits; });
     return want;
+  }
+  // Whether the host must sample a token before the next step. A sequence with a grammar sits out
+  // that step instead: computing its mask would delay all others.
+  bool stop_lookahead() const {
+    bool stop = false;
+    for_each_row([&](const FlightRow& row) {
+      const bool samples = row.wants == SampleSpan::Wants::kLogits && row.sequence != nullptr;
+      stop |= samples && row.sequence->grammar == nullptr;
+    });
+    return stop;
   }
   // The sequence has ended: its rows in flight no longer belong to it.
   void drop_rows_of(const Sequence& sequence) {

@@ -16,6 +16,11 @@ std::vector<int32_t> with_pending(std::optional<int32_t> pending, std::vector<in
   return prompt;
 }
 
+// A grammar describes the reply's own bytes, so none is removed.
+bool keeps_first_space(const Request& request) {
+  return request.continues_text || request.grammar != nullptr;
+}
+
 Clock::time_point deadline_of(const Request& request, Clock::time_point now) {
   const std::optional<double>& timeout_s = request.params.timeout_s;
   if (!timeout_s) return kNoDeadline;
@@ -35,7 +40,8 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
-      text(table, request.params.stop, request.continues_text),
+      text(table, request.params.stop, keeps_first_space(request)),
+      grammar(std::move(request.grammar)),
       submitted(now),
       deadline(deadline_of(request, now)) {
   text.follow(prompt);
@@ -52,7 +58,8 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
-      text(table, request.params.stop, request.continues_text),
+      text(table, request.params.stop, keeps_first_space(request)),
+      grammar(std::move(request.grammar)),
       session(std::move(of)),
       pending(session->pending),
       cache(&*session->cache),

@@ -13,6 +13,7 @@
 #include "engine/reply_text.h"
 #include "engine/session.h"
 #include "engine/token_stream.h"
+#include "sampling/grammar.h"
 #include "sampling/token_set.h"
 
 namespace sinkstream {
@@ -29,8 +30,15 @@ struct Request {
   SamplingParams params;         // with its seed already chosen
   std::optional<int64_t> sinks;  // overrides the engine's at the same capacity: the window shrinks
   bool continues_text = false;   // the reply's text continues the prompt's text
+  std::unique_ptr<Grammar> grammar;            // which the reply follows; null: none
   std::optional<Clock::time_point> called_at;  // start of `params.timeout_s`; none: `now`
 };
+
+// A reply with a grammar and no limit of its own gets the matcher's.
+inline void limit_length(Request* request) {
+  std::optional<int64_t>& tokens = request->params.max_tokens;
+  if (request->grammar && !tokens) tokens = kMaxGrammarTokens;
+}
 
 struct Sequence {
   Sequence(Request request, const Window& window, const CacheLayers& layers,
@@ -56,8 +64,11 @@ struct Sequence {
     const std::optional<int64_t>& most = sampler.params().max_tokens;
     return prompt_left() > 0 || !most || stats.generated_tokens + samples_in_flight < *most;
   }
-  // Sequences with `logprobs > 0` are sampled on the host even if there is a device sampler.
-  bool samples_on_host() const { return seat < 0 || sampler.params().logprobs > 0; }
+  // Whether it is sampled on the host even if there is a device sampler.
+  bool needs_host() const { return grammar != nullptr || sampler.params().logprobs > 0; }
+  bool samples_on_host() const { return seat < 0 || needs_host(); }
+  // Whether its next token depends on one that the host has not sampled yet.
+  bool awaits_host() const { return samples_in_flight > 0 && needs_host(); }
 
   std::vector<int32_t> prompt;  // released once prefilled
   const int64_t prompt_tokens;
@@ -69,6 +80,7 @@ struct Sequence {
 
   Sampler sampler;
   ReplyText text;
+  const std::unique_ptr<Grammar> grammar;  // null: any token may be sampled
   const std::shared_ptr<Session> session;  // null: the cache ends with the sequence
   const std::optional<int32_t> pending;    // the session's pending token before this turn
   std::optional<SequenceCache> own_cache;  // from admission to the end, if it has no session

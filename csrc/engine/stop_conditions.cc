@@ -20,6 +20,7 @@ std::optional<FinishReason> finish_at_token(Sequence& sequence, int32_t token,
   if (!is_end_token && sequence.text.push(token, &sequence.stream->staged().text)) {
     return FinishReason::kStopString;
   }
+  if (sequence.grammar && sequence.grammar->is_complete()) return FinishReason::kStop;
   if (sequence.stats.generated_tokens == params.max_tokens) return FinishReason::kLength;
   return std::nullopt;
 }

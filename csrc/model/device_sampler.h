@@ -60,10 +60,10 @@ class DeviceSampler {
   virtual void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                               std::span<const int32_t> seen) = 0;
 
-  // Starts a step and returns while it is in flight; at most two are. Does not change the length of
-  // any cache: the caller advances it once the result has arrived. A span's result does not depend
-  // on the other spans. The spans and their tokens are read before it returns. Throws DeviceError,
-  // after which the model is unusable.
+  // Starts a step and returns while it is in flight; at most two are, and at most one that has a
+  // span with kLogits. Does not change the length of any cache: the caller advances it once the
+  // result has arrived. A span's result does not depend on the other spans. The spans and their
+  // tokens are read before it returns. Throws DeviceError, after which the model is unusable.
   virtual void launch(std::span<const SampleSpan> spans) = 0;
 
   // Waits for the oldest step in flight. The result is valid until the second launch after it.

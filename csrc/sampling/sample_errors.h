@@ -22,4 +22,11 @@ inline InvalidArgument no_token_left(int64_t index, int64_t vocab) {
                          "logit_bias");
 }
 
+inline InvalidArgument no_allowed_token_left(int64_t index) {
+  return InvalidArgument(
+      cat("stream: `logit_bias` must leave a token that the grammar allows, but at index ", index,
+          " there is none."),
+      "logit_bias");
+}
+
 }  // namespace sinkstream

@@ -63,14 +63,14 @@ bool Sampler::changes_logits() const {
 }
 
 Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kernels,
-                        const Launch& launch, SamplerScratch& scratch) const {
+                        const Launch& launch, SamplerScratch& scratch, TokenMask mask) const {
   bool is_finite = false;
   double log_sum_exp = 0;
   LogitsArgs change = {.input = logits,
                        .vocab = scratch.vocab,
                        .is_finite = &is_finite,
                        .log_sum_exp = &log_sum_exp};
-  if (changes_logits()) {
+  if (changes_logits() || !mask.empty()) {
     change.out = scratch.logits.as<float>();
     change.bias = params_.logit_bias.data();
     change.bias_count = static_cast<int64_t>(params_.logit_bias.size());
@@ -85,6 +85,7 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
   }
   kernels.logits(change, launch);
   if (!is_finite) refuse_non_finite(logits, scratch.vocab, index);
+  if (!mask.empty()) forbid_unmasked(mask, change.out, scratch.vocab);
 
   Sampled sampled;
   kernels.sample({.logits = change.out != nullptr ? change.out : logits,
@@ -97,7 +98,9 @@ Sampled Sampler::sample(const float* logits, int64_t index, const Kernels& kerne
                   .scratch = scratch.sample.data(),
                   .token = &sampled.token},
                  launch);
-  if (sampled.token < 0) throw no_token_left(index, scratch.vocab);
+  if (sampled.token < 0) {
+    throw mask.empty() ? no_token_left(index, scratch.vocab) : no_allowed_token_left(index);
+  }
   sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum_exp);
   if (params_.logprobs > 0) {
     sampled.top = most_probable(logits, scratch.vocab, params_.logprobs, log_sum_exp);

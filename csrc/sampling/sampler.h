@@ -10,6 +10,7 @@
 #include "kernels/table.h"
 #include "sampling/params.h"
 #include "sampling/penalty_ring.h"
+#include "sampling/token_mask.h"
 
 namespace sinkstream {
 
@@ -51,10 +52,11 @@ class Sampler {
   void append(std::span<const int32_t> tokens);
 
   // Samples the token at `index` of the stream from `logits` [scratch.vocab], without appending it.
-  // Allocates nothing unless `logprobs` is above 0. Throws NonFiniteLogits, and InvalidArgument if
-  // `logit_bias` forbids every token; both name `index`.
+  // A mask that is not empty forbids the tokens that it does not allow. Allocates nothing unless
+  // `logprobs` is above 0. Throws NonFiniteLogits, and InvalidArgument if `logit_bias` and the mask
+  // forbid every token; both name `index`.
   Sampled sample(const float* logits, int64_t index, const Kernels& kernels, const Launch& launch,
-                 SamplerScratch& scratch) const;
+                 SamplerScratch& scratch, TokenMask mask = {}) const;
 
  private:
   bool changes_logits() const;

@@ -41,6 +41,7 @@ from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
+from sinkstream.structured.grammars import Grammars
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.prompt import encode_prompt, is_chat
 from sinkstream.text.thoughts.find_thoughts import find_thoughts
@@ -130,6 +131,7 @@ class Model(ClosesOnExit):
         self._native = _core.Model(
             builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
         )
+        self._grammars = Grammars(tokens, self._spec.vocab_size, checkpoint.text.end_token_ids)
         self._control_tokens: dict[str, int] = {}
         if checkpoint.text.tokenizer is not None:
             control = control_tokens(checkpoint.text.tokenizer)
@@ -306,12 +308,19 @@ class Model(ClosesOnExit):
             thinking=thinking,
             called_at=called_at,
             control_tokens=self._control_tokens,
+            grammars=self._grammars,
         )
 
     def _check_options(self, options: StreamOptions, sinks: int | None) -> None:
         """Refuse the options that no prompt can have."""
-        vocab_size = self._spec.vocab_size
-        make_request([0], options, defaults=self._defaults, vocab_size=vocab_size, sinks=sinks)
+        make_request(
+            [0],
+            options,
+            defaults=self._defaults,
+            vocab_size=self._spec.vocab_size,
+            sinks=sinks,
+            grammars=self._grammars,
+        )
 
     def _submit_now(self, request: StreamRequest) -> Stream:
         """Submit a request whose caller expects it to start; log it if it has to wait."""
@@ -612,6 +621,7 @@ class Model(ClosesOnExit):
             defaults=self._defaults,
             continues_text=self._text.chat_template is None,
             control_tokens=self._control_tokens,
+            grammars=self._grammars,
         )
 
     def new_cache(

@@ -74,6 +74,25 @@ class TokenTable:
         self, pieces: Sequence[bytes], special: Sequence[int], strip_leading_space: bool
     ) -> None: ...
 
+class CompiledGrammar:
+    """A grammar that any number of replies may follow."""
+
+class GrammarVocabulary:
+    """The tokens of a model, as llguidance needs them."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, int],
+        tokens: TokenTable,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+    ) -> None: ...
+    def compile(self, option: str, text: str) -> CompiledGrammar:
+        """Compile a grammar; `option` says what it is written in: schema, regex or grammar."""
+
+def grammar_functions() -> list[str]:
+    """List the functions of llguidance that a vocabulary needs."""
+
 class LoopBell:
     """Wakes one event loop through a descriptor, which is readable from a ring to `clear`."""
 

@@ -71,6 +71,16 @@ def generate(
     logprobs: Annotated[
         int, typer.Option(help="Most probable tokens to report with each token, with --json.")
     ] = 0,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON schema that the reply follows.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Regular expression that matches the whole reply.")
+    ] = None,
+    grammar: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Grammar that the reply follows, in the form of Lark."),
+    ] = None,
     stream_interval: Annotated[int, typer.Option(help="Tokens delivered at a time.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write events, one JSON object per line.")
@@ -99,6 +109,9 @@ def generate(
         "ignore_eos": ignore_eos,
         "logit_bias": parse_logit_bias(logit_bias or ()) or None,
         "logprobs": logprobs,
+        "schema": read_file("--schema", schema),
+        "regex": regex,
+        "grammar": read_file("--grammar", grammar),
         "stream_interval": stream_interval,
     }
     check_options("generate", request)
@@ -153,6 +166,20 @@ def read_prompt(prompt: str) -> str:
     except UnicodeDecodeError as error:
         raise typer.BadParameter(
             f"generate: standard input must be UTF-8, but byte {error.start} is not."
+        ) from None
+
+
+def read_file(flag: str, path: Path | None) -> str | None:
+    """Return the text of a file that a flag names."""
+    if path is None:
+        return None
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidArgument(
+            f"generate: `{flag}` must be a file of text, but {str(path)!r} cannot be read: "
+            f"{reason}."
         ) from None
 
 

@@ -90,15 +90,32 @@ def as_strings(where: str, name: str, value: Any) -> list[str]:
                 f"{where}: `{name}` must contain only strings, but contains "
                 f"{type(string).__name__}."
             )
-        try:
-            string.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(
-                f"{where}: `{name}` must be valid Unicode, but has a lone surrogate at index "
-                f"{error.start}.",
-                param=name,
-            ) from None
+        _check_unicode(where, name, string)
     return list(strings)
+
+
+def as_text(where: str, name: str, value: Any) -> str:
+    """Return a string.
+
+    Raises:
+        TypeError: It is not a string.
+        InvalidArgument: It is not Unicode.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{where}: `{name}` must be a string, but is {_kind(value)}.")
+    _check_unicode(where, name, value)
+    return str(value)
+
+
+def _check_unicode(where: str, name: str, string: str) -> None:
+    try:
+        string.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{where}: `{name}` must be valid Unicode, but has a lone surrogate at index "
+            f"{error.start}.",
+            param=name,
+        ) from None
 
 
 def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:

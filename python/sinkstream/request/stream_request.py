@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkstream.errors import warn_caller
+from sinkstream import _core
+from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_int
 from sinkstream.request.keywords import no_option
-from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
+from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
+from sinkstream.structured.grammars import Grammars
 
 _MAX_SINKS = 1 << 53  # fits the native type; the engine checks it against the window
 
@@ -22,6 +24,8 @@ class StreamRequest:
     prompt: list[int]
     options: dict[str, Any]
     """The value of every option by name: `_core.request_options()` lists them."""
+    grammar: _core.CompiledGrammar | None = None
+    """What the reply follows."""
     sinks: int | None = None
     continues_text: bool = False
     """Whether the reply's text continues the prompt's."""
@@ -62,6 +66,7 @@ def make_request(
     thinking: bool | str | None = None,
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
+    grammars: Grammars | None = None,
 ) -> StreamRequest:
     """Check the options of a request and complete them.
 
@@ -76,29 +81,49 @@ def make_request(
         thinking: With which the prompt was written.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
+        grammars: Compiles the grammar that a reply follows. If None, there may be none.
 
     Raises:
         TypeError: There is no such option, or a value has the wrong type.
-        InvalidArgument: An integer is out of range, or a string is not Unicode. The ranges of
-            other numbers are checked when the request is submitted.
+        InvalidArgument: An integer is out of range, a string is not Unicode, or a grammar is not
+            valid. The ranges of other numbers are checked when the request is submitted.
     """
     check_names(options)
     complete = {
         name: _complete(name, options.get(name, option.default), defaults, vocab_size)
         for name, option in OPTIONS.items()
     }
+    texts = {name: complete.pop(name) for name in GRAMMARS}
     if complete["stop"] and control_tokens:
         found = _tokens_to_stop_at(complete["stop"], control_tokens)
         complete["stop_token_ids"] = [*complete["stop_token_ids"], *found]
     return StreamRequest(
         prompt=prompt,
         options=complete,
+        grammar=_grammar_of(texts, grammars),
         sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
         continues_text=continues_text,
         is_chat=is_chat,
         thinking=thinking,
         called_at=time.monotonic() if called_at is None else called_at,
     )
+
+
+def _grammar_of(
+    texts: Mapping[str, str | None], grammars: Grammars | None
+) -> _core.CompiledGrammar | None:
+    given = [(name, text) for name, text in texts.items() if text is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        names = " and ".join(f"`{name}`" for name, _ in given)
+        raise InvalidArgument(
+            "stream: at most one of `schema`, `regex` and `grammar` may be given, but "
+            f"{names} are.",
+            param=given[1][0],
+        )
+    assert grammars is not None
+    return grammars.compile(*given[0])
 
 
 def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> list[int]:

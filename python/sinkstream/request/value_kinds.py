@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sinkstream.request.checks import as_bias, as_bool, as_ids, as_int, as_number, as_strings
+from sinkstream.request.checks import (
+    as_bias,
+    as_bool,
+    as_ids,
+    as_int,
+    as_number,
+    as_strings,
+    as_text,
+)
+from sinkstream.request.json_schema import as_schema_text
 
 # Upper ends above this are not shown: they only protect arithmetic.
 _SHOWN_HIGH = 1 << 16
@@ -119,3 +128,25 @@ class TokenBias:
     def check(self, name: str, value: Any, vocab_size: int) -> dict[int, float]:
         """Return numbers by ids in [0, vocab_size)."""
         return as_bias("stream", name, value, vocab_size)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A JSON schema: a mapping, its text, or a class that describes itself."""
+
+    rule = ""
+
+    def check(self, name: str, value: Any, vocab_size: int) -> str:
+        """Return its text; llguidance checks what it says."""
+        return as_schema_text("stream", name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """The text of a regular expression or of a grammar."""
+
+    rule = ""
+
+    def check(self, name: str, value: Any, vocab_size: int) -> str:
+        """Return a string; llguidance checks what it says."""
+        return as_text("stream", name, value)

@@ -24,6 +24,7 @@ from sinkstream.sessions.file import write_session_file
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
+from sinkstream.structured.grammars import Grammars
 from sinkstream.text.turns.turn_arguments import check_content, check_history
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -49,6 +50,8 @@ class Host:
     """Whether turns are plain text that replies continue, because there is no chat template."""
     control_tokens: Mapping[str, int]
     """Ids of the tokens that a stream never shows, by their text."""
+    grammars: Grammars
+    """Makes the grammars that replies follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +284,7 @@ class Session(ClosesOnExit):
             vocab_size=self._host.spec.vocab_size,
             continues_text=self._host.continues_text,
             control_tokens=self._host.control_tokens,
+            grammars=self._host.grammars,
         )
         self._before = (self._state, self.stats.tokens)
         self._state = state  # set first: an interrupt may come at any time after the turn begins

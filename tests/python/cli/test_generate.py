@@ -304,3 +304,29 @@ def test_a_trace_that_cannot_be_written_is_said_before_anything_is_loaded(run: R
     outcome = run("generate", "hello", "-m", "/missing/model.gguf", "--trace", "/missing/t.json")
     assert outcome.code == 2
     assert outcome.err.startswith("sinkstream: trace: `path` must be a writable file")
+
+
+def test_a_reply_follows_a_schema_a_regex_or_a_grammar(
+    run: Run, checkpoint: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"enum": ["größer", 7]}', encoding="utf-8")
+    grammar.write_text('start: "a" | "b"', encoding="utf-8")
+    for flag, value, replies in (
+        ("--schema", str(schema), {'"größer"\n', "7\n"}),
+        ("--regex", "x{3}", {"xxx\n"}),
+        ("--grammar", str(grammar), {"a\n", "b\n"}),
+    ):
+        outcome = run("generate", "hello", "-m", checkpoint, *LIMITS, flag, value)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out in replies
+
+
+def test_a_schema_that_cannot_be_read_is_refused(run: Run, checkpoint: str) -> None:
+    outcome = run("generate", "hello", "-m", checkpoint, "--schema", "/no/such.json")
+    assert outcome.code != 0
+    assert outcome.err == (
+        "sinkstream: generate: `--schema` must be a file of text, but '/no/such.json' cannot be "
+        "read: No such file or directory.\n"
+    )

@@ -14,7 +14,7 @@ import pytest
 import sinkstream
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import OPTIONS, SAMPLING, Sampling
+from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
 from sinkstream.request.stream_request import make_request
 from sinkstream.request.value_kinds import Number
 from tests.python.request.ranges import INTEGERS, NUMBERS
@@ -34,7 +34,7 @@ def submit(model: sinkstream.Model, name: str, value: float) -> None:
 
 
 def test_the_native_side_reads_exactly_the_options_of_the_table() -> None:
-    assert sorted(_core.request_options()) == sorted(OPTIONS)
+    assert sorted([*_core.request_options(), *GRAMMARS]) == sorted(OPTIONS)
     assert set(SAMPLING) <= set(OPTIONS)
 
 

@@ -1,0 +1,1 @@
+"""Replies that follow a JSON schema, a regular expression or a grammar."""
