@@ -14,7 +14,7 @@ from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.generating import Job
 from sinkstream.server.identity import check_model, head_of
-from sinkstream.server.options import chat_options, with_seed
+from sinkstream.server.options import chat_options, names_of, with_seed
 from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
@@ -38,6 +38,7 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
+    await service.grammars.compile(service.model, options, names)
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,
@@ -98,7 +99,8 @@ def _check_n(service: Service, n: int | None) -> int:
 
 def _names(body: ChatRequest) -> dict[str, str]:
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    return {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
+    shared = {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
+    return {**shared, **names_of(body)}
 
 
 def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.generating import Job
 from sinkstream.server.identity import check_model, head_of
-from sinkstream.server.options import completion_options, with_seed
+from sinkstream.server.options import completion_options, names_of, with_seed
 from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
@@ -39,6 +39,8 @@ async def completions(request: Request) -> Response:
             name,
         )
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
+    names = names_of(body)
+    await service.grammars.compile(service.model, options, names)
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i))
         for prompt in prompts
@@ -46,7 +48,7 @@ async def completions(request: Request) -> Response:
     ]
     echoes = await service.pool.run(partial(_echoes, service, prompts)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    job = Job(service, exchange, body, dialect, starts, len(prompts), whole_bytes=held)
+    job = Job(service, exchange, body, dialect, starts, len(prompts), names, held)
     return Answer(job.run)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.requests import ChatRequest, CompletionRequest, Generation
+from sinkstream.server.structured import rule_of
 
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
@@ -80,6 +81,12 @@ def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOpt
     return options if seed is None else {**options, "seed": (seed + index) % 2**64}
 
 
+def names_of(body: Generation) -> dict[str, str]:
+    """Return the fields of a request by the options that they become, where these differ."""
+    followed = rule_of(body)
+    return {} if followed is None else {followed[1][0]: followed[0]}
+
+
 def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOptions:
     _check_common(body)
     if not body.stream:
@@ -90,6 +97,9 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
     options["stop_token_ids"] = body.stop_token_ids or []
     options["ignore_eos"] = bool(body.ignore_eos)
     options["logit_bias"] = _bias(body.logit_bias)
+    if (followed := rule_of(body)) is not None:
+        option, value = followed[1]
+        options[option] = value
     chosen: StreamOptions = options
     return chosen
 
@@ -120,12 +130,6 @@ def _check_common(body: Generation) -> None:
         )
     if body.seed is not None and not -(2**63) <= body.seed < 2**64:
         raise invalid("body: `seed` must be a 64-bit integer.", "seed")
-    if body.response_format is not None:
-        kind = body.response_format.get("type")
-        if kind in ("json_object", "json_schema"):
-            raise not_supported(f'"{kind}"', "response_format")
-        if kind != "text":
-            raise invalid('body: `response_format.type` must be "text".', "response_format")
 
 
 def _check_chat(body: ChatRequest) -> None:

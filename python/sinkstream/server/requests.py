@@ -52,6 +52,10 @@ class Generation(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Ids | None = None
     timeout_s: float | None = None
+    # What the reply follows: vLLM's field, and two of llama.cpp's.
+    structured_outputs: dict[str, Any] | None = None
+    json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
 
 
 class ChatRequest(Generation):

@@ -20,6 +20,7 @@ from sinkstream.server.errors import ApiError, unavailable
 from sinkstream.server.pool import Pool
 from sinkstream.server.pulse import Pulse
 from sinkstream.server.responses.live import LiveResponses
+from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
@@ -40,6 +41,7 @@ class Service:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.pool = Pool()
+        self.grammars = GrammarQueue()
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")
         self.whole_replies = ByteBudget(
@@ -135,6 +137,7 @@ class Service:
     def close(self) -> None:
         """End the pool, then the turns. The caller closes the model."""
         self.pool.close()
+        self.grammars.close()
         if self._turns is not None:
             self._turns.close()
 

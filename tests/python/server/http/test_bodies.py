@@ -99,7 +99,7 @@ def test_bad_messages_are_refused(server: Running, messages: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}), ("response_format", {"type": "x"}),
+        ("response_format", {"type": "json_schema"}), ("response_format", {"type": "x"}),
         ("tool_choice", "required"), ("tool_choice", {"type": "function"}), ("audio", {}),
         ("modalities", ["text", "audio"]), ("web_search_options", {}),
         ("stream_options", {"include_usage": True}), ("top_logprobs", 2),

@@ -1,0 +1,154 @@
+"""What a reply must follow, from the fields of a request: OpenAI's, vLLM's and llama.cpp's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sinkstream.model import Model
+from sinkstream.request.options import GRAMMARS, StreamOptions
+from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
+from sinkstream.server.requests import Generation
+
+Rule = tuple[str, Any]
+"""An option of GRAMMARS and its value."""
+_ANY_OBJECT: Rule = ("schema", {"type": "object"})
+_MAX_WAITING = 64
+
+
+def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
+    """Return what OpenAI's `response_format` asks for, or `text.format` of its Responses API.
+
+    A schema is followed with and without `strict`. "json_object" may have a `schema`, as for
+    llama.cpp.
+
+    Args:
+        given: The value of the field.
+        param: The field, for errors.
+
+    Raises:
+        ApiError: It has no valid type, or no schema.
+    """
+    kind = given.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return (
+            _schema(given["schema"], f"{param}.schema", param) if "schema" in given else _ANY_OBJECT
+        )
+    if kind != "json_schema":
+        raise invalid(
+            f'body: `{param}.type` must be "text", "json_object" or "json_schema".', param
+        )
+    inner = given.get("json_schema", given)
+    path = f"{param}.json_schema" if "json_schema" in given else param
+    if not isinstance(inner, Mapping):
+        raise invalid(f"body: `{path}` must be an object.", param)
+    return _schema(inner.get("schema"), f"{path}.schema", param)
+
+
+def rule_of(body: Generation) -> tuple[str, Rule] | None:
+    """Return the field that says what a reply must follow, and what it says.
+
+    Raises:
+        ApiError: A field has a value that is not allowed, or two say it.
+    """
+    found: list[tuple[str, Rule]] = []
+    if body.response_format is not None:
+        rule = rule_of_format(body.response_format, "response_format")
+        found += [("response_format", rule)] if rule else []
+    if body.structured_outputs is not None:
+        found.append(("structured_outputs", _of_vllm(body.structured_outputs)))
+    if body.json_schema is not None:
+        found.append(("json_schema", ("schema", body.json_schema)))
+    if body.grammar:
+        found.append(("grammar", _lark(body.grammar, "grammar")))
+    if len(found) > 1:
+        first, second = found[0][0], found[1][0]
+        raise invalid(f"body: `{first}` and `{second}` may not be given together.", second)
+    return found[0] if found else None
+
+
+def _of_vllm(given: Mapping[str, Any]) -> Rule:
+    param = "structured_outputs"
+    if given.get("structural_tag") is not None:
+        raise not_supported("`structural_tag`", param)
+    names = [
+        name
+        for name in ("json", "regex", "choice", "grammar", "json_object")
+        if given.get(name) not in (None, False)
+    ]
+    if len(names) != 1:
+        raise invalid(
+            f"body: `{param}` must have exactly one of `json`, `regex`, `choice`, `grammar` and "
+            f"`json_object`, but has {len(names)}.",
+            param,
+        )
+    (name,) = names
+    value, path = given[name], f"{param}.{name}"
+    if name == "json_object":
+        return _ANY_OBJECT
+    if name == "json":
+        return ("schema", value) if isinstance(value, str) else _schema(value, path, param)
+    if name == "choice":
+        return _choice(value, path, param)
+    if not isinstance(value, str):
+        raise invalid(f"body: `{path}` must be a string.", param)
+    return ("regex", value) if name == "regex" else _lark(value, param)
+
+
+def _schema(value: Any, path: str, param: str) -> Rule:
+    if not isinstance(value, dict):
+        raise invalid(f"body: `{path}` must be an object.", param)
+    return "schema", value
+
+
+def _choice(value: Any, path: str, param: str) -> Rule:
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise invalid(f"body: `{path}` must be an array of at least 1 string.", param)
+    return "grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
+
+
+def _lark(text: str, param: str) -> Rule:
+    if "::=" in text:
+        raise not_supported("a grammar in GBNF (use the form of Lark)", param)
+    return "grammar", text
+
+
+class GrammarQueue:
+    """Compiles grammars apart from the pool, whose other calls would wait for a slow one."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(2, thread_name_prefix="sinkstream-grammar")
+        self._waiting = 0
+
+    async def compile(self, model: Model, options: StreamOptions, names: Mapping[str, str]) -> None:
+        """Compile the grammar of a request, if it has one; its replies find it compiled.
+
+        Args:
+            model: Whose vocabulary it is compiled for.
+            options: Of the request.
+            names: Fields of the request by the arguments of `Model.stream`.
+
+        Raises:
+            ApiError: It is not valid, or too many are waiting.
+        """
+        if not any(name in options for name in GRAMMARS):
+            return
+        if self._waiting >= _MAX_WAITING:
+            raise at_capacity("server: too many grammars are being compiled.", 2)
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, model._check_options, options, None)
+        except Exception as error:
+            raise from_exception(error, names) or error from None
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """End the threads after the grammars that have begun."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
