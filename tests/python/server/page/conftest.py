@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from tests.python.server.http.running_server import Running, running
-from tests.python.server.page.tab import Tab, open_browser
+
+if TYPE_CHECKING:
+    from tests.python.server.page.tab import Tab
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,8 @@ def keepless(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
     """Give a tab of Chromium, or skip where there is none."""
-    pytest.importorskip("selenium", reason="needs selenium")
+    from tests.python.server.page.tab import Tab, open_browser
+
     paths = shutil.which("chromium"), shutil.which("chromedriver")
     if None in paths:
         pytest.skip("Chromium is not installed; `apt-get install chromium chromium-driver` does it")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+pytest.importorskip("selenium", reason="needs selenium")
+
 from selenium.webdriver.common.keys import Keys
 
 from tests.python.server.http.running_server import Running

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("selenium", reason="needs selenium")
+
 from tests.python.server.http.running_server import Running
 from tests.python.server.page.tab import Tab
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytest.importorskip("selenium", reason="needs selenium")
+
 from tests.python.server.http.running_server import CHAT, Running
 from tests.python.server.page.tab import Tab
 
