@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from sinkstream.server.conversations.node import new_id
 from sinkstream.server.errors import from_exception, invalid
 from sinkstream.server.identity import check_model
-from sinkstream.server.responses.asking import NAMES, Asked, beginning
+from sinkstream.server.responses.asking import Asked, beginning
 from sinkstream.server.responses.echo import echo_of, record_of
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live import Live
@@ -20,6 +20,7 @@ from sinkstream.server.responses.requests import (
     ReadRequest,
     ResponseRequest,
     check_read,
+    names_in,
     options_of,
 )
 from sinkstream.server.responses.resource import Resources
@@ -49,10 +50,12 @@ async def create(
     """
     check_model(service, body.model)
     options = options_of(body, service.config.max_tokens)
+    names = names_in(body)
+    await service.grammars.compile(service.model, options, names)
     try:
         service.model._check_options(options, None)
     except Exception as error:
-        raise from_exception(error, NAMES) or error from None
+        raise from_exception(error, names) or error from None
     _check_previous(service, body, tenant)
     asked = await asked_of(service, body, tenant, headers)
     name = new_id("resp")

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from sinkstream.server.config import NO_STORE
-from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.responses.requests import ResponseRequest, format_of
 from sinkstream.server.service import Service
 
 _FUNCTION = {"type": "function", "name": "", "description": None, "parameters": None}
@@ -44,7 +44,7 @@ def echo_of(service: Service, body: ResponseRequest, name: str, *, store: bool) 
         "service_tier": "default",
         "store": store and service.config.store != NO_STORE,
         "temperature": _or(body.temperature, defaults.temperature),
-        "text": {"format": {"type": "text"}},
+        "text": {"format": format_of(body)},
         "tool_choice": body.tool_choice or "auto",
         "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,

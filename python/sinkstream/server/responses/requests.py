@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sinkstream.request.options import StreamOptions
+from sinkstream.request.options import GRAMMARS, StreamOptions
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.options import response_options
+from sinkstream.server.options import names_of, response_options
 from sinkstream.server.requests import Body, Generation, Strings
+from sinkstream.server.responses.asking import NAMES
+from sinkstream.server.structured import Rule, rule_of_format
 
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
@@ -73,14 +75,22 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     """
     check_read(body)
     _check_metadata(body.metadata)
-    _check_text(body.text)
     _check_tools(body)
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
         raise invalid("body: `background` needs `store` to be true.", "background")
     tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
-    return response_options(body, tokens, logprobs_of(body))
+    options: Any = response_options(body, tokens, logprobs_of(body))
+    if (rule := _rule_of(body)) is not None:
+        if any(name in options for name in GRAMMARS):
+            other = next(iter(names_of(body).values()))
+            raise invalid(
+                f"body: `text.format` and `{other}` may not be given together.", "text.format"
+            )
+        options[rule[0]] = rule[1]
+    chosen: StreamOptions = options
+    return chosen
 
 
 def logprobs_of(body: ResponseRequest) -> int | None:
@@ -102,14 +112,30 @@ def _check_metadata(metadata: dict[str, Any] | None) -> None:
         raise invalid(f"body: `metadata` must have at most {_MAX_PAIRS} keys.", "metadata")
 
 
-def _check_text(text: dict[str, Any] | None) -> None:
-    """Refuse all formats but plain text: the only place that decides it."""
-    form = (text or {}).get("format") or {"type": "text"}
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind in ("json_object", "json_schema"):
-        raise not_supported(f'"{kind}"', "text.format")
-    if kind != "text":
-        raise invalid('body: `text.format.type` must be "text".', "text.format")
+def format_of(body: ResponseRequest) -> dict[str, Any]:
+    """Return `text.format` with its defaults, as a response repeats it.
+
+    Raises:
+        ApiError: It is no object.
+    """
+    form = (body.text or {}).get("format")
+    if form is None:
+        return {"type": "text"}
+    if not isinstance(form, dict):
+        raise invalid("body: `text.format` must be an object.", "text.format")
+    if form.get("type") != "json_schema":
+        return form
+    return {"name": "", "description": None, "strict": False, **form}
+
+
+def _rule_of(body: ResponseRequest) -> Rule | None:
+    return rule_of_format(format_of(body), "text.format")
+
+
+def names_in(body: ResponseRequest) -> dict[str, str]:
+    """Return the fields of a request by the arguments of `Model.stream`, for errors."""
+    rule = _rule_of(body)
+    return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
 def _check_tools(body: ResponseRequest) -> None:

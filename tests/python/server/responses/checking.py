@@ -56,8 +56,15 @@ def create(server: Running, given: Any, key: str = "a", **more: Any) -> Answered
 
 def checked(response: dict[str, Any]) -> dict[str, Any]:
     """Return a response that the schema allows."""
-    schema.ResponseResource.model_validate(response)
+    schema.ResponseResource.model_validate(without_schema(response))
     return response
+
+
+def without_schema(response: dict[str, Any]) -> dict[str, Any]:
+    """Return a response whose `text.format` has no schema, of which `openresponses-types` knows
+    nothing but null."""
+    form = response["text"]["format"]
+    return {**response, "text": {"format": {**form, "schema": None} if "schema" in form else form}}
 
 
 def text_of(response: dict[str, Any]) -> str:
@@ -98,7 +105,8 @@ def sse(body: bytes) -> list[dict[str, Any]]:
 def checked_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return events that the schema allows, numbered without gaps."""
     for event in events:
-        _EVENTS[event["type"]].model_validate(event)
+        whole = {"response": without_schema(event["response"])} if "response" in event else {}
+        _EVENTS[event["type"]].model_validate({**event, **whole})
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
     return events
