@@ -98,6 +98,37 @@ def test_the_assistants_last_message_is_continued(turns: Turns, model: sinkstrea
         turns.begin(asked(HELLO, continue_final=True))
 
 
+def test_tokens_are_counted_as_begin_would(turns: Turns) -> None:
+    more = [*HELLO, {"role": "assistant", "content": "It is"}, {"role": "user", "content": "wide"}]
+    for messages in (HELLO, more):
+        counted = turns.prompt_tokens(asked(messages))
+        turn = turns.begin(asked(messages))
+        assert turn.facts.prompt_tokens == counted
+        turn.end()
+    with pytest.raises(NotFound):
+        turns.prompt_tokens(asked(previous="resp_none"))
+    with pytest.raises(sinkstream.InvalidArgument):
+        turns.prompt_tokens(asked([{"role": "robot", "content": "a"}]))
+
+
+def test_only_a_stored_turn_has_its_text_kept(turns: Turns) -> None:
+    turn = turns.begin(asked(node="resp_own", record="mine"))
+    text = turn.stream.result().text
+    end = turn.end()
+    turns.note("resp_own", "ended")
+    if not end.node:
+        with pytest.raises(NotFound):
+            turns.text_of("", "resp_own")
+        return
+    found = turns.text_of("", end.node)
+    assert end.node == turn.facts.node == "resp_own"
+    assert (found.text, found.record, found.note) == (text, "mine", "ended")
+    assert found.messages == [{"content": "the sea", "role": "user"}]
+    for tenant, name in (("other", "resp_own"), ("", "resp_none")):
+        with pytest.raises(NotFound):
+            turns.text_of(tenant, name)
+
+
 def test_plain_text_and_ids_are_completed(turns: Turns, model: sinkstream.Model) -> None:
     for prompt in ("the sea", [5, 6, 7]):
         for _ in range(4):  # more than there are places

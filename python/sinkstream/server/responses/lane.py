@@ -118,7 +118,7 @@ class Lane:
                     await self._send(event, self.name)
         finally:
             self._live = None
-            await live.abandon()
+            await live.cancel()
             _count(self._exchange, live)
 
 

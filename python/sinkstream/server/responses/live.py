@@ -31,8 +31,6 @@ class Live:
         self.turn: Turn | None = None
         """None before the reply begins."""
         self.failure: ApiError | None = None
-        self.is_cancelled = False
-        """Whether a client has asked for its end."""
         self.task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -77,12 +75,7 @@ class Live:
                 await self._changed.wait()
 
     async def cancel(self) -> None:
-        """End the response for a client that asks, and wait until what there is of it is kept."""
-        self.is_cancelled = True
-        await self.abandon()
-
-    async def abandon(self) -> None:
-        """End the response, because no client waits for it."""
+        """End the response if it has not ended, and wait until what there is of it is kept."""
         if self.task is not None:
             self.task.cancel()  # no effect if it has ended
             await asyncio.wait({self.task})

@@ -29,7 +29,7 @@ _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
 def begin(service: Service, live: Live, start: Start) -> asyncio.Task[None]:
-    """Begin to generate; the task fails only if it is cancelled from outside."""
+    """Begin to generate. The task does not fail; what failed is in `live`."""
     service.live.add(live)
     live.task = asyncio.create_task(_produce(service, live, start))
     return live.task
@@ -50,8 +50,7 @@ async def _produce(service: Service, live: Live, start: Start) -> None:
             await reply.end()
     except asyncio.CancelledError:
         await _finish(service, live, reply, is_cancelled=True)
-        if not live.is_cancelled:
-            raise
+        raise
     except Exception as error:
         live.failure = as_api_error(error)
         if live.failure.code == "internal":

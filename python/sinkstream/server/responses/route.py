@@ -30,7 +30,6 @@ from sinkstream.server.writer import EventWriter, Send
 
 _T = TypeVar("_T")
 
-_BACKGROUND_S = 0.5  # in which a background response that is refused is refused at once
 _PAGE, _MOST = 20, 100  # items of a list
 
 
@@ -42,19 +41,21 @@ async def create_response(request: Request) -> Response:
 
     async def work(send: Send) -> None:
         exchange.choices = 1
+        must_wait = service.seats.locked()
         live = await create(service, body, exchange.tenant, request.headers)
         try:
             if body.stream:
                 await _stream(service, exchange, live, send)
             elif body.background:
-                await live.admitted(_BACKGROUND_S)
+                if not must_wait:  # what is refused is known when the reply begins
+                    await live.admitted(service.config.keepalive_s)
                 await _send(live, send)
             else:
                 await live.ended()
                 await _send(live, send)
         finally:
             if not body.background:
-                await live.abandon()
+                await live.cancel()
             _note(exchange, live)
 
     return Answer(work)

@@ -12,7 +12,7 @@ import sinkstream
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.states import StateLost
-from sinkstream.server.turns import TurnRequest
+from sinkstream.server.turns import NotFound, TurnRequest
 from tests.python.server.conversations.talk import (
     CAPACITY,
     Chat,
@@ -163,6 +163,37 @@ def test_a_turn_cancelled_while_it_was_read_continues_there(
     assert reply.facts.state == "resident"
     assert reply.facts.cached_tokens > last.facts.prompt_tokens + 8
     assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 7)
+
+
+def test_what_is_not_stored_is_not_continued_after_half_of_another_message(
+    conversations: Conversations,
+) -> None:
+    """A session that has read a part of one message cannot go on with another."""
+    name = ask(conversations, [user("One")], store=False).node
+    for i in range(6):
+        name = ask(conversations, [user(f"Message {i}")], store=False, previous=name).node
+    long = TurnRequest("", [user("word " * 4000)], options(7), previous=name, store=False)
+    turn = conversations.begin(long)
+    for event in turn.stream.events():
+        if isinstance(event, sinkstream.Prefill) and event.done > 2 * CAPACITY:
+            break
+    turn.stream.cancel()
+    assert turn.end().node == ""
+    with pytest.raises(NotFound):
+        ask(conversations, [user("Other")], store=False, previous=name)
+
+
+def test_what_is_not_stored_is_forked_if_that_is_asked_for(conversations: Conversations) -> None:
+    name = ask(conversations, [user("One")], store=False).node
+    for i in range(conversations._model.capacity.max_sequences):  # all seats are taken
+        ask(conversations, [user(f"Other {i}")])
+    name = ask(conversations, [user("One")], store=False).node
+    fork = ask(conversations, [user("Two")], store=False, previous=name, forks=True, seed=3)
+    moved = ask(conversations, [user("Two")], store=False, previous=name, seed=3)
+    assert fork.bits == moved.bits
+    assert fork.facts.state == moved.facts.state == "resident"
+    with pytest.raises(NotFound):
+        ask(conversations, [user("Two")], store=False, previous=name)
 
 
 def test_a_turn_cancelled_before_it_began_leaves_the_session_as_it_was(

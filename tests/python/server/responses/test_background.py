@@ -106,8 +106,7 @@ def test_many_clients_follow_one_response(server: Running) -> None:
 def test_a_cancelled_response_keeps_what_it_has(server: Running, client: OpenAI) -> None:
     begun = begin(server, **ENDLESS)
     name = begun["id"]
-    wait_for(server, name, "in_progress")
-    server.wait_until(lambda: _generated(server) > 0, "nothing is generated")
+    assert _deltas_of(server, name) >= 5
     refused = server.ask("DELETE", f"{RESPONSES}/{name}", None, KEY)
     assert (refused.status, refused.error["code"]) == (409, "session_busy")
     refused = server.post(RESPONSES, {"input": "a", "previous_response_id": name}, **KEY)
@@ -117,17 +116,12 @@ def test_a_cancelled_response_keeps_what_it_has(server: Running, client: OpenAI)
     assert client.responses.cancel(name).status == "cancelled"
     kept = get(server, name)
     assert kept["status"] == "cancelled"
-    if kept["output"]:
-        assert text_of(kept) == found.output_text
-        assert kept["output"][0]["status"] == "incomplete"
-        after = create(server, "go on", previous_response_id=name).json
-        assert after["usage"]["input_tokens"] > kept["usage"]["total_tokens"]
+    assert text_of(kept) == found.output_text
+    assert kept["output"][0]["status"] == "incomplete"
+    after = create(server, "go on", previous_response_id=name).json
+    assert after["usage"]["input_tokens"] > kept["usage"]["total_tokens"]
     assert followed(server, name)[-1]["type"] == "response.incomplete"
     assert server.model.stats()["running"] == 0
-
-
-def _generated(server: Running) -> int:
-    return int(server.model.stats()["generated_tokens"])
 
 
 def test_a_response_that_waits_for_a_seat_is_queued_and_can_be_cancelled(server: Running) -> None:
@@ -211,14 +205,13 @@ def ending(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Callable[[], A
 def test_a_drain_ends_background_responses_and_keeps_them(ending: Callable[[], Any]) -> None:
     with ending() as server:
         name = begin(server, **ENDLESS)["id"]
-        wait_for(server, name, "in_progress")
-        server.wait_until(lambda: _generated(server) > 20, "nothing is generated")
+        assert _deltas_of(server, name) >= 5
     with ending() as server:
         found = get(server, name)
         assert found["status"] == "failed"
         assert found["error"]["code"] == "server_error"
         assert found["sinkstream"]["code"] == "draining"
-        assert found["usage"]["output_tokens"] > 20
+        assert found["usage"]["output_tokens"] >= 5
         again = create(server, "go on", previous_response_id=name).json
         assert again["previous_response_id"] == name
 
@@ -229,10 +222,8 @@ def test_a_killed_server_keeps_ids_and_text(
     model = tiny_folder("llama")
     with process(model, tmp_path) as (server, child):
         name = begin(server, **ENDLESS)["id"]
-        deadline = time.monotonic() + 60
-        while _deltas_of(server, name) < 20:  # parts are committed every 256 tokens or 2 seconds
-            assert time.monotonic() < deadline
-        time.sleep(3)
+        # Parts are committed every 256 tokens: some are, long before so much was received.
+        assert _deltas_of(server, name, characters=1 << 17) >= 5
         child.kill()
         child.wait()
     with process(model, tmp_path) as (server, child):
@@ -248,14 +239,13 @@ def test_a_killed_server_keeps_ids_and_text(
         create(server, "go on", previous_response_id=name)
 
 
-def _deltas_of(server: Running, name: str) -> int:
-    """Read the first events of a response that is in progress; return how many deltas came."""
+def _deltas_of(server: Running, name: str, characters: int = 1) -> int:
+    """Follow a response in progress until there are 5 deltas and some text; return how many."""
     path = f"{RESPONSES}/{name}?stream=true"
     with server.open(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: a\r\n") as stream:
         received = b""
-        while received.count(b"output_text.delta") < 20:
+        while received.count(b"output_text.delta") < 5 or len(received) < characters:
             part = stream.recv(4096)
-            if not part:
-                break
+            assert part, received
             received += part
     return received.count(b"output_text.delta")
