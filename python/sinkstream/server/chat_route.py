@@ -48,6 +48,7 @@ async def chat(request: Request) -> Response:
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
+        has_siblings=n > 1,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]

@@ -46,6 +46,8 @@ class TurnRequest:
     """The id that the turn will have; None for a new one."""
     record: str = ""
     """What `Turns.text_of` returns beside the text: the caller's own."""
+    has_siblings: bool = False
+    """Whether other turns of the same request continue the same turn at the same time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,8 @@ class Conversations:
             return found_at(resident, "resident", following)
         if match.base is None:
             return self._states.new(following)
-        return self._states.after(match.base, following, moves=request.store)
+        moves = request.store and not request.has_siblings
+        return self._states.after(match.base, following, moves=moves, evicts=request.has_siblings)
 
     def _ended(self, turn: RunningTurn) -> None:
         with self._lock:

@@ -64,23 +64,28 @@ class Residency:
 
     # ---- using a session -------------------------------------------------------------------------
 
-    def claim(self, matches: Callable[[Resident], bool]) -> Resident | None:
-        """Return an idle resident that matches, for the caller alone; None if there is none."""
+    def claim(self, matches: Callable[[Resident], bool], *, keeps: bool = False) -> Resident | None:
+        """Return an idle resident that matches, for the caller alone; None if there is none.
+
+        Args:
+            matches: Says which.
+            keeps: Whether it is needed for a moment only: others wait for it.
+        """
         deadline = time.monotonic() + _UPKEEP_S
         with self._condition:
             while True:
                 found = [one for one in self._residents if matches(one)]
                 for one in found:
                     if one.state == "idle":
-                        one.state = "running"
+                        one.state = "kept" if keeps else "running"
                         return one
                 is_kept = any(one.state == "kept" for one in found)
                 if not is_kept or not self._condition.wait(deadline - time.monotonic()):
                     return None
 
-    def at(self, node_id: str, following: Sequence[int]) -> Resident | None:
+    def at(self, node_id: str, following: Sequence[int], *, keeps: bool = False) -> Resident | None:
         """Claim a session at the end of a turn, or ahead of it on the way to `following`."""
-        return self.claim(lambda one: _is_at(one, node_id, following))
+        return self.claim(lambda one: _is_at(one, node_id, following), keeps=keeps)
 
     def child_of(self, node_id: str) -> Resident | None:
         """Claim a session whose last turn followed a turn directly, and may be undone."""
@@ -108,6 +113,13 @@ class Residency:
                 return False
             resident.state = "kept"
             return True
+
+    def use(self, resident: Resident) -> Resident:
+        """Take a session that the caller keeps for a turn."""
+        with self._condition:
+            resident.state = "running"
+            self._condition.notify_all()
+        return resident
 
     # ---- seats -----------------------------------------------------------------------------------
 
@@ -164,12 +176,20 @@ class Residency:
                 self._condition.notify_all()
             victim.session.close()
 
-    def try_seat(self) -> bool:
-        """Reserve a seat if one is free; return whether it is."""
+    def try_seat(self, *, evicts: bool = False) -> bool:
+        """Reserve a seat if one is free; return whether it is. Waits for no other thread.
+
+        With `evicts`, the seat of an idle session is free, too.
+        """
         with self._condition:
-            is_free = len(self._residents) + self._reserved < self._seats
-            self._reserved += is_free
-            return is_free
+            if len(self._residents) + self._reserved < self._seats:
+                self._reserved += 1
+                return True
+            victim = self._claim_victim() if evicts else None
+        if victim is None:
+            return False
+        self._retire(victim, reserves=True)
+        return True
 
     def free_seat(self) -> None:
         """Give back a reserved seat."""

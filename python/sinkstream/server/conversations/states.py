@@ -88,7 +88,9 @@ class States:
         shared = resident.session.stats.tokens
         return Found(resident, "new", ids[shared:], 0, shared)
 
-    def after(self, node: Node, following: array[int], *, moves: bool) -> Found:
+    def after(
+        self, node: Node, following: array[int], *, moves: bool, evicts: bool = False
+    ) -> Found:
         """Bring the end of a stored turn into a session, which will read `following` next.
 
         Args:
@@ -96,16 +98,17 @@ class States:
             following: What comes after it.
             moves: Whether the conversation goes on there. If not, a session that is at the turn
                 stays there while another sequence is free.
+            evicts: Whether the sequence of an idle conversation counts as free.
 
         Raises:
             CapacityError: There is no seat for it.
             StateLost: It would take a longer replay than is allowed.
             NotFound: The conversation has been deleted meanwhile.
         """
-        resident = self.residency.at(node.id, following)
+        resident = self.residency.at(node.id, following, keeps=not moves)
         if resident is not None:
             if not moves:
-                resident = self._beside(resident)
+                resident = self._beside(resident, evicts=evicts)
             return found_at(resident, "resident", following)
         resident = self.residency.child_of(node.id)
         if resident is not None:
@@ -149,18 +152,20 @@ class States:
 
     def _forked(self, node: Node) -> Resident | None:
         source = self.residency.claim(
-            lambda one: one.node is not None and one.node.id == node.id and not one.ahead
+            lambda one: one.node is not None and one.node.id == node.id and not one.ahead,
+            keeps=True,
         )
         return None if source is None else self._beside(source)
 
-    def _beside(self, source: Resident) -> Resident:
-        """Return a fork of a claimed session if a seat is free, or itself, restorable."""
+    def _beside(self, source: Resident, *, evicts: bool = False) -> Resident:
+        """Return a fork of a kept session if a seat is free, or itself, restorable."""
         fork = None
-        if not source.ahead and self.residency.try_seat():
+        if not source.ahead and self.residency.try_seat(evicts=evicts):
             fork = self._fork_into_seat(source)
         if fork is None:
             self._park(source)
-        return fork or source
+            return self.residency.use(source)
+        return fork
 
     def fork_of(self, source: Resident) -> Resident | None:
         """Return a fork of a claimed session, which is then idle; None if there is no room.

@@ -481,9 +481,9 @@ def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
     assert states.residency.park_idle()
     after = states.after
 
-    def deleted_first(node: Node, following: Any, *, moves: bool) -> Any:
+    def deleted_first(node: Node, following: Any, **how: bool) -> Any:
         assert conversations._delete_idle(node.conversation)
-        return after(node, following, moves=moves)
+        return after(node, following, **how)
 
     monkeypatch.setattr(states, "after", deleted_first)
     with pytest.raises(NotFound, match="was deleted"):
