@@ -201,6 +201,7 @@ _COHERE2 = {
     "logit_scale": 0.25,
     "rope_parameters": {"rope_type": "default", "rope_theta": 50_000.0},
 }
+_NEMOTRON = {**_SIZES, "model_type": "nemotron"}
 _STABLELM = {**_SIZES, "model_type": "stablelm"}
 _STARCODER2 = {**_SIZES, "model_type": "starcoder2"}
 
@@ -250,6 +251,14 @@ FAMILY_CONFIGS |= {
         "layer_types": [_FULL, _SLIDING, _SLIDING, _FULL],
         "tie_word_embeddings": False,
     },
+    "nemotron": _NEMOTRON,
+    "nemotron-biases": {
+        **_NEMOTRON,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "partial_rotary_factor": 0.25,
+    },
+    "nemotron-tied": {**_NEMOTRON, "tie_word_embeddings": True},
     "stablelm": {**_STABLELM, "num_attention_heads": 3, "num_key_value_heads": 3},
     "stablelm-parallel": {
         **_STABLELM,

@@ -78,7 +78,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
-        eps = _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        eps = _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+        assert eps is not None, f"under which name does {config.model_type} have its epsilon?"
         writer.add_layer_norm_eps(eps)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -157,7 +158,7 @@ def _add_scales(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
 def _stored(
     weight: npt.NDArray[np.float32], name: str, config: PretrainedConfig
 ) -> npt.NDArray[np.float32]:
-    if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
+    if config.model_type.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return weight + 1
     if "query_key_value" in name:
         return _stacked(weight, config)

@@ -157,6 +157,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         heads_fill=True,
     ),
+    # The converter writes epsilon under both names; a linear or YaRN scheme replaces "none".
+    "nemotron": Architecture(
+        "nemotron",
+        {
+            "attention.layer_norm_rms_epsilon": lambda spec: spec.final_norm.eps,
+            "rope.scaling.type": lambda spec: "none",
+        },
+        biases=_ALL_BIASES,
+        needs=("output",),
+        heads_fill=True,
+    ),
     "olmo2": _OLMO,
     "olmo3": _OLMO,
     "phi3": Architecture("phi3", _WINDOW_OR_0, schemes=("longrope",), heads_fill=True),

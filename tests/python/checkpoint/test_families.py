@@ -33,7 +33,7 @@ LLAMA: dict[str, Any] = {
 
 
 LIKE_LLAMA = sorted(
-    FAMILIES.keys() - {"cohere2", "falcon", "gpt_neox", "mpt", "stablelm", "starcoder2"}
+    FAMILIES.keys() - {"cohere2", "falcon", "gpt_neox", "mpt", "nemotron", "stablelm", "starcoder2"}
 )
 """Families whose configs have the fields of `LLAMA`; test_layer_norm_families.py has the others."""
 

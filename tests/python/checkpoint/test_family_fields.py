@@ -63,6 +63,8 @@ def from_gguf(architecture: str, **changes: Any) -> DecoderSpec:
         ("glm4", {"partial_rotary_factor": 0.25}),
         ("granite", {}),
         ("ministral3", {}),
+        ("nemotron", {}),
+        ("nemotron", {"partial_rotary_factor": 0.25, "rope_scaling": LINEAR}),
         ("olmo2", {}),
         ("olmo3", {}),
         ("olmo3", {"rope_scaling": YARN, "rope_theta": 500_000.0}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.alibi import alibi_slopes
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec, Norm
 from sinkstream.errors import CheckpointError
 
 SIZES: dict[str, Any] = {
@@ -160,6 +161,37 @@ def test_mpt_without_alibi_is_refused_in_gguf() -> None:
         from_gguf("mpt", {})
 
 
+def test_nemotron_has_an_ungated_mlp_and_biases_on_demand() -> None:
+    tensors = ("blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_up.bias")
+    for has_attention, has_mlp in product((False, True), repeat=2):
+        flags = {"attention_bias": has_attention, "mlp_bias": has_mlp}
+        present = (*tensors[: 2 * has_attention], *tensors[2:][:has_mlp])
+        for spec in (
+            from_config("nemotron", {**SIZES, **flags}),
+            from_gguf("nemotron", {}, *present),
+        ):
+            (block,) = spec.blocks
+            assert block.attention.qkv_bias == block.attention.output_bias == has_attention
+            assert (block.mlp.activation, block.mlp.gated, block.mlp.bias) == (
+                "relu2",
+                False,
+                has_mlp,
+            )
+            assert block.norm == spec.final_norm == Norm("layer", 1e-5, bias=True)
+
+
+def test_nemotron_reads_its_activation_and_epsilon() -> None:
+    spec = from_config("nemotron", {**SIZES, "hidden_act": "silu", "norm_eps": 1e-6})
+    assert (spec.blocks[0].mlp.activation, spec.final_norm.eps) == ("silu", 1e-6)
+
+
+def test_a_file_of_nemotron_whose_heads_are_wider_than_the_hidden_size_is_refused() -> None:
+    assert from_config("nemotron", {**SIZES, "head_dim": 32}).ropes[0].rotary_dim == 16
+    rule = "`attention.key_length` must make 6 heads as wide as the hidden size 96, but is 32. Load"
+    with pytest.raises(CheckpointError, match=rule):
+        from_gguf("nemotron", {"attention.key_length": 32})
+
+
 def test_stablelm_without_a_second_norm_is_parallel() -> None:
     for is_parallel in (False, True):
         spec = from_config("stablelm", {**SIZES, "use_parallel_residual": is_parallel})
@@ -202,6 +234,6 @@ def test_a_file_of_starcoder2_has_the_window_of_its_models(
     assert from_gguf("starcoder2", fields).own_windows == windows
 
 
-@pytest.mark.parametrize("family", ["falcon", "gpt_neox", "stablelm", "starcoder2"])
+@pytest.mark.parametrize("family", ["falcon", "gpt_neox", "nemotron", "stablelm", "starcoder2"])
 def test_a_file_that_does_not_say_how_much_rotates_means_all(family: str) -> None:
     assert from_gguf(family, {}).ropes[0].rotary_dim == 16

@@ -31,6 +31,7 @@ REFUSED = {
     "gemma2-no-caps": r'must be .* "gemma2" describes, but `blocks\.attention\.scale` would be',
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "mistral-windows": _WINDOWS,
+    "nemotron-tied": r'must have the tensor "output\.weight"',
     "qwen2-windows": _WINDOWS,
     "qwen3-all-windows": _WINDOWS,
     "smollm3-windows": _WINDOWS,

@@ -77,6 +77,7 @@ IN_THE_README = {
     "ministral3": "Mistral and Ministral 3",
     "mistral": "Mistral and Ministral 3",
     "mpt": "MPT",
+    "nemotron": "Nemotron-4",
     "olmo2": "OLMo 2 and 3",
     "olmo3": "OLMo 2 and 3",
     "phi3": "Phi-3 and 4",

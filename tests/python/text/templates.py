@@ -198,5 +198,8 @@ MISTRAL_LAST = """\
 GEMMA = """\
 {{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""  # noqa: E501
 
+NEMOTRON = """\
+{{ '<extra_id_0>System' }}{% if messages[0]['role'] == 'system' %}{{ '\\n' + messages[0]['content'].strip() }}{% endif %}{{ '\\n\\n' }}{% for message in messages %}{% if message['role'] != 'system' %}{{ '<extra_id_1>' + message['role'] | capitalize + '\\n' + message['content'].strip() + '\\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<extra_id_1>Assistant\\n' }}{% endif %}"""  # noqa: E501
+
 PHI3 = """\
 {% for message in messages %}{% if message['role'] == 'system' and message['content'] %}{{ '<|system|>\\n' + message['content'] + '<|end|>\\n' }}{% elif message['role'] == 'user' %}{{ '<|user|>\\n' + message['content'] + '<|end|>\\n' }}{% elif message['role'] == 'assistant' %}{{ '<|assistant|>\\n' + message['content'] + '<|end|>\\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""  # noqa: E501

@@ -55,6 +55,7 @@ TEMPLATES = {
     "llama3": templates.LLAMA3,
     "mistral": templates.MISTRAL,
     "mistral_last": templates.MISTRAL_LAST,
+    "nemotron": templates.NEMOTRON,
     "phi3": templates.PHI3,
     "qwen2": templates.QWEN2,
     "qwen3": templates.QWEN3,
