@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sinkstream.checkpoint.families import FAMILIES
+from sinkstream.export.architectures import ARCHITECTURES as FORMS
+from sinkstream.export.architectures import Architecture
 from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 
@@ -96,6 +99,28 @@ def test_pages_name_every_family() -> None:
     assert set(listed[1].split(", ")) == {IN_THE_README[name] for name in FAMILIES}
     page = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(FAMILIES)
+
+
+def test_the_guide_to_quantize_says_what_a_file_of_each_family_can_have() -> None:
+    page = (ROOT / "docs" / "guides" / "quantize.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE))
+
+    def where(has: Callable[[Architecture], bool]) -> set[str]:
+        return {name for name, form in FORMS.items() if has(form)}
+
+    # Two families share the form of another one that has what they lack.
+    expected = {
+        "sliding-window layers": where(lambda form: "attention.sliding_window" in form.fields)
+        - {"olmo2"},
+        "`llama3`": where(lambda form: "llama3" in form.schemes),
+        "`longrope`": where(lambda form: "longrope" in form.schemes),
+        "biases of the output projection and the MLP": where(lambda form: bool(form.biases))
+        - {"mistral"},
+        "logits that use the embedding": where(lambda form: "output" in form.needs),
+        "an output matrix": where(lambda form: "output" in form.ignores),
+    }
+    found = {name: set(re.findall(r"`(\w+)`", rows[name])) for name in expected}
+    assert found == expected
 
 
 def test_pages_count_the_planted_bugs() -> None:
