@@ -165,9 +165,8 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
   native.called_at = time_of(request.attr("called_at").cast<double>());
-  const auto grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
+  native.grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
   const ReleaseGil released;
-  if (grammar) native.grammar = grammar->begin();
   return std::make_unique<StreamHandle>(session ? engine.submit(std::move(native), session)
                                                 : engine.submit(std::move(native)));
 }

@@ -41,7 +41,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, keeps_first_space(request)),
-      grammar(std::move(request.grammar)),
+      grammar(request.grammar ? request.grammar->begin() : nullptr),
       submitted(now),
       deadline(deadline_of(request, now)) {
   text.follow(prompt);
@@ -59,7 +59,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, keeps_first_space(request)),
-      grammar(std::move(request.grammar)),
+      grammar(request.grammar ? request.grammar->begin() : nullptr),
       session(std::move(of)),
       pending(session->pending),
       cache(&*session->cache),

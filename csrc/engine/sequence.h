@@ -13,7 +13,7 @@
 #include "engine/reply_text.h"
 #include "engine/session.h"
 #include "engine/token_stream.h"
-#include "sampling/grammar.h"
+#include "sampling/compile_grammar.h"
 #include "sampling/token_set.h"
 
 namespace sinkstream {
@@ -30,8 +30,8 @@ struct Request {
   SamplingParams params;         // with its seed already chosen
   std::optional<int64_t> sinks;  // overrides the engine's at the same capacity: the window shrinks
   bool continues_text = false;   // the reply's text continues the prompt's text
-  std::unique_ptr<Grammar> grammar;            // which the reply follows; null: none
-  std::optional<Clock::time_point> called_at;  // start of `params.timeout_s`; none: `now`
+  std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
+  std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
 };
 
 // A reply with a grammar and no limit of its own gets the matcher's.

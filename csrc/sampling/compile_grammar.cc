@@ -1,5 +1,9 @@
 #include "sampling/compile_grammar.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -12,6 +16,11 @@
 namespace sinkstream {
 
 namespace {
+
+// The library recurses as deeply as a grammar refers to further rules, which kMaxGrammarBytes
+// limits.
+constexpr size_t kStackBytes = size_t{256} << 20;
+constexpr int kLowestPriority = 19;
 
 // How many grammars compile at the same time.
 class Seats {
@@ -46,6 +55,22 @@ CapacityError no_seat(const std::string& option) {
                            "in some seconds."));
 }
 
+// What the thread and its caller share.
+struct Compiling {
+  std::promise<std::unique_ptr<Grammar>> result;
+  std::atomic<pid_t> thread{0};  // 0: it has not begun
+};
+
+void compile(std::shared_ptr<const GrammarVocabulary> vocabulary, GrammarSource source,
+             Compiling* compiling) {
+  try {
+    compiling->result.set_value(
+        std::make_unique<Grammar>(std::move(vocabulary), std::move(source)));
+  } catch (...) {
+    compiling->result.set_exception(std::current_exception());
+  }
+}
+
 InvalidArgument too_slow(const std::string& option, std::chrono::milliseconds timeout) {
   return InvalidArgument(
       cat("stream: `", option, "` must be simple enough to compile within ",
@@ -61,24 +86,26 @@ std::shared_ptr<CompiledGrammar> compile_grammar(
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const std::string option = source.option;
   if (!seats().try_take_until(deadline)) throw no_seat(option);
-  // A std::function must be copyable, so the promise is shared.
-  const auto kept = std::make_shared<std::promise<std::unique_ptr<Grammar>>>();
-  std::future<std::unique_ptr<Grammar>> compiled = kept->get_future();
+  const auto compiling = std::make_shared<Compiling>();
+  auto compiled = compiling->result.get_future();
   try {
-    start_quiet_thread("grammar", [kept, vocabulary = std::move(vocabulary),
-                                   source = std::move(source)]() mutable {
-      try {
-        kept->set_value(std::make_unique<Grammar>(std::move(vocabulary), std::move(source)));
-      } catch (...) {
-        kept->set_exception(std::current_exception());
-      }
-      seats().give_back();
-    }).detach();
+    start_detached_thread(
+        "grammar", kStackBytes,
+        [compiling, vocabulary = std::move(vocabulary), source = std::move(source)]() mutable {
+          compiling->thread = gettid();
+          compile(std::move(vocabulary), std::move(source), compiling.get());
+          seats().give_back();
+        });
   } catch (...) {
     seats().give_back();
     throw;
   }
-  if (compiled.wait_until(deadline) != std::future_status::ready) throw too_slow(option, timeout);
+  if (compiled.wait_until(deadline) != std::future_status::ready) {
+    // It must not take processors from those that still have a reader.
+    const pid_t thread = compiling->thread;
+    if (thread != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kLowestPriority);
+    throw too_slow(option, timeout);
+  }
   return std::make_shared<CompiledGrammar>(compiled.get());
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "sampling/grammar.h"
 
@@ -14,6 +15,8 @@ namespace sinkstream {
 class CompiledGrammar {
  public:
   explicit CompiledGrammar(std::unique_ptr<Grammar> at_start) : at_start_(std::move(at_start)) {}
+
+  const std::string& option() const { return at_start_->option(); }
 
   // The state of one reply, which shares nothing with others.
   std::unique_ptr<Grammar> begin() const {

@@ -6,6 +6,7 @@
 // changes take effect in order, and only results come later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <optional>
@@ -48,6 +49,13 @@ class FakeSampler : public DeviceSampler {
   void launch(std::span<const SampleSpan> spans) override {
     expect(launched_ - awaited_ < 2, "a third step is launched while two are in flight");
     if (model_.before_forward) model_.before_forward(launched_);
+    const auto wants_logits = [](const SampleSpan& span) {
+      return span.wants == SampleSpan::Wants::kLogits;
+    };
+    if (launched_ > awaited_ && std::any_of(spans.begin(), spans.end(), wants_logits)) {
+      expect(steps_[static_cast<size_t>((launched_ - 1) % kSteps)].logits.empty(),
+             "two steps in flight return logits");
+    }
     Step& step = steps_[static_cast<size_t>(launched_ % kSteps)];
     step.tokens.clear();
     step.logits.clear();

@@ -230,5 +230,36 @@ TEST_F(SamplerTest, DoesNotDependOnTheThreadCount) {
   }
 }
 
+TEST_F(SamplerTest, AMaskForbidsTheTokensThatItDoesNotAllow) {
+  const std::vector<float> row = random_row(100, 1);  // with a word that is not full
+  scratch_.emplace(100);
+  std::vector<uint32_t> mask(4, 0);
+  for (const int32_t allowed : {3, 40, 99}) mask[allowed / 32] |= uint32_t{1} << allowed % 32;
+  std::map<int32_t, int> drawn;
+  for (int64_t index = 0; index < 300; ++index) {
+    const Sampler sampler({.temperature = 2, .seed = 5}, 4, 64, kEndless);
+    const Sampled sampled = sampler.sample(row.data(), index, kernels_, launch_, *scratch_, mask);
+    ++drawn[sampled.token];
+    EXPECT_FLOAT_EQ(sampled.logprob, static_cast<float>(row[sampled.token] - log_sum_exp(row)));
+  }
+  EXPECT_EQ(drawn.size(), 3u);
+  for (const int32_t allowed : {3, 40, 99}) EXPECT_GT(drawn[allowed], 0);
+}
+
+TEST_F(SamplerTest, AMaskThatForbidsNothingChangesNoToken) {
+  const std::vector<float> row = random_row(100, 2);
+  scratch_.emplace(100);
+  const std::vector<uint32_t> mask = {~0u, ~0u, ~0u, 0xFu};
+  for (const double temperature : {0.0, 1.0, 1.7}) {
+    const Sampler sampler({.temperature = temperature, .top_p = 0.9, .seed = 3}, 4, 64, kEndless);
+    for (int64_t index = 0; index < 200; ++index) {
+      const Sampled masked = sampler.sample(row.data(), index, kernels_, launch_, *scratch_, mask);
+      const Sampled free = sample(sampler, row, index);
+      EXPECT_EQ(masked.token, free.token);
+      EXPECT_EQ(masked.logprob, free.logprob);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sinkstream

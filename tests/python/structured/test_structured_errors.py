@@ -91,6 +91,13 @@ def test_a_schema_that_is_nested_too_deeply_is_refused(model: sinkstream.Model) 
         schema = schema.pop("a", {})
 
 
+def test_a_chain_of_thousands_of_rules_is_followed(model: sinkstream.Model) -> None:
+    for name in ("r", "T"):  # rules and terminals, each of which the library follows recursively
+        rules = "".join(f"{name}{i}: {name}{i + 1}\n" for i in range(4000))
+        grammar = f'start: {name}0\n{rules}{name}4000: "abc"'
+        assert model.generate(PROMPT, grammar=grammar, max_tokens=9).text == "abc"
+
+
 def test_a_grammar_that_takes_too_long_is_refused_while_other_replies_go_on(
     model: sinkstream.Model,
 ) -> None:
