@@ -43,7 +43,7 @@ class Seats {
   int free_ = 4;
 };
 
-// Never destroyed: a thread that nobody waits for uses it until the process ends.
+// Never destroyed: a thread whose caller has given up uses it until the process ends.
 Seats& seats() {
   static Seats& all = *new Seats();
   return all;
