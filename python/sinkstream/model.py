@@ -335,7 +335,9 @@ class Model(ClosesOnExit):
     def _submit(self, request: StreamRequest) -> Stream:
         options = self._options
         sinks = options.sinks if request.sinks is None else request.sinks
-        tags = self._thought_tags(request.thinking) if request.is_chat else None
+        # A reply follows its grammar from the first token: it has no room for thoughts.
+        has_thoughts = request.is_chat and request.grammar is None
+        tags = self._thought_tags(request.thinking) if has_thoughts else None
         return Stream(
             self._native.submit(request),
             request,
