@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import command_line
+import http_api
 import models_and_formats
 import python_api
 
@@ -16,6 +17,7 @@ FOLDER = Path(__file__).parent
 NOTE = "\n<!-- Do not edit: written by `python docs/reference/make.py`. -->\n"
 PAGES = {
     "command_line.md": command_line.page,
+    "http.md": http_api.page,
     "models_and_formats.md": models_and_formats.page,
     **python_api.pages(),
 }

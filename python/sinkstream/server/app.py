@@ -22,9 +22,10 @@ from sinkstream.server import (
     tokenize_route,
     turns_route,
 )
+from sinkstream.server.descriptions import schema_of
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.gate import App, Gate
+from sinkstream.server.gate import Gate
 from sinkstream.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -40,7 +41,7 @@ from sinkstream.server.service import Service
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(service: Service) -> App:
+def create_app(service: Service) -> Gate:
     """Return the ASGI app of a server."""
     app = FastAPI(
         title="sinkstream",
@@ -58,7 +59,7 @@ def create_app(service: Service) -> App:
     app.include_router(router, include_in_schema=False)
     if not service.config.no_page:
         page_route.add_page(app)
-    return Gate(app, service)
+    return Gate(app, service, app.openapi)
 
 
 def _routes() -> APIRouter:
@@ -75,7 +76,8 @@ def _routes() -> APIRouter:
         ("/sessions", sessions_route.list_sessions),
         ("/sessions/{name}/turns", turns_route.list_turns),
     ):
-        router.add_api_route(path, function, methods=["GET", "HEAD"], **plain)
+        router.add_api_route(path, function, methods=["GET"], **plain)
+        router.add_api_route(path, function, methods=["HEAD"], include_in_schema=False, **plain)
     for path, function, body in (
         ("/chat/completions", chat_route.chat, ChatRequest),
         ("/completions", completions_route.completions, CompletionRequest),
@@ -100,7 +102,7 @@ def _routes() -> APIRouter:
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:
     """Describe a body that the route itself parses."""
-    content = {"application/json": {"schema": body.model_json_schema()}}
+    content = {"application/json": {"schema": schema_of(body)}}
     return {"requestBody": {"required": True, "content": content}}
 
 

@@ -53,7 +53,11 @@ class ClientLeft(Exception):
 class Gate:
     """Wraps an ASGI app."""
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(
+        self, app: App, service: Service, openapi: Callable[[], dict[str, Any]] = dict
+    ) -> None:
+        """Wrap `app`, which `openapi` describes."""
+        self.openapi = openapi
         self._app = app
         self._service = service
         self._checks = HeadChecks(service.config)

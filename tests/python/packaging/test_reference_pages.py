@@ -19,7 +19,9 @@ from sinkstream.cli import options
 from sinkstream.cli.program import COMMANDS, EXIT_CODES
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
-MODULES = ("commands", "command_line", "docstring", "models_and_formats", "python_api", "make")
+MODULES = (
+    "commands", "command_line", "docstring", "http_api", "models_and_formats", "python_api", "make",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -256,3 +258,29 @@ def test_the_keys_of_a_typed_dictionary_are_on_its_page(scripts: dict[str, Modul
     assert [row.name for row in rows] == ["prompt_tokens", "completion_tokens", "total_tokens"]
     assert {row.kind for row in rows} == {"int"}
     assert rows[2].text == "Their sum."
+
+
+def test_a_field_without_description_is_named(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sinkstream.server import descriptions
+
+    monkeypatch.delitem(descriptions.FIELDS, "include_usage")
+    monkeypatch.delitem(descriptions.FIELDS, "echo")
+    with pytest.raises(ValueError, match="has no description") as error:
+        scripts["http_api"].page()
+    assert "POST /v1/completions: echo has no description" in str(error.value).splitlines()
+    named = "POST /v1/chat/completions: stream_options.include_usage has no description"
+    assert named in str(error.value).splitlines()
+
+
+def test_every_description_is_of_a_field(scripts: dict[str, ModuleType]) -> None:
+    from sinkstream.server import descriptions
+
+    used: set[str | None] = set()
+    for methods in scripts["http_api"].document()["paths"].values():
+        for operation in methods.values():
+            body = scripts["http_api"].body_of(operation)
+            used |= {schema["description"] for _, schema, _ in scripts["http_api"].fields(body)}
+    unused = [name for name, text in descriptions.FIELDS.items() if text not in used]
+    assert unused == []
