@@ -37,6 +37,7 @@ from sinkstream.sessions.session import (
     load_session,
     open_session,
 )
+from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.replies import Replies, is_of_option
@@ -516,6 +517,8 @@ class Model(ClosesOnExit):
         *,
         messages: Sequence[Mapping[str, Any]] | None = None,
         sinks: int | Literal["system"] | None = None,
+        thinking: bool | str | None = None,
+        thoughts: Literal["drop", "keep"] | None = None,
     ) -> Session:
         """Open a conversation that keeps its cache between turns.
 
@@ -529,6 +532,12 @@ class Model(ClosesOnExit):
             sinks: Number of first tokens that the session always keeps (S); if None, the model's.
                 "system" keeps the whole system prompt. The capacity stays the same, so the window
                 shrinks or grows.
+            thinking: For a reasoning model: whether it thinks before it replies, or an effort such
+                as "low". If None, the chat template's default.
+            thoughts: Whether the conversation keeps the thoughts of earlier replies. "drop" leaves
+                them out exactly as the chat template does, which costs reading each message and
+                reply a second time, and, once the window moves, the memory of a second sequence
+                until the next turn. If None, what the template does; most drop them.
 
         Raises:
             CapacityError: There is no free memory for another session.
@@ -537,8 +546,8 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
-        beginning = self._beginning(system, messages, sinks)
-        return open_session(self._host(), self._turn_format(), beginning)
+        beginning = self._beginning(system, messages, sinks, thinking, thoughts)
+        return open_session(self._host(), self._turn_format(beginning.thoughts.thinking), beginning)
 
     @suggests_keywords
     async def asession(
@@ -547,6 +556,8 @@ class Model(ClosesOnExit):
         *,
         messages: Sequence[Mapping[str, Any]] | None = None,
         sinks: int | Literal["system"] | None = None,
+        thinking: bool | str | None = None,
+        thoughts: Literal["drop", "keep"] | None = None,
     ) -> Session:
         """Open a conversation as `session` does, without blocking the event loop.
 
@@ -556,19 +567,26 @@ class Model(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `session` raises.
         """
-        beginning = self._beginning(system, messages, sinks)
-        return await aopen_session(self._host(), self._turn_format, beginning)
+        beginning = self._beginning(system, messages, sinks, thinking, thoughts)
+        return await aopen_session(
+            self._host(), lambda: self._turn_format(beginning.thoughts.thinking), beginning
+        )
 
     def _beginning(
         self,
         system: str | None,
         messages: Sequence[Mapping[str, Any]] | None,
         sinks: int | str | None,
+        thinking: Any,
+        thoughts: str | None,
     ) -> Beginning:
         self._check_open("session")
+        thinking = check_thinking(thinking, "session")
+        tags = self._thought_tags(thinking)
+        drops = check_thoughts(thoughts, tags)
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
-        return Beginning(system, messages, sinks)
+        return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops))
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a session saved by `Session.save`; it continues bit for bit like the saved one.
@@ -581,7 +599,7 @@ class Model(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         self._check_open("load_session")
-        return load_session(self._host(), self._turn_format(), path)
+        return load_session(self._host(), self._conversation_format, path)
 
     async def aload_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a saved session as `load_session` does, without blocking the event loop.
@@ -592,12 +610,15 @@ class Model(ClosesOnExit):
             Exception: Any error that `load_session` raises.
         """
         self._check_open("load_session")
-        return await aload_session(self._host(), self._turn_format, path)
+        return await aload_session(self._host(), self._conversation_format, path)
 
     def _turn_format(self, thinking: Thinking = None) -> TurnFormat:
         if thinking not in self._turns:
             self._turns[thinking] = detect_turn_format(self._text, thinking)
         return self._turns[thinking]
+
+    def _conversation_format(self, thinking: Thinking) -> tuple[TurnFormat, ThoughtTags | None]:
+        return self._turn_format(thinking), self._thought_tags(thinking)
 
     def _thought_tags(self, thinking: Thinking = None) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from sinkstream.errors import CheckpointError
 from sinkstream.server.conversations.node import Node
 from sinkstream.sessions import saved
-from sinkstream.sessions.session import ConversationState, Host, Session
+from sinkstream.sessions.conversation_state import ConversationState
+from sinkstream.sessions.session import Host, Session
 from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 

@@ -13,7 +13,8 @@ from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.turns import NotFound, TurnState
-from sinkstream.sessions.session import ConversationState, Host, Session
+from sinkstream.sessions.conversation_state import ConversationState
+from sinkstream.sessions.session import Host, Session
 from sinkstream.text.turns.turn_format import TurnFormat
 
 logger = logging.getLogger("sinkstream")

@@ -8,7 +8,7 @@ such a template names the closing tag of a known pair, that pair is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 
@@ -64,7 +64,9 @@ def find_thoughts(chat: ChatFormat, tokenizer: Tokenizer) -> ThoughtFormat | Non
     start: Start = "before"
     if written.prompt.rfind(begin) > written.prompt.rfind(end):
         start = "thought"
-    return _marked(begin, end, answer, start, written.is_kept, tokenizer)
+    is_prompted = begin in written.prompt or end in written.prompt
+    bare = ThoughtFormat(begin, end, answer, start, is_prompted, written.is_kept, {}, {})
+    return _marked(bare, tokenizer)
 
 
 def _write(chat: ChatFormat) -> _Written | None:
@@ -120,14 +122,12 @@ def _tags(chat: ChatFormat, written: _Written) -> tuple[str, str] | None:
     return next((pair for pair in _KNOWN if pair[1] in chat.source), None)
 
 
-def _marked(
-    begin: str, end: str, answer: str, start: Start, is_kept: bool, tokenizer: Tokenizer
-) -> ThoughtFormat:
+def _marked(form: ThoughtFormat, tokenizer: Tokenizer) -> ThoughtFormat:
     """Replace the added tokens in tags by markers."""
     added = tokenizer.get_added_tokens_decoder()
     markers: dict[int, str] = {}
     literals: dict[str, str] = {}
-    tags = [begin, end, answer]
+    tags = [form.begin, form.end, form.answer]
     # The longest first: one may contain another.
     for token_id, token in sorted(added.items(), key=lambda item: -len(item[1].content)):
         if token.content and any(token.content in tag for tag in tags):
@@ -136,4 +136,4 @@ def _marked(
             literals[symbol] = "" if token.special else token.content
             tags = [tag.replace(token.content, symbol) for tag in tags]
     begin, end, answer = tags
-    return ThoughtFormat(begin, end, answer, start, is_kept, markers, literals)
+    return replace(form, begin=begin, end=end, answer=answer, markers=markers, literals=literals)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import codecs
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 from sinkstream.text.thoughts.thought_splitter import Parts, ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+
+
+class Split(NamedTuple):
+    """A reply whose thoughts are told apart from its text."""
+
+    thought: str
+    text: str
+    tokens: int
+    """Of thoughts and their tags."""
+    kind: Kind
+    """Where the reply ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +46,16 @@ class ThoughtTags:
             form = form.starting("thought" if splitter.kind == "thought" else "text")
         return ThoughtReader(ThoughtTags(form, self.table, self.hidden))
 
-    def split(self, ids: Iterable[int]) -> tuple[str, str]:
-        """Return the thoughts and the text of a whole reply."""
-        reader, decoder = self.reader(), codecs.getincrementaldecoder("utf-8")("replace")
+    def split(self, ids: Iterable[int], *, is_whole: bool = True) -> Split:
+        """Split a reply.
+
+        Args:
+            ids: Its tokens.
+            is_whole: If False, they are the last ones of a reply that began with a thought.
+        """
+        form = self.form if is_whole else self.form.starting("thought")
+        reader = ThoughtReader(ThoughtTags(form, self.table, self.hidden))
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         strips = self.table.strip_leading_space
         parts: Parts = []
         for token_id in ids:
@@ -47,7 +66,7 @@ class ThoughtTags:
                 strips, content = False, content.removeprefix(b" ")
             parts += reader.token(token_id, decoder.decode(content))[1]
         parts += reader.end(decoder.decode(b"", final=True))
-        return joined(parts, "thought"), joined(parts, "text")
+        return Split(joined(parts, "thought"), joined(parts, "text"), reader.tokens, reader.kind)
 
 
 class ThoughtReader:
@@ -69,6 +88,11 @@ class ThoughtReader:
         kind: Kind = "thought" if "thought" in (before, self._splitter.kind) else "text"
         self.tokens += kind == "thought"
         return kind, parts
+
+    @property
+    def kind(self) -> Kind:
+        """Return what the next token belongs to, as far as is known."""
+        return self._splitter.kind
 
     def rest(self, text: str) -> Parts:
         """Return what is known with further text, which belongs to no new token."""

@@ -70,6 +70,29 @@ def find_difference(turns: TemplateTurns) -> str:
     return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
 
 
+def find_difference_without_thoughts(turns: TemplateTurns) -> str:
+    """Do the same for a session that drops the thoughts of its replies."""
+    reasons = [reason for check in (_date, _moving_system, _counting) for reason in check(turns)]
+    reasons = reasons or list(_other_exchanges(turns))
+    return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
+
+
+def _other_exchanges(turns: TemplateTurns) -> Iterator[str]:
+    """Compare the ids of two turns, the first of which is read again without its thought."""
+    for content in _EDGES:
+        first, second = as_message("user", content), as_message("user", content)
+        said = [first, as_message("assistant", content or "word"), second]
+        try:
+            expected = turns.chat.whole(said, True, argument=TEXT)
+        except InvalidArgument:
+            continue
+        parts = turns.opening(None) + turns.exchange(content, content or "word", after=None)
+        if parts + turns.user(content, after="assistant") != expected:
+            shown = repr(content[:40])
+            yield f"does not split exactly between messages, for example around {shown}"
+            return
+
+
 def _request(turns: TemplateTurns) -> Passage | None:
     """Return a reply's passage after the generation prompt, or None if it does not follow one."""
     user, reply = _messages(turns, ("user", "assistant"))

@@ -130,12 +130,32 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
 
+    def exchange(self, content: str, reply: str, *, after: str | None) -> list[int]:
+        """Return the ids of a user message and the reply to it, as earlier turns are written."""
+        said = as_message("user", check_text(content, TEXT))
+        answer = as_message("assistant", check_text(reply, TEXT))
+        word = placeholders(self.chat, content + reply)[-1]
+        following = self.part(as_message("user", word), "assistant", True)
+        passage = self.part(said, after, True, [answer, as_message("user", word)])
+        pieces = passage.without_end(following.pieces)
+        if pieces is None:
+            raise _refusal("second turn", TEXT)
+        return self.chat.encode(dataclasses.replace(passage, pieces=pieces), TEXT)
+
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message."""
         return list(self.closings.get(last_id, self.closings[None]))
 
-    def part(self, said: Message, after: str | None, add_generation_prompt: bool) -> Passage:
+    def part(
+        self,
+        said: Message,
+        after: str | None,
+        add_generation_prompt: bool,
+        following: Sequence[Message] = (),
+    ) -> Passage:
         """Return what the template writes for a message, with or without a generation prompt.
+
+        With further messages `following`, it includes what the template writes for these.
 
         See Note: [Parts of a conversation].
 
@@ -147,10 +167,11 @@ class TemplateTurns:
             end = self.ends.get(role)
             if end is None:
                 continue
-            text = "".join(strings_of(dict(said)))
+            text = "".join(strings_of([dict(message) for message in (said, *following)]))
             words = placeholders(self.chat, text)[: len(_EARLIER[role])]
             earlier = [as_message(*pair) for pair in zip(_EARLIER[role], words, strict=True)]
-            rendering = self.chat.render([*earlier, said], add_generation_prompt, argument=TEXT)
+            conversation = [*earlier, said, *following]
+            rendering = self.chat.render(conversation, add_generation_prompt, argument=TEXT)
             tail = rendering.after(words[-1]) if words else rendering
             passage = tail.without_start(end) if tail is not None else None
             if passage is not None:

@@ -14,9 +14,12 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.messages import Message
 from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
-from sinkstream.text.turns.find_difference import find_difference
+from sinkstream.text.turns.find_difference import (
+    find_difference,
+    find_difference_without_thoughts,
+)
 from sinkstream.text.turns.plain_turns import PlainTurns
-from sinkstream.text.turns.template_turns import split_template
+from sinkstream.text.turns.template_turns import TemplateTurns, split_template
 from sinkstream.text.turns.turn_arguments import TEXT
 
 
@@ -80,6 +83,12 @@ class TurnFormat(Protocol):
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
 
+    def exchange(self, content: str, reply: str, *, after: str | None) -> list[int]:
+        """Return the ids of a user message and the reply to it, as earlier turns are written.
+
+        They include the reply's end. A generation prompt may differ from how earlier replies begin.
+        """
+
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message.
 
@@ -110,3 +119,10 @@ def detect_turn_format(text: TextFormat, thinking: Thinking = None) -> TurnForma
     chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
     turns = split_template(chat, text.end_token_ids)
     return turns.with_difference(find_difference(turns))
+
+
+def difference_of(turns: TurnFormat, *, drops_thoughts: bool) -> str:
+    """Return how a session's parts differ from the whole, as a sentence; "" if they do not."""
+    if drops_thoughts and isinstance(turns, TemplateTurns):
+        return find_difference_without_thoughts(turns)
+    return turns.difference
