@@ -47,7 +47,7 @@ from sinkstream.text.chat import ChatFormat
 from sinkstream.text.prompt import encode_prompt, is_chat
 from sinkstream.text.thoughts.find_thoughts import find_thoughts
 from sinkstream.text.thoughts.thinking import Thinking, check_thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_arguments import TEXT
@@ -288,6 +288,15 @@ class Model(ClosesOnExit):
         called_at = time.monotonic()
         return self._submit_now(self._request(prompt, sinks, options, called_at, thinking))
 
+    def _continue(
+        self, ids: list[int], given: str, thinking: Thinking, options: StreamOptions
+    ) -> Stream:
+        """Continue a reply to messages, of which `given` is the beginning, after all their ids."""
+        request = self._request(ids, None, options, time.monotonic())
+        tags = self._thought_tags(thinking)
+        is_split = tags is not None and request.grammar is None
+        return self._submit_now(request, tags.reader(given) if tags and is_split else None)
+
     def _request(
         self,
         prompt: Any,
@@ -323,22 +332,22 @@ class Model(ClosesOnExit):
             grammars=self._grammars,
         )
 
-    def _submit_now(self, request: StreamRequest) -> Stream:
+    def _submit_now(self, request: StreamRequest, reader: ThoughtReader | None = None) -> Stream:
         """Submit a request whose caller expects it to start; log it if it has to wait."""
         before = logs.stats_before(self._native)
-        stream = self._submit(request)
+        stream = self._submit(request, reader)
         if before is not None:
             whole = before["pages"] // self._options.max_sequences
             needed = whole if request.max_tokens is None else 1  # at least
             logs.request_waits(stream.request_id, before, needed)
         return stream
 
-    def _submit(self, request: StreamRequest) -> Stream:
+    def _submit(self, request: StreamRequest, reader: ThoughtReader | None = None) -> Stream:
         options = self._options
         sinks = options.sinks if request.sinks is None else request.sinks
-        # A reply follows its grammar from the first token: it has no room for thoughts.
-        has_thoughts = request.is_chat and request.grammar is None
-        tags = self._thought_tags(request.thinking) if has_thoughts else None
+        if request.is_chat and request.grammar is None:  # a grammar leaves no room for a thought
+            tags = self._thought_tags(request.thinking)
+            reader = None if tags is None else tags.reader()
         return Stream(
             self._native.submit(request),
             request,
@@ -346,7 +355,7 @@ class Model(ClosesOnExit):
             has_text=self._text.tokenizer is not None,
             window=(sinks, options.sinks + options.window - sinks),
             expects_messages=request.continues_text and self.has_chat_template,
-            reader=None if tags is None else tags.reader(),
+            reader=reader,
         )
 
     @overload

@@ -20,6 +20,7 @@ from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.session_key import session_key
+from sinkstream.server.thinking import thinking_of
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
 
@@ -49,6 +50,7 @@ async def chat(request: Request) -> Response:
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
         has_siblings=n > 1,
+        thinking=thinking_of(service.model, body),
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]
@@ -71,7 +73,9 @@ class ChatDialect:
         return [frames.chat_role(index)]
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
-        """Return a delta with text."""
+        """Return a delta with text, or with a thought."""
+        if piece.thought:
+            return frames.chat_thought(index, piece.thought)
         return frames.chat_text(index, piece.text, self._logprobs(piece))
 
     def last(self, index: int, reason: str) -> bytes:
@@ -80,9 +84,12 @@ class ChatDialect:
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its message."""
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        if piece.thought:
+            message["reasoning_content"] = piece.thought
         return {
             "index": index,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(piece),
             "finish_reason": reason,
         }
@@ -101,7 +108,7 @@ def _check_n(service: Service, n: int | None) -> int:
 def _names(body: ChatRequest) -> dict[str, str]:
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     shared = {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
-    return {**shared, **names_of(body)}
+    return {**shared, "thinking": "reasoning_effort", **names_of(body)}
 
 
 def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

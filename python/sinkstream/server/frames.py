@@ -53,6 +53,11 @@ def chat_text(index: int, text: str, logprobs: dict[str, Any] | None) -> bytes:
     return _chat(index, b'{"content":' + orjson.dumps(text) + b"}", _json(logprobs))
 
 
+def chat_thought(index: int, thought: str) -> bytes:
+    """Return a choice with a part of a reasoning model's thought."""
+    return _chat(index, b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
+
+
 def chat_finish(index: int, reason: str) -> bytes:
     """Return the last choice of a chat's stream."""
     return _chat(index, b"{}", reason=orjson.dumps(reason))

@@ -155,7 +155,8 @@ async def _deliver(
     begun = [frames.with_choice(choice) for choice in dialect.first(reply.index)]
     offset = 0
     flush_s = job.service.config.flush_s
-    async for piece in pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens):
+    read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens, with_thoughts=True)
+    async for piece in read:
         usage = _usage_now(turn) if continuous else None
         choice = dialect.piece(reply.index, piece, offset)
         offset += len(piece.text)

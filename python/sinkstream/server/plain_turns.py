@@ -31,7 +31,8 @@ class PlainTurn:
         self.stream.close()
         on_end, self.on_end = self.on_end, lambda: None
         on_end()
-        return TurnEnd(node="", finish_reason=reason, stats=stats)
+        thoughts = self.stream.thought_tokens
+        return TurnEnd(node="", finish_reason=reason, stats=stats, thought_tokens=thoughts)
 
 
 class PlainTurns:
@@ -50,15 +51,17 @@ class PlainTurns:
         """
         _check_previous(request)
         if not request.continue_final:
-            return _turn(self._model.stream(request.messages, **request.options))
+            stream = self._model.stream(
+                request.messages, thinking=request.thinking, **request.options
+            )
+            return _turn(stream)
         if request.messages[-1].get("role") != "assistant":
             raise InvalidArgument(
                 "stream: to be continued, the last message of `prompt` must have the role "
                 '"assistant".',
                 param="prompt",
             )
-        ids = continue_final(self._model, request.messages)
-        return _turn(self._model.stream(ids, **request.options))
+        return _turn(continue_final(self._model, request))
 
     def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
         """Start a completion.
@@ -77,7 +80,8 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        return len(encode_chat(self._model._text, request.messages))
+        text = self._model._text
+        return len(encode_chat(text, request.messages, thinking=request.thinking))
 
     def text_of(self, tenant: str, name: str) -> TurnText:
         """Refuse: nothing is kept.

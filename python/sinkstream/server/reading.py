@@ -16,19 +16,28 @@ class Piece:
     """A part of a reply."""
 
     text: str = ""
+    thought: str = ""
+    """Of a reasoning model; before the text."""
     tokens: list[Token] = field(default_factory=list)
     """Empty unless tokens are asked for."""
 
 
-async def pieces(stream: Stream, flush_s: float, *, with_tokens: bool) -> AsyncIterator[Piece]:
+async def pieces(
+    stream: Stream, flush_s: float, *, with_tokens: bool, with_thoughts: bool = False
+) -> AsyncIterator[Piece]:
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
-    While this waits, the native side joins what is generated.
+    While this waits, the native side joins what is generated. No piece has both text and a thought.
     """
-    while (piece := await _next(stream, with_tokens=with_tokens)) is not None:
+    as_events = with_tokens or (with_thoughts and stream.has_thoughts)
+    while (piece := await _next(stream, as_events=as_events)) is not None:
         read_at = time.monotonic()
-        if piece.text or piece.tokens:
-            yield piece
+        if piece.thought and with_thoughts:
+            yield Piece(thought=piece.thought)
+        tokens = piece.tokens if with_tokens else []
+        if piece.text or tokens:
+            yield Piece(piece.text, tokens=tokens)
+        if piece.thought or piece.text or tokens:
             rest_s = flush_s - (time.monotonic() - read_at)
             if rest_s > 0 and stream.finish_reason is None:
                 await asyncio.sleep(rest_s)
@@ -37,21 +46,32 @@ async def pieces(stream: Stream, flush_s: float, *, with_tokens: bool) -> AsyncI
 async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
     """Return a reply as one piece."""
     if not with_tokens:
-        return Piece((await stream.aresult()).text)
+        result = await stream.aresult()
+        return Piece(result.text, result.thought)
     reply = Piece()
     async for piece in pieces(stream, 0, with_tokens=True):
         reply.text += piece.text
         reply.tokens += piece.tokens
+    reply.thought = stream.thought
     return reply
 
 
-async def _next(stream: Stream, *, with_tokens: bool) -> Piece | None:
-    if not with_tokens:
+async def _next(stream: Stream, *, as_events: bool) -> Piece | None:
+    if not as_events:
         text = await anext(stream, None)
         return None if text is None else Piece(text)
     events = await stream._anext_events()
     if not events:
         return None
-    tokens = [event for event in events if isinstance(event, Token)]
-    texts = [event.text for event in events if isinstance(event, Token | Finished)]
-    return Piece("".join(texts), tokens)
+    text = thought = ""
+    tokens = []
+    for event in events:
+        if isinstance(event, Token) and event.kind == "thought":
+            thought += event.text
+        elif isinstance(event, Token):
+            text += event.text
+            tokens.append(event)
+        elif isinstance(event, Finished):
+            text += event.text
+            thought += event.thought
+    return Piece(text, thought, tokens)

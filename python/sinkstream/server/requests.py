@@ -73,6 +73,8 @@ class ChatRequest(Generation):
     modalities: Strings | None = None
     web_search_options: Any = None
     continue_final_message: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     store: bool | None = None

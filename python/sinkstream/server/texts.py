@@ -11,6 +11,8 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.request.checks import as_ids
+from sinkstream.server.turns import TurnRequest
+from sinkstream.streams.stream import Stream
 from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
@@ -102,15 +104,18 @@ class Texts:
         return self._table
 
 
-def continue_final(model: Model, messages: Sequence[Any]) -> list[int]:
-    """Return the ids of a conversation whose last message a reply continues.
+def continue_final(model: Model, request: TurnRequest) -> Stream:
+    """Start a reply that continues the last message of a conversation.
 
     Raises:
         InvalidArgument: The messages are malformed, or only one.
+        Exception: Any error that `Model.stream` raises.
     """
     text: TextFormat = model._text
+    messages = request.messages
     content = check_messages(messages)[-1]["content"]
-    ids = encode_chat(text, messages[:-1])
+    ids = encode_chat(text, messages[:-1], thinking=request.thinking)
     assert text.tokenizer is not None  # `encode_chat` has refused
     final = content if isinstance(content, str) else text_of_parts(content or [])
-    return ids + (PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else [])
+    ids += PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else []
+    return model._continue(ids, final, request.thinking, request.options)

@@ -40,6 +40,8 @@ class TurnRequest:
     """If False, nothing is written to disk."""
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
+    thinking: bool | str | None = None
+    """Of `Model.stream`, as the chat template reads it."""
     forks: bool = False
     """Whether a `previous` turn that is not stored stays in memory as well, if there is room."""
     node: str | None = None
@@ -74,6 +76,8 @@ class TurnEnd:
     """The id of the committed turn; "" if nothing is kept."""
     finish_reason: FinishReason
     stats: Stats
+    thought_tokens: int = 0
+    """How many of the generated tokens were thoughts and the tags around them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,12 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
     prompt_tokens = sum(facts.prompt_tokens for facts, _ in firsts)
     cached = sum(max(facts.cached_tokens, end.stats.cached_tokens) for facts, end in firsts)
     generated = sum(end.stats.generated_tokens for _, end in ends)
+    thoughts = sum(end.thought_tokens for _, end in ends)
+    details = {"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}
     return {
         **counts(prompt_tokens, generated),
         "prompt_tokens_details": {"cached_tokens": min(cached, prompt_tokens)},
+        **details,
         "sinkstream": own_facts(*ends[0]),
     }
 

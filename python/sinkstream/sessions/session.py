@@ -322,7 +322,9 @@ class Session(ClosesOnExit):
         if limit is None or end + limit > least_capacity(self._host.spec, self.sinks, self.window):
             source = self._fork_or_none()
         closing = self._turns.closing(last) if self._state.reply_is_open else []
-        asked = Asked(question, self._state, closing, end, before if source else None)
+        if any(options.get(name) is not None for name in ("schema", "regex", "grammar")):
+            tags = tags.all_text()
+        asked = Asked(tags, question, self._state, closing, end, before if source else None)
         try:
             self._native = source or before
             stream = self._start_reply(ids, options, tags.reader())
@@ -346,8 +348,8 @@ class Session(ClosesOnExit):
         Raises:
             SessionBusy: The turn is still running.
         """
-        asked, tags = self._asked, self._thoughts.tags
-        if asked is None or tags is None:
+        asked = self._asked
+        if asked is None:
             return
         self._conclude_last_turn()
         stats, ids = self.stats, self.token_ids
@@ -358,7 +360,7 @@ class Session(ClosesOnExit):
             seen = len(ids) - (self.sinks if stats.evicted_tokens else 0)
             reply, is_whole = ids[-min(count, seen) :], count <= seen
             try:
-                exchange = without_thoughts(asked, reply, self._turns, tags, is_whole=is_whole)
+                exchange = without_thoughts(asked, reply, self._turns, is_whole=is_whole)
             except InvalidArgument as error:
                 self._warn_once(str(error))
         if exchange is None or not self._go_back(asked):
@@ -429,7 +431,7 @@ class Session(ClosesOnExit):
             has_text=self._host.tokenizer is not None,
             window=(self.sinks, self.window),
             take_back=self._take_back,
-            reader=reader,
+            reader=reader if request.grammar is None else None,
         )
         # The session keeps `native`, which would otherwise end the turn of a forgotten stream.
         weakref.finalize(stream, native.close).atexit = False

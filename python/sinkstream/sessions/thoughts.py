@@ -77,6 +77,7 @@ def check_thoughts(thoughts: str | None, tags: ThoughtTags | None) -> bool:
 class Asked:
     """A turn whose thoughts are to be dropped when the next one begins."""
 
+    tags: ThoughtTags
     question: str
     state: ConversationState
     """Before the turn."""
@@ -95,7 +96,7 @@ def least_capacity(spec: DecoderSpec, sinks: int, window: int) -> int:
 
 
 def without_thoughts(
-    asked: Asked, reply: Sequence[int], turns: TurnFormat, tags: ThoughtTags, *, is_whole: bool
+    asked: Asked, reply: Sequence[int], turns: TurnFormat, *, is_whole: bool
 ) -> list[int] | None:
     """Return the ids of a turn without its thoughts; None if it has none.
 
@@ -103,15 +104,16 @@ def without_thoughts(
         asked: The turn.
         reply: The ids of its reply, or the last of them.
         turns: The parts of conversations.
-        tags: The tags around thoughts.
         is_whole: Whether the reply is complete.
 
     Raises:
         InvalidArgument: It cannot be said where the text begins, or the template refuses the turn.
     """
-    split = tags.split(reply, is_whole=is_whole)
-    if split.tokens == 0 and not tags.form.is_prompted:
+    split = asked.tags.split(reply, is_whole=is_whole)
+    if split.tokens == 0 and not asked.tags.form.is_prompted:
         return None
     if not is_whole and split.kind == "thought":
         raise InvalidArgument(IS_LONG)
-    return asked.closing + turns.exchange(asked.question, split.text, after=asked.state.after)
+    said = {"role": "user", "content": asked.question}
+    reply_said = {"role": "assistant", "content": split.text}
+    return asked.closing + turns.exchange(said, reply_said, after=asked.state.after)

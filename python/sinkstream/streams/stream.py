@@ -314,6 +314,11 @@ class Stream(ClosesOnExit):
         return self._inbox.finish_reason
 
     @property
+    def has_thoughts(self) -> bool:
+        """Return whether thoughts are told apart from text in this reply."""
+        return self._reads is not None
+
+    @property
     def thought(self) -> str:
         """Return what a reasoning model has thought, as far as the stream has been read.
 

@@ -297,3 +297,17 @@ def test_wrong_values_are_named(open_model: Open) -> None:
         model.session(thinking="low")
     with pytest.raises(InvalidArgument, match="`max_tokens` must be"), model.session() as session:
         session.stream("a", max_tokens=-1)
+
+
+def test_a_reply_that_follows_a_grammar_is_text(open_model: Open) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    model = open_model("opened")
+    options = {"regex": "[xq]{5}", "seed": 1, "max_tokens": 9}
+    assert len(model.generate([said("user", "the sea")], **options).text) == 5  # type: ignore[call-overload]
+    with model.session() as session:
+        result = session.stream("the sea", **options).result()  # type: ignore[arg-type]
+        assert (len(result.text), result.thought, result.thought_tokens) == (5, "", 0)
+        session.append("and")
+        messages = [said("user", "the sea"), said("assistant", result.text), said("user", "and")]
+        whole = encode_chat(model._text, messages, add_generation_prompt=False)
+        assert session.token_ids == whole

@@ -147,8 +147,8 @@ def test_an_exchange_is_what_the_template_writes_of_earlier_turns(name: str, rep
         {"role": role, "content": content}
         for role, content in (("user", "Hi"), ("assistant", reply)) * 2
     ]
-    ids = turns.opening(None) + turns.exchange("Hi", reply, after=None)
-    ids += turns.exchange("Hi", reply, after="assistant") + turns.user("So", after="assistant")
+    ids = turns.opening(None) + turns.exchange(*messages[:2], after=None)
+    ids += turns.exchange(*messages[:2], after="assistant") + turns.user("So", after="assistant")
     assert ids == encode_chat(text, [*messages, {"role": "user", "content": "So"}])
     assert difference_of(turns, drops_thoughts=True) == ""
 

@@ -18,7 +18,8 @@ from sinkstream.text.messages import Message, check_messages, text_of_parts
 MESSAGES = ArgumentName("stream", "messages")
 
 # All other keys of a message mean nothing to a template, and are dropped.
-_KEPT = ("content", "name", "role", "tool_call_id", "tool_calls")
+_REASONING = ("reasoning", "reasoning_content", "thinking")
+_KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
 _SIZE = 32  # bytes of a hash: 256 bits
 
 
@@ -55,6 +56,14 @@ def _canonical(message: Message, *, trims: bool) -> Message:
     return dict(sorted(plain.items()))
 
 
+def without_reasoning(message: Message) -> Message:
+    """Return what of a canonical message tells conversations apart.
+
+    Many clients do not send a reply's thoughts back. A template still reads those that are sent.
+    """
+    return {key: value for key, value in message.items() if key not in _REASONING}
+
+
 def encode(value: Any) -> str:
     """Return the one JSON text of a canonical message, with sorted keys."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -76,7 +85,8 @@ def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
 def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the hash after each canonical message."""
     for message in messages:
-        before = blake2b(before + encode(message).encode(), digest_size=_SIZE).digest()
+        content = encode(without_reasoning(message)).encode()
+        before = blake2b(before + content, digest_size=_SIZE).digest()
         yield before
 
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from sinkstream.errors import SessionBusy
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
-from sinkstream.server.conversations.canonical import canonical_messages, encode, hash_after
+from sinkstream.server.conversations.canonical import (
+    canonical_messages,
+    encode,
+    hash_after,
+    without_reasoning,
+)
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
@@ -101,7 +106,11 @@ class Conversations:
             raise
         found = self._found(request, match, following)
         try:
-            stream = found.resident.session.stream(found.ids.tolist(), **request.options)
+            tags = self._model._thought_tags(request.thinking)
+            given = match.unread[-1]["content"] if request.continue_final else ""
+            stream = found.resident.session._stream_ids(
+                found.ids.tolist(), None if tags is None else tags.reader(given), **request.options
+            )
         except BaseException:  # such as an option out of range: the session is as it was
             self._states.residency.unclaim(found.resident)
             raise
@@ -122,8 +131,14 @@ class Conversations:
         """Return the ids of the messages that are not read yet."""
         base = match.base
         place = BEGINNING if base is None else Place("assistant", True, base.last_id)
-        final = request.continue_final
-        return array("i", read_messages(self._turns, match.unread, place, continue_final=final))
+        ids = read_messages(
+            self._model._turn_format(request.thinking),
+            match.unread,
+            place,
+            continue_final=request.continue_final,
+            has_thoughts=self._model._thought_tags(request.thinking) is not None,
+        )
+        return array("i", ids)
 
     def prompt_tokens(self, request: TurnRequest) -> int:
         """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`.
@@ -174,7 +189,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode(match.unread),
+            messages=encode([without_reasoning(message) for message in match.unread]),
             before=hash_after(match.before, read),
             given=match.unread[-1]["content"] if request.continue_final else "",
             tokens=tokens,

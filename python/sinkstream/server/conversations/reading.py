@@ -30,7 +30,12 @@ BEGINNING = Place()
 
 
 def read_messages(
-    turns: TurnFormat, messages: Sequence[Message], place: Place, *, continue_final: bool
+    turns: TurnFormat,
+    messages: Sequence[Message],
+    place: Place,
+    *,
+    continue_final: bool,
+    has_thoughts: bool = False,
 ) -> list[int]:
     """Return the ids of canonical messages, up to where the model's reply begins.
 
@@ -39,6 +44,8 @@ def read_messages(
         messages: What to read, at least one.
         place: What they follow.
         continue_final: Whether the last message is the beginning of the reply.
+        has_thoughts: Whether the model thinks: then earlier replies are written as the template
+            writes them, with or without thoughts, and not as the model would have.
 
     Raises:
         InvalidArgument: The template does not allow a message there.
@@ -63,6 +70,10 @@ def read_messages(
         following = rest[1] if len(rest) > 1 else None
         is_last_reply = len(rest) == 2 and not continue_final
         if following is not None and _is_reply(rest[0], following) and not is_last_reply:
+            if has_thoughts and len(rest) > 2:
+                ids += turns.exchange(rest[0], following, after=after)
+                after, rest = "assistant", rest[2:]
+                continue
             # As the model would have read and written it.
             ids += turns.request(rest[0], after=after) + turns.reply(following["content"])
             after = "assistant"

@@ -76,7 +76,8 @@ class RunningTurn:
                 finally:
                     self.stream._record = None
                     self._on_end(self)
-                self._end = TurnEnd(node_id, reason, self.stream.stats)
+                stream = self.stream
+                self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
             return self._end
 
     def _settle(self, reason: FinishReason) -> str:

@@ -33,6 +33,10 @@ class ThoughtTags:
     hidden: Collection[int]
     """Tokens without text in addition to the control tokens: those that end replies."""
 
+    def all_text(self) -> ThoughtTags:
+        """Return the same tags for replies that are text from the start."""
+        return ThoughtTags(self.form.starting("text"), self.table, self.hidden)
+
     def reader(self, given: str = "") -> ThoughtReader:
         """Return a reader of a reply.
 
@@ -42,6 +46,8 @@ class ThoughtTags:
         form = self.form
         if given:
             splitter = ThoughtSplitter(form)
+            for marker, literal in form.literals.items():
+                given = given.replace(literal, marker) if literal else given
             splitter.push(given)
             form = form.starting("thought" if splitter.kind == "thought" else "text")
         return ThoughtReader(ThoughtTags(form, self.table, self.hidden))

@@ -86,7 +86,7 @@ def _other_exchanges(turns: TemplateTurns) -> Iterator[str]:
             expected = turns.chat.whole(said, True, argument=TEXT)
         except InvalidArgument:
             continue
-        parts = turns.opening(None) + turns.exchange(content, content or "word", after=None)
+        parts = turns.opening(None) + turns.exchange(*said[:2], after=None)
         if parts + turns.user(content, after="assistant") != expected:
             shown = repr(content[:40])
             yield f"does not split exactly between messages, for example around {shown}"

@@ -68,9 +68,9 @@ class PlainTurns:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
 
-    def exchange(self, content: str, reply: str, *, after: str | None) -> list[int]:
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of two texts."""
-        return self.user(content, after=after) + self.reply(reply)
+        return self.request(said, after=after) + self.reply(_text_of(reply))
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return no ids: the text just continues."""

@@ -130,13 +130,12 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
 
-    def exchange(self, content: str, reply: str, *, after: str | None) -> list[int]:
-        """Return the ids of a user message and the reply to it, as earlier turns are written."""
-        said = as_message("user", check_text(content, TEXT))
-        answer = as_message("assistant", check_text(reply, TEXT))
-        word = placeholders(self.chat, content + reply)[-1]
-        following = self.part(as_message("user", word), "assistant", True)
-        passage = self.part(said, after, True, [answer, as_message("user", word)])
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message and the reply to it, as earlier turns are written."""
+        texts = "".join(strings_of([dict(said), dict(reply)]))
+        user = as_message("user", placeholders(self.chat, texts)[-1])
+        following = self.part(user, "assistant", True)
+        passage = self.part(said, after, True, [reply, user])
         pieces = passage.without_end(following.pieces)
         if pieces is None:
             raise _refusal("second turn", TEXT)

@@ -83,10 +83,11 @@ class TurnFormat(Protocol):
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
 
-    def exchange(self, content: str, reply: str, *, after: str | None) -> list[int]:
-        """Return the ids of a user message and the reply to it, as earlier turns are written.
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
+        """Return the ids of a message and the reply to it, as earlier turns are written.
 
-        They include the reply's end. A generation prompt may differ from how earlier replies begin.
+        Both are as `check_messages` returns them. The ids include the reply's end. A generation
+        prompt may differ from how earlier replies begin.
         """
 
     def closing(self, last_id: int | None) -> list[int]:

@@ -14,6 +14,7 @@ from sinkstream.server.conversations.canonical import (
     canonical_messages,
     encode,
     follow,
+    without_reasoning,
 )
 
 Message = dict[str, Any]
@@ -49,6 +50,15 @@ def chain(*messages: Message) -> bytes:
 )
 def test_messages_that_mean_the_same_are_the_same(one: Message, other: Message) -> None:
     assert chain(one) == chain(other)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thinking"])
+def test_thoughts_are_read_but_tell_nothing_apart(name: str) -> None:
+    said = {"role": "assistant", "content": "Hi"}
+    (message,) = canonical_messages([{**said, name: "Say hi."}])
+    assert message["reasoning_content"] == message["thinking"] == "Say hi."
+    assert without_reasoning(message) == canonical_messages([said])[0]
+    assert chain(HELLO, {**said, name: "Say hi."}) == chain(HELLO, said)
 
 
 @pytest.mark.parametrize(

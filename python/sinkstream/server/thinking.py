@@ -1,0 +1,43 @@
+"""Which `thinking` of `Model.stream` a request asks for, in the words that clients use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkstream.model import Model
+from sinkstream.server.errors import invalid
+from sinkstream.server.requests import ChatRequest
+from sinkstream.text.templates.chat_template import compile_template
+from sinkstream.text.thoughts.thinking import Thinking, reads_thinking
+
+_KWARGS = "chat_template_kwargs"
+_SWITCHES = ("enable_thinking", "thinking")
+
+
+def thinking_of(model: Model, body: ChatRequest) -> Thinking:
+    """Return what a request says, or None where the model's chat template does not read it.
+
+    Raises:
+        ApiError: A value has the wrong type.
+        InvalidArgument: The chat template has a syntax error.
+    """
+    source = model._text.chat_template
+    kwargs = body.chat_template_kwargs or {}
+    effort = kwargs.get("reasoning_effort", body.reasoning_effort)
+    switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
+    _check(effort, str, "reasoning_effort")
+    _check(switch, bool, "enable_thinking")
+    if source is None:
+        return None
+    names = compile_template(source).names
+    if effort == "none" or switch is False:
+        return False if reads_thinking(names, False) else None
+    if effort is not None and reads_thinking(names, effort):
+        return str(effort)
+    return switch if reads_thinking(names, switch) else None
+
+
+def _check(value: Any, kind: type, name: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        word = "a string" if kind is str else "true or false"
+        raise invalid(f"body: `{name}` in `{_KWARGS}` must be {word}.", _KWARGS)
