@@ -35,7 +35,7 @@ def whole_bytes(
     has_logprobs = body.logprobs is not None and body.logprobs is not False
     logprobs = 1 + min(options.get("logprobs") or 0, _MOST_LOGPROBS) if has_logprobs else 0
     tokens = options.get("max_tokens") or 0
-    total = replies * tokens * (_TOKEN_BYTES + logprobs * _LOGPROB_BYTES)
+    total = replies * _bytes(tokens, logprobs)
     if total <= MOST_BYTES:
         return max(0, total)
     if has_logprobs:
@@ -48,3 +48,27 @@ def whole_bytes(
         f"{total >> 20} MiB. Set `stream`, or ask for less.",
         name,
     )
+
+
+def response_bytes(options: StreamOptions) -> int:
+    """Return the memory that a response may take, which is whole even if it is streamed.
+
+    Raises:
+        ApiError: It is too much.
+    """
+    alternatives, tokens = options.get("logprobs"), options.get("max_tokens") or 0
+    logprobs = 0 if alternatives is None else 1 + min(alternatives, _MOST_LOGPROBS)
+    total = _bytes(tokens, logprobs)
+    if total > MOST_BYTES:
+        name = "top_logprobs" if logprobs > 1 else "max_output_tokens"
+        raise invalid(
+            f"body: `{name}` must allow at most {MOST_BYTES >> 20} MiB of text and "
+            f"log-probabilities, but {tokens} tokens with {logprobs} log-probabilities each may "
+            f"take {total >> 20} MiB. Ask for less.",
+            name,
+        )
+    return max(0, total)
+
+
+def _bytes(tokens: int, logprobs: int) -> int:
+    return tokens * (_TOKEN_BYTES + logprobs * _LOGPROB_BYTES)

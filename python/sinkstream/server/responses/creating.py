@@ -28,6 +28,7 @@ from sinkstream.server.responses.state import ResponseState
 from sinkstream.server.service import Service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.turns import TurnRequest
+from sinkstream.server.whole_replies import response_bytes
 
 _MANY_ITEMS = 256  # more of them are read on the pool
 
@@ -56,6 +57,7 @@ async def create(
         service.model._check_options(options, None)
     except Exception as error:
         raise from_exception(error, names) or error from None
+    held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
     asked = await asked_of(service, body, tenant, headers)
     name = new_id("resp")
@@ -65,7 +67,7 @@ async def create(
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
     state = ResponseState(echo, tenant, tokens=None if "logprobs" not in options else [])
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
-    task = begin(service, live, beginning(asked))
+    task = begin(service, live, beginning(asked), held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
     return live
 

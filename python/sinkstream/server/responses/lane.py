@@ -17,6 +17,7 @@ from sinkstream.server.responses.creating import create
 from sinkstream.server.responses.live import Live
 from sinkstream.server.responses.requests import ResponseRequest
 from sinkstream.server.service import Service
+from sinkstream.server.stall import unless_stalled
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -96,7 +97,7 @@ class Lane:
             body, forks = self._waiting.popleft()
             async with self._active:
                 try:
-                    await self._answer(body, forks)
+                    await unless_stalled(self._service, self._answer(body, forks))
                 except Exception as error:
                     known = from_exception(error)
                     if known is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -28,17 +28,26 @@ _INCOMPLETE = ("length", "timeout")
 _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
-def begin(service: Service, live: Live, start: Start) -> asyncio.Task[None]:
-    """Begin to generate. The task does not fail; what failed is in `live`."""
+def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
+    """Begin to generate. The task does not fail; what failed is in `live`.
+
+    Args:
+        service: The server.
+        live: The response.
+        start: Begins its turn.
+        held_bytes: Memory that the reply may take.
+    """
     service.live.add(live)
-    live.task = asyncio.create_task(_produce(service, live, start))
+    live.task = asyncio.create_task(_produce(service, live, start, held_bytes))
     return live.task
 
 
-async def _produce(service: Service, live: Live, start: Start) -> None:
+async def _produce(service: Service, live: Live, start: Start, held_bytes: int) -> None:
     state, reply = live.state, None
     try:
-        async with running(service, [start], NAMES) as (reply,):
+        async with AsyncExitStack() as stack:
+            stack.enter_context(service.whole_replies.taken(held_bytes))
+            (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
             turn = live.turn = await reply.begin()
             assert turn is not None  # there is no limit of time
             state.is_begun = True

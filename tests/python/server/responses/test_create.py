@@ -242,6 +242,7 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(seed=1 << 64), "seed"),
     (bad(top_logprobs=-1), "top_logprobs"),
     (bad(top_logprobs=1000), "top_logprobs"),
+    (bad(top_logprobs=20, max_output_tokens=60000), "top_logprobs"),
     (bad(truncation="some"), "truncation"),
     (bad(text={"format": {"type": "json_schema", "name": "n"}}), "text.format"),
     (bad(text={"format": {"type": "json_schema", "schema": {"type": "thing"}}}), "text.format"),

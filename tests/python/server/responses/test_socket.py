@@ -21,6 +21,7 @@ from openai.lib.responses_websocket import (
 from websockets.sync.client import ClientConnection, connect
 
 from tests.python.server.http.running_server import Running, running
+from tests.python.server.http.stopped_engine import stopped_engine
 from tests.python.server.responses.checking import (
     ASKED,
     ENDLESS,
@@ -398,3 +399,34 @@ def test_lanes_are_answered_while_another_waits(server: Running) -> None:
             event = receive(found)
             assert time.monotonic() - begun < 60
         assert event["stream_id"] == "short"
+
+
+def test_a_socket_is_told_that_the_engine_has_stalled(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with running(tiny_folder("llama"), watchdog_s=1.0) as server, opened(server, headers={}) as one:
+        send(one, **ENDLESS)
+        assert receive(one)["type"] == "response.created"
+        with stopped_engine(server.model):
+            event = receive(one)
+            while event["type"] != "error":
+                event = receive(one)
+            assert (event["status"], event["error"]["code"]) == (503, "stalled")
+        server.wait_until(lambda: server.ask("GET", "/health").status == 200, "healthy again")
+        send(one)
+        assert until_end(one)[-1]["type"] == "response.incomplete"
+
+
+def test_the_memory_of_responses_is_bounded(server: Running) -> None:
+    """Four of 107 MiB fit into 512 MiB."""
+    costly = {**ENDLESS, "top_logprobs": 1, "store": False}
+    with opened(server) as found:
+        for lane in range(5):
+            send(found, **costly, stream_id=f"lane{lane}")
+        event = receive(found)
+        while event["type"] != "error":
+            event = receive(found)
+        assert (event["status"], event["error"]["code"]) == (429, "capacity")
+        assert event["stream_id"] == "lane4"
+    server.wait_until(lambda: server.model.stats()["running"] == 0, "replies go on")
+    assert create(server, "the sea").status == 200
