@@ -30,7 +30,7 @@ window.fetch = (place, options) => {
   return ask(place, options);
 };
 """.replace("WORDS", json.dumps({str(token_id): 100 for token_id in range(259, 286)}))
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 
 
 def open_browser(chromium: str, driver: str) -> Chrome:
