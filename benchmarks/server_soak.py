@@ -292,13 +292,15 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-store", action="store_true", help="keep no conversations")
     args = parser.parse_args()
 
     options = {"--port": 0, "--window": args.window, "--max-sequences": args.sequences,
                "--threads": args.threads, "--drain-s": 5}  # fmt: skip
     words = [str(word) for pair in options.items() for word in pair]
     with tempfile.TemporaryDirectory() as store:
-        command = [sys.executable, "-m", "sinkstream", "serve", args.model, "--store", store]
+        command = [sys.executable, "-m", "sinkstream", "serve", args.model]
+        command += ["--store", "none" if args.no_store else store]
         with subprocess.Popen(
             [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as server:
@@ -329,8 +331,7 @@ def main() -> int:
             "requests_per_s": round(soak.done / seconds, 1),
             "p50_ms": round(quantile(soak.times, 0.5) * 1000, 1),
             "p99_ms": round(quantile(soak.times, 0.99) * 1000, 1),
-            "first_kib": points[0][2],
-            "middle_kib": second_half[0][2],
+            "kib_by_tenth": [points[len(points) * i // 10][2] for i in range(10)],
             "last_kib": points[-1][2],
             "slope_mib_per_hour": round(by_time.slope, 2),
             "slope_error_mib_per_hour": round(by_time.error, 2),

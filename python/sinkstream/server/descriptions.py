@@ -79,7 +79,8 @@ FIELDS = {
     "suffix": "Refused: there is no text after the completion.",
     "temperature": "Divides the logits; 0 takes the most probable token. Default: the "
     "checkpoint's.",
-    "text": 'The form of the text: `{"format": {"type": "text"}}`.',
+    "text": "What the text must follow: `format` has the type `text`, `json_object`, or "
+    "`json_schema` with a schema.",
     "timeout_s": "Ends the reply after this number of seconds.",
     "tokens": "Token ids.",
     "tool_choice": "Whether a tool is called: `none` or `auto`.",
