@@ -125,7 +125,8 @@ class Session(ClosesOnExit):
         self._turn: _core.TokenStream | None = None  # the last one, to end or undo it
         self._thoughts = thoughts
         self._asked: Asked | None = None  # the last turn, until its thoughts have been dropped
-        self._read_again: _core.TokenStream | None = None  # the last turn, without its thoughts
+        # The last turn, and the same without its thoughts, once these have been dropped.
+        self._read_again: tuple[_core.TokenStream | None, _core.TokenStream | None] = None, None
         self._turns_read_again = 0  # replies that the native session does not count
         self._has_warned = False
         self._caller = threading.Lock()
@@ -271,10 +272,12 @@ class Session(ClosesOnExit):
             if self._asked is not None and self._asked.source is not None and turn is self._turn:
                 self._conclude_last_turn_at(self._asked.source)
                 return
-            self._host.native.take_back(self._native, turn)
+            is_read_again = self._turn is self._read_again[1] and turn in self._read_again
+            last = self._turn if is_read_again and self._turn is not None else turn
+            self._host.native.take_back(self._native, last)
             self._asked = None
-            if turn is self._read_again:
-                self._read_again = None
+            if is_read_again:
+                self._read_again = None, None
                 self._turns_read_again -= 1
 
     def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
@@ -342,6 +345,11 @@ class Session(ClosesOnExit):
         except CapacityError:
             return None
 
+    def _release_second(self) -> None:
+        """Release the second sequence that the last turn may hold, by dropping its thoughts."""
+        with self._one_caller():
+            self._drop_thoughts()
+
     def _drop_thoughts(self) -> None:
         """Read the last turn again without its thoughts, if the session drops them and it has any.
 
@@ -363,12 +371,13 @@ class Session(ClosesOnExit):
                 exchange = without_thoughts(asked, reply, self._turns, is_whole=is_whole)
             except InvalidArgument as error:
                 self._warn_once(str(error))
+        turn = self._turn
         if exchange is None or not self._go_back(asked):
             if asked.source is not None:
                 asked.source.close()
             return
         self._read(exchange, ConversationState("assistant"))
-        self._read_again = self._turn
+        self._read_again = turn, self._turn
         self._turns_read_again += 1
 
     def _go_back(self, asked: Asked) -> bool:

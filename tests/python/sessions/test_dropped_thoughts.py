@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sinkstream
+from sinkstream.cli.conversations import Conversations
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.text.chat import encode_chat
 from tests.python.text.reasoning_templates import (
@@ -216,6 +218,51 @@ def test_turns_are_undone(open_model: Open, window: int) -> None:
         running.cancel(keep="drop")
         assert session.token_ids == before
         session.append("the sea")
+
+
+def test_a_turn_that_was_read_again_is_undone(open_model: Open) -> None:
+    model = open_model("opened")
+    with model.session() as session:
+        session.append("the sea")
+        before = session.token_ids
+        for limit in (14, None):  # taken back, and run in a fork
+            options = among(model, "opened", 1, max_tokens=limit)
+            stream = session.stream("and", **options)
+            if limit is None:
+                next(stream)
+                stream.cancel()
+            stream.result()
+            session.fork().close()
+            assert session.stats.turns == 1
+            stream.cancel(keep="drop")
+            assert (session.token_ids, session.stats.turns) == (before, 0)
+            with pytest.raises(InvalidArgument, match="already been undone"):
+                session.cancel(keep="drop")
+
+
+def test_a_chat_has_room_for_its_commands(open_model: Open, tmp_path: Path) -> None:
+    model = open_model("opened", window=60)
+    chat = Conversations(model, None)
+    commands: list[Callable[[], None]] = [
+        partial(chat.start, None),
+        chat.back,
+        partial(chat.load, tmp_path / "x"),
+        chat.fork,
+        chat.undo,
+    ]
+    for command in commands:
+        chat.fork()
+        chat.current.session.save(tmp_path / "x")
+        chat.current.last = chat.current.session.stream(
+            "a", **among(model, "opened", 1, max_tokens=50)
+        )
+        chat.current.last.result()
+        command()
+    chat.current.session.close()
+    chat.back()
+    chat.current.session.close()
+    assert chat._kept is not None
+    chat._kept.session.close()
 
 
 def test_a_fork_and_a_file_have_no_thoughts(open_model: Open, tmp_path: Path) -> None:
