@@ -19,6 +19,7 @@ from sinkstream.server import (
     models_route,
     page_route,
     sessions_route,
+    slots_route,
     tokenize_route,
     turns_route,
 )
@@ -75,11 +76,14 @@ def _routes() -> APIRouter:
         ("/responses/{name}/input_items", responses.input_items),
         ("/sessions", sessions_route.list_sessions),
         ("/sessions/{name}/turns", turns_route.list_turns),
+        ("/slots", slots_route.slots),
+        ("/props", slots_route.props),
     ):
         router.add_api_route(path, function, methods=["GET"], **plain)
         router.add_api_route(path, function, methods=["HEAD"], include_in_schema=False, **plain)
     for path, function, body in (
         ("/chat/completions", chat_route.chat, ChatRequest),
+        ("/chat/completions/input_tokens", tokenize_route.count_tokens, TemplateRequest),
         ("/completions", completions_route.completions, CompletionRequest),
         ("/responses", responses.create_response, ResponseRequest),
         ("/responses/input_tokens", responses.input_tokens, ReadRequest),

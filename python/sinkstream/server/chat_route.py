@@ -65,8 +65,11 @@ class ChatDialect:
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self.head = head_of(service, "chat.completion", "chatcmpl")
         self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
-        self.with_tokens = bool(body.logprobs)
+        self._with_ids = bool(body.return_token_ids)
+        self._with_logprobs = bool(body.logprobs)
+        self.with_tokens = self._with_ids or self._with_logprobs
         self._bytes = service.texts.piece
+        self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 
     def first(self, index: int) -> list[bytes]:
         """Return the delta with the role."""
@@ -75,8 +78,10 @@ class ChatDialect:
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a delta with text, or with a thought."""
         if piece.thought:
-            return frames.chat_thought(index, piece.thought)
-        return frames.chat_text(index, piece.text, self._logprobs(piece))
+            choice = frames.chat_thought(index, piece.thought)
+        else:
+            choice = frames.chat_text(index, piece.text, self._logprobs(piece))
+        return frames.with_fields(choice, **self._ids(piece))
 
     def last(self, index: int, reason: str) -> bytes:
         """Return the empty delta with the finish reason."""
@@ -92,10 +97,16 @@ class ChatDialect:
             "message": message,
             "logprobs": self._logprobs(piece),
             "finish_reason": reason,
+            **self._ids(piece),
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return logprobs.of_chat(piece.tokens, self._bytes) if self.with_tokens else None
+        if not self._with_logprobs:
+            return None
+        return logprobs.of_chat(piece.tokens, self._bytes, self._name)
+
+    def _ids(self, piece: Piece) -> dict[str, Any]:
+        return {"token_ids": [token.id for token in piece.tokens]} if self._with_ids else {}
 
 
 def _check_n(service: Service, n: int | None) -> int:

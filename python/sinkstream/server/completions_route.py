@@ -58,8 +58,11 @@ class CompletionDialect:
     def __init__(self, service: Service, body: CompletionRequest, echoes: list[str]) -> None:
         self.head = head_of(service, "text_completion", "cmpl")
         self.chunk_head = self.head
-        self.with_tokens = body.logprobs is not None
+        self._with_ids = bool(body.return_token_ids)
+        self._with_logprobs = body.logprobs is not None
+        self.with_tokens = self._with_ids or self._with_logprobs
         self._bytes = service.texts.piece
+        self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
         self._echoes = echoes
 
     def first(self, index: int) -> list[bytes]:
@@ -68,7 +71,8 @@ class CompletionDialect:
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a choice with text."""
-        return frames.completion_text(index, piece.text, self._logprobs(piece, offset))
+        choice = frames.completion_text(index, piece.text, self._logprobs(piece, offset))
+        return frames.with_fields(choice, **self._ids(piece))
 
     def last(self, index: int, reason: str) -> bytes:
         """Return a choice without text that has the finish reason."""
@@ -81,12 +85,16 @@ class CompletionDialect:
             "index": index,
             "logprobs": self._logprobs(piece, 0),
             "finish_reason": reason,
+            **self._ids(piece),
         }
 
     def _logprobs(self, piece: Piece, offset: int) -> dict[str, Any] | None:
-        if not self.with_tokens:
+        if not self._with_logprobs:
             return None
-        return logprobs.of_completion(piece.tokens, self._bytes, offset)
+        return logprobs.of_completion(piece.tokens, self._bytes, offset, self._name)
+
+    def _ids(self, piece: Piece) -> dict[str, Any]:
+        return {"token_ids": [token.id for token in piece.tokens]} if self._with_ids else {}
 
 
 def _prompts(body: CompletionRequest) -> list[str | list[int]]:

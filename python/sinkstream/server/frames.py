@@ -33,14 +33,20 @@ class Frames:
             return self._head + choice + self._end
         return self._head + choice + b'],"usage":' + usage + b"}\n\n"
 
-    def last_of_choice(self, choice: bytes, extra: dict[str, Any]) -> bytes:
+    def last_of_choice(
+        self, choice: bytes, extra: dict[str, Any], usage: bytes | None = None
+    ) -> bytes:
         """Return the chunk that ends a choice, with our own facts."""
         end = b',"sinkstream":' + orjson.dumps(extra) + b"}\n\n"
-        return self._head + choice + self._end[: -len(b"}\n\n")] + end
+        return self.with_choice(choice, usage)[: -len(b"}\n\n")] + end
 
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        """Return the chunk without choices that has the usage."""
-        return self._head + b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+    def usage(self, usage: dict[str, Any], **further: Any) -> bytes:
+        """Return the chunk without choices that has the usage and further fields."""
+        return self.without_choices(usage=usage, **further)
+
+    def without_choices(self, **fields: Any) -> bytes:
+        """Return a chunk without choices that has other fields."""
+        return self._head + b"]," + orjson.dumps(fields)[1:] + b"\n\n"
 
 
 def chat_role(index: int) -> bytes:
@@ -56,6 +62,11 @@ def chat_text(index: int, text: str, logprobs: dict[str, Any] | None) -> bytes:
 def chat_thought(index: int, thought: str) -> bytes:
     """Return a choice with a part of a reasoning model's thought."""
     return _chat(index, b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
+
+
+def with_fields(choice: bytes, **fields: Any) -> bytes:
+    """Return a choice with further fields."""
+    return choice[:-1] + b"," + orjson.dumps(fields)[1:] if fields else choice
 
 
 def chat_finish(index: int, reason: str) -> bytes:

@@ -12,10 +12,12 @@ import orjson
 from sinkstream.server.answer import send_json
 from sinkstream.server.exchange import Exchange
 from sinkstream.server.frames import Frames
+from sinkstream.server.progress import prompt_progress
 from sinkstream.server.reading import Piece, pieces, whole
 from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
+from sinkstream.server.timings import timings_of
 from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
@@ -115,7 +117,8 @@ async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
     usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
-    body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage})
+    further = _further(job, results[0][1].facts, results[0][2])
+    body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage, **further})
     headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
 
@@ -141,7 +144,8 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
         ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
-        await writer.finish(frames.usage(usage) if settings.include_usage else b"")
+        last = frames.usage(usage, **_further(job, *ends[0])) if settings.include_usage else b""
+        await writer.finish(last)
 
 
 async def _deliver(
@@ -151,8 +155,13 @@ async def _deliver(
     turn = await reply.begin()
     assert turn is not None  # there is no limit of time
     dialect = job.dialect
-    continuous = (job.body.stream_options or StreamSettings()).continuous_usage_stats
-    begun = [frames.with_choice(choice) for choice in dialect.first(reply.index)]
+    settings = job.body.stream_options or StreamSettings()
+    continuous = settings.include_usage and settings.continuous_usage_stats
+    if job.body.return_progress:
+        async for progress in prompt_progress(turn):
+            await writer.write(frames.without_choices(prompt_progress=progress))
+    usage = _usage_now(turn) if continuous else None
+    begun = [frames.with_choice(choice, usage) for choice in dialect.first(reply.index)]
     offset = 0
     flush_s = job.service.config.flush_s
     read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens, with_thoughts=True)
@@ -165,8 +174,14 @@ async def _deliver(
     end = await reply.end()
     last = dialect.last(reply.index, finish_reason(end.finish_reason))
     own = {"finish_reason": end.finish_reason, **own_facts(turn.facts, end)}
-    await writer.write(b"".join(begun) + frames.last_of_choice(last, own))
+    usage = _usage_now(turn) if continuous else None
+    await writer.write(b"".join(begun) + frames.last_of_choice(last, own, usage))
     return turn.facts, end
+
+
+def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+    """Return fields that stand beside the usage, if they are asked for: of the first choice."""
+    return {"timings": timings_of(facts, end)} if job.body.timings_per_token else {}
 
 
 def _usage_now(turn: Turn) -> bytes:

@@ -12,6 +12,8 @@ from sinkstream.server.structured import rule_of
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
 MAX_WHOLE_TOKENS = 65536
+# Of a wrong key in an error, and of wrong keys.
+_SHOWN, _SHOWN_KEYS = 40, 8
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
@@ -115,9 +117,13 @@ def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     """Return a bias with ids instead of JSON's keys, which are strings."""
     if bias is None:
         return None
-    for key in bias:
-        if not (key.isascii() and key.isdigit() and len(key) < 20):
-            raise invalid("body: a key of `logit_bias` must be a token id.", "logit_bias")
+    wrong = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) < 20)]
+    if wrong:
+        shown = ", ".join(f'"{key[:_SHOWN]}"' for key in wrong[:_SHOWN_KEYS])
+        raise invalid(
+            f"body: each key of `logit_bias` must be a token id, but these are not: {shown}.",
+            "logit_bias",
+        )
     return {int(key): value for key, value in bias.items()}
 
 
@@ -137,6 +143,11 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid(
+            "body: `add_generation_prompt` must not be true with `continue_final_message`.",
+            "add_generation_prompt",
+        )
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.tool_choice not in (None, "none", "auto"):

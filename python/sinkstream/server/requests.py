@@ -56,6 +56,11 @@ class Generation(Body):
     structured_outputs: dict[str, Any] | None = None
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
+    # Further facts in the response: the first two are llama.cpp's, the others vLLM's.
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
 
 class ChatRequest(Generation):
@@ -75,6 +80,7 @@ class ChatRequest(Generation):
     continue_final_message: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     store: bool | None = None

@@ -72,6 +72,11 @@ class Texts:
             return str(self._tokenizer().id_to_token(token_id)).encode()
         return table.pieces[token_id]
 
+    @property
+    def template(self) -> str | None:
+        """Return the chat template's source, if there is one."""
+        return self._text.chat_template
+
     def render(self, messages: Sequence[Any], *, add_generation_prompt: bool = True) -> str:
         """Return what the chat template writes."""
         tokenizer, source = self._tokenizer(), self._text.chat_template

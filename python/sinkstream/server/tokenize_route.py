@@ -69,6 +69,18 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     }
 
 
+async def count_tokens(request: Request) -> dict[str, Any]:
+    """Return how many tokens a conversation has."""
+    service = ready_service(request)
+    body = await parse(exchange_of(request.scope), service.pool, TemplateRequest)
+    count = partial(
+        service.texts.encode_messages,
+        without_unknown(body.messages),
+        add_generation_prompt=body.add_generation_prompt is not False,
+    )
+    return {"input_tokens": len(await service.pool.run(count))}
+
+
 async def detokenize(request: Request) -> dict[str, Any]:
     """Return the text of token ids, by both names."""
     service = ready_service(request)

@@ -1,0 +1,32 @@
+"""How long a reply has taken, in llama.cpp's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkstream.server.turns import TurnEnd, TurnFacts
+
+
+def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+    """Return the counts and times of a reply.
+
+    The prompt's time is that to the first token, waiting included; the reply's is that of the
+    tokens after it.
+    """
+    stats = end.stats
+    cached = min(max(facts.cached_tokens, stats.cached_tokens), facts.prompt_tokens)
+    read = facts.prompt_tokens - cached
+    prompt_s = stats.time_to_first_token_s or 0.0
+    rate = stats.tokens_per_s or 0.0
+    later = max(stats.generated_tokens - 1, 0)
+    return {
+        "cache_n": cached,
+        "prompt_n": read,
+        "prompt_ms": prompt_s * 1000,
+        "prompt_per_token_ms": prompt_s * 1000 / read if read else 0.0,
+        "prompt_per_second": read / prompt_s if prompt_s else 0.0,
+        "predicted_n": stats.generated_tokens,
+        "predicted_ms": later / rate * 1000 if rate else 0.0,
+        "predicted_per_token_ms": 1000 / rate if rate else 0.0,
+        "predicted_per_second": rate,
+    }
