@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sinkstream import _build
 from sinkstream.server import (
@@ -79,7 +79,8 @@ def _routes() -> APIRouter:
         ("/slots", slots_route.slots),
         ("/props", slots_route.props),
     ):
-        router.add_api_route(path, function, methods=["GET"], **plain)
+        kind = PlainTextResponse if path == "/metrics" else JSONResponse
+        router.add_api_route(path, function, methods=["GET"], response_class=kind, **plain)
         router.add_api_route(path, function, methods=["HEAD"], include_in_schema=False, **plain)
     for path, function, body in (
         ("/chat/completions", chat_route.chat, ChatRequest),
@@ -106,8 +107,20 @@ def _routes() -> APIRouter:
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:
     """Describe a body that the route itself parses."""
-    content = {"application/json": {"schema": schema_of(body)}}
+    schema = schema_of(body)
+    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema with its definitions where they are named: the document is not its root."""
+    if isinstance(schema, list):
+        return [_inlined(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(part, definitions) for name, part in schema.items()}
 
 
 async def _failed(request: Request, error: Exception) -> Response:

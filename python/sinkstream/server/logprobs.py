@@ -55,8 +55,10 @@ def of_completion(
     return {
         "tokens": [name(token.id, piece(token.id)) for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
+        # OpenAI's: the token itself is among them, also if others are more probable.
         "top_logprobs": [
             {name(other, piece(other)): logprob for other, logprob in token.alternatives}
+            | {name(token.id, piece(token.id)): token.logprob}
             for token in tokens
         ],
         "text_offset": offsets,

@@ -139,3 +139,31 @@ def test_continuous_usage_is_in_every_chunk_and_needs_the_usage(server: Running)
     options = {"include_usage": False, "continuous_usage_stats": True}
     events = events_of(server.post(CHAT, {**body, "stream_options": options}).body)
     assert all("usage" not in event for event in events)
+
+
+def test_the_openapi_document_is_whole(server: Running) -> None:
+    answer = server.ask("GET", "/openapi.json")
+    assert b'"$ref":"#/$defs' not in answer.body
+    paths = answer.json["paths"]
+    chat = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
+    options = chat["schema"]["properties"]["stream_options"]["anyOf"][0]
+    assert "include_usage" in options["properties"]
+    assert list(paths["/v1/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
+
+
+def test_tokenize_leaves_open_what_is_to_be_continued(server: Running) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "is"}]
+    asked = {"messages": messages, "continue_final_message": True}
+    usage = server.post(CHAT, {**asked, **SHORT}).json["usage"]
+    opened = server.post("/tokenize", asked).json
+    closed = server.post("/tokenize", {"messages": messages, "add_generation_prompt": False}).json
+    assert opened["count"] == usage["prompt_tokens"]
+    assert closed["tokens"][: opened["count"]] == opened["tokens"]
+    assert closed["count"] > opened["count"]
+
+
+def test_a_completions_alternatives_include_the_token_itself(server: Running) -> None:
+    body = {"prompt": "the sea", **SHORT, "temperature": 5.0, "return_tokens_as_token_ids": True}
+    logprobs = server.post(COMPLETIONS, {**body, "logprobs": 0}).json["choices"][0]["logprobs"]
+    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
+    assert logprobs["top_logprobs"] == [{name: logprob} for name, logprob in rows]
