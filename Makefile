@@ -155,6 +155,15 @@ test-registers: ## Compile the CUDA kernels; none may spill more registers than 
 test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mistakes; the tests must catch them
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
+$(VENV)/.conformance-tools: pyproject.toml $(VENV)/.test-tools
+	$(BIN)/python .ci/requirements.py conformance | xargs $(BIN)/pip install --quiet
+	@touch $@
+
+# CONFORMANCE: names of suites, or `clients`, and options; tests/conformance/README.md.
+.PHONY: conformance
+conformance: $(VENV)/.package $(VENV)/.model $(VENV)/.conformance-tools ## Run other projects' server tests, and clients, against ours
+	$(BIN)/python -m tests.conformance $(CONFORMANCE)
+
 # --- the site -------------------------------------------------------------------------------
 
 $(VENV)/.docs-tools: pyproject.toml $(VENV)/.torch

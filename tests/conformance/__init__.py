@@ -1,0 +1,1 @@
+"""Test suites of other projects, and their clients, run against `sinkstream serve`."""
