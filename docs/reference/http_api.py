@@ -105,8 +105,7 @@ def fields(body: Schema) -> Iterator[tuple[str, Schema, bool]]:
     ):
         yield name, schema, name in required
         for choice in (schema, *schema.get("anyOf", [])):
-            part = choice.get("$ref", "").rpartition("/")[2]
-            for inner, inner_schema, _ in fields(body.get("$defs", {}).get(part, {})):
+            for inner, inner_schema, _ in fields(choice):
                 yield f"{name}.{inner}", inner_schema, False
 
 
@@ -115,7 +114,7 @@ def kind_of(schema: Schema) -> str:
     if "anyOf" in schema:
         kinds = [kind_of(one) for one in schema["anyOf"] if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    kind = schema.get("type", "object" if "$ref" in schema else "any")
+    kind = schema.get("type", "any")
     if kind != "array":
         return str(kind)
     inner = kind_of(schema.get("items", {}))

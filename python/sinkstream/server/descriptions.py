@@ -16,6 +16,7 @@ FIELDS = {
     "id.",
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "Conversations with different salts share nothing.",
+    "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
     "content": "The text, with llama.cpp's names for the other fields.",
     "continue_final_message": "Whether the reply continues the last message, which must be the "
     "assistant's.",
@@ -62,10 +63,15 @@ FIELDS = {
     "TokenizeRequest.prompt": "The text, with vLLM's names for the other fields.",
     "prompt_cache_key": "The client's name for the conversation: chooses among equal ones.",
     "reasoning": "Accepted; its values are returned.",
+    "reasoning_effort": "How much a reasoning model thinks, where its chat template has levels.",
     "repetition_penalty": "Divides positive logits of tokens that occurred by this number, and "
     "multiplies negative ones.",
     "response_format": "What the reply must follow: `text`, `json_object`, or `json_schema` with a "
     "schema.",
+    "return_progress": "Whether chunks tell how much of the prompt has been read.",
+    "return_token_ids": "Whether the ids of tokens are returned as well.",
+    "return_tokens_as_token_ids": "Whether log-probabilities name tokens by their ids, such as "
+    "`token_id:42`.",
     "return_token_strs": "Whether the text of each token is returned as well.",
     "safety_identifier": "Accepted without effect.",
     "seed": "Makes the reply reproducible; a 64-bit integer. Default: drawn.",
@@ -82,6 +88,7 @@ FIELDS = {
     "text": "What the text must follow: `format` has the type `text`, `json_object`, or "
     "`json_schema` with a schema.",
     "timeout_s": "Ends the reply after this number of seconds.",
+    "timings_per_token": "Whether the response has `timings`, in the form of llama.cpp.",
     "tokens": "Token ids.",
     "tool_choice": "Whether a tool is called: `none` or `auto`.",
     "tools": "Functions that the model may call.",

@@ -17,6 +17,7 @@ from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.thoughts.thinking import Thinking
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
 
 
@@ -109,6 +110,22 @@ class Texts:
         return self._table
 
 
+def open_reply(
+    text: TextFormat, messages: Sequence[Any], thinking: Thinking = None
+) -> tuple[list[int], str]:
+    """Return the ids of a conversation whose last message is open, and that message's text.
+
+    Raises:
+        InvalidArgument: The messages are malformed, or only one.
+    """
+    content = check_messages(messages)[-1]["content"]
+    ids = encode_chat(text, messages[:-1], thinking=thinking)
+    assert text.tokenizer is not None  # `encode_chat` has refused
+    final = content if isinstance(content, str) else text_of_parts(content or [])
+    ids += PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else []
+    return ids, final
+
+
 def continue_final(model: Model, request: TurnRequest) -> Stream:
     """Start a reply that continues the last message of a conversation.
 
@@ -116,11 +133,5 @@ def continue_final(model: Model, request: TurnRequest) -> Stream:
         InvalidArgument: The messages are malformed, or only one.
         Exception: Any error that `Model.stream` raises.
     """
-    text: TextFormat = model._text
-    messages = request.messages
-    content = check_messages(messages)[-1]["content"]
-    ids = encode_chat(text, messages[:-1], thinking=request.thinking)
-    assert text.tokenizer is not None  # `encode_chat` has refused
-    final = content if isinstance(content, str) else text_of_parts(content or [])
-    ids += PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else []
+    ids, final = open_reply(model._text, request.messages, request.thinking)
     return model._continue(ids, final, request.thinking, request.options)

@@ -13,7 +13,7 @@ from sinkstream.server.exchange import exchange_of
 from sinkstream.server.parsing import parse
 from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.texts import Texts, continue_final
+from sinkstream.server.texts import Texts, open_reply
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _piece(raw: bytes) -> str | list[int]:
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
     if body.messages is not None and body.continue_final_message:
-        ids = continue_final(service.model, without_unknown(body.messages))
+        ids, _ = open_reply(service.model._text, without_unknown(body.messages))
     elif body.messages is not None:
         ids = texts.encode_messages(
             without_unknown(body.messages),
