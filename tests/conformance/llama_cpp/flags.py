@@ -14,7 +14,7 @@ _VALUES = {
 # They change nothing that a test of ours can see: both template engines write the same.
 _IGNORED = {
     "--offline", "--no-slots", "--slots", "--jinja", "--no-jinja", "--verbose", "--metrics",
-    "--no-ui", "--cont-batching", "--kv-unified", "--context-shift",
+    "--cont-batching", "--kv-unified", "--context-shift",
 }  # fmt: skip
 
 
@@ -29,6 +29,7 @@ class Settings:
     port: int = 8080
     name: str = "smollm2"
     api_key: str | None = None
+    has_page: bool = True
     slots: int = 1
     context: int = 512
     """Tokens of all slots together."""
@@ -50,6 +51,9 @@ def read(arguments: Sequence[str]) -> Settings:
     settings, rest = Settings(), iter(arguments)
     for option in rest:
         if option in _IGNORED:
+            continue
+        if option == "--no-ui":
+            settings.has_page = False
             continue
         if option not in _VALUES:
             raise NotOurs(option)

@@ -37,6 +37,7 @@ def _serve(settings: flags.Settings, store: str) -> None:
         model_name=settings.name,
         api_keys=(settings.api_key,) if settings.api_key else (),
         store=store,
+        no_page=not settings.has_page,
         drain_s=0,
     )
 
