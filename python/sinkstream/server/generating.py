@@ -180,7 +180,7 @@ async def _deliver(
 
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
-    """Return fields that stand beside the usage, if they are asked for: of the first choice."""
+    """Return fields that stand next to the usage, if they are asked for: of the first choice."""
     return {"timings": timings_of(facts, end)} if job.body.timings_per_token else {}
 
 

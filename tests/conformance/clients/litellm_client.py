@@ -1,4 +1,4 @@
-"""LiteLLM as a proxy in between: replies pass, and a client that leaves is noticed behind it."""
+"""LiteLLM as a proxy in between: replies pass, and our server notices a client that leaves it."""
 
 from __future__ import annotations
 

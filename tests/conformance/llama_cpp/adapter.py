@@ -94,7 +94,7 @@ def _replayed(raw: bytes, receive: Any) -> Any:
 
 
 def _first_chunk(send: Any) -> Any:
-    """Return a `send` that writes null for the empty text beside the role, as llama.cpp does."""
+    """Return a `send` that writes null for the empty text next to the role, as llama.cpp does."""
 
     async def changed(message: dict[str, Any]) -> None:
         body = message.get("body", b"").replace(_ROLE, _ROLE.replace(b'""', b"null"))
