@@ -257,12 +257,13 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
     const int64_t page_bytes = options_.pool->shape().bytes();
-    throw CapacityError(cat(
-        "session: a new session needs ", human_bytes(pages * page_bytes), " of cache, but only ",
-        human_bytes(free * page_bytes), " is free. The cache has room for ", options_.max_sequences,
-        " sequences (open sessions: ", sessions_.size(), ", running requests: ", running_.size(),
-        "). Close a session or a stream, or load the model with a larger "
-        "`max_sequences`."));
+    throw CapacityError(cat("session: a new session needs ", human_bytes(pages * page_bytes),
+                            " of cache, but less is free: ", human_bytes(free * page_bytes),
+                            ". The cache has room for ", options_.max_sequences,
+                            " sequences (open sessions: ", sessions_.size(),
+                            ", running requests: ", running_.size(),
+                            "). Close a session or a stream, or load the model with a larger "
+                            "`max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);

@@ -15,7 +15,7 @@ from sinkstream.errors import InvalidArgument
 
 SURPLUS = 64
 """Connections above the limit that are still answered: with 503, or with the health."""
-_OWN_FILES = 128  # of a process besides its connections: the store, the model, the event loop
+_OWN_FILES = 128  # of a process apart from its connections: the store, the model, the event loop
 
 
 class Transport(Protocol):
@@ -124,7 +124,7 @@ def check_descriptors(connections: int) -> None:
     """Let the process open a file for each connection.
 
     Raises:
-        InvalidArgument: The system does not allow so many.
+        InvalidArgument: The system does not allow this number.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + SURPLUS + _OWN_FILES

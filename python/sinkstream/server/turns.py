@@ -47,7 +47,7 @@ class TurnRequest:
     node: str | None = None
     """The id that the turn will have; None for a new one."""
     record: str = ""
-    """What `Turns.text_of` returns beside the text: the caller's own."""
+    """What `Turns.text_of` returns in addition to the text: the caller's own."""
     has_siblings: bool = False
     """Whether other turns of the same request continue the same turn at the same time."""
 

@@ -288,9 +288,9 @@ def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) ->
     sessions = [model.session()]
     for make in (model.session, sessions[0].fork):
         sentence = (
-            r"session: a new session needs \d+\.\d kB of cache, but only \d+(\.\d k| )[Bb]\w* are "
-            r"free\. The cache has room for \d+ sequences \(open sessions: [1-9]\d*, running "
-            r"requests: 0\)\. Close a session or a stream, or"
+            r"session: a new session needs \d+\.\d kB of cache, but less is free: "
+            r"\d+(\.\d k| )[Bb]\w*\. The cache has room for \d+ sequences "
+            r"\(open sessions: [1-9]\d*, running requests: 0\)\. Close a session or a stream, or"
         )
         with pytest.raises(CapacityError, match=sentence):
             sessions.extend(make() for _ in range(100))

@@ -78,7 +78,7 @@ def turn_request(asked: Asked) -> TurnRequest:
     """Return the turn to begin. Blocks.
 
     Instructions are not carried over: if they differ from those before, the conversation is read
-    again behind the new ones.
+    again after the new ones.
 
     Raises:
         ApiError: The previous response is not stored, and has other instructions.

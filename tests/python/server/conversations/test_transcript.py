@@ -96,7 +96,7 @@ def test_a_transcript_has_all_messages_and_their_places(
     assert messages_of(turns, model, names[2]) == [shown[2]]
 
 
-def test_bytes_that_are_no_text_have_places_too(
+def test_bytes_that_are_not_text_have_places_too(
     turns: Conversations, model: sinkstream.Model
 ) -> None:
     turn = turns.begin(TurnRequest("", [{"role": "user", "content": "the"}], {**OPTIONS,

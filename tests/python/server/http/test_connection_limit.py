@@ -31,7 +31,7 @@ def connect(server: Running, stack: ExitStack, count: int) -> None:
 
 
 def holds(server: Running, count: int) -> bool:
-    """Return whether so many connections are open, without the one that asks."""
+    """Return whether this number of connections is open, without the one that asks."""
     return server.metric("sinkstream_open_connections") == count + 1
 
 

@@ -20,7 +20,7 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective} ${event.blockedURI}`);
 });
-// The tiny model's logits are random: without this, a reply ends early or is no text.
+// The tiny model's logits are random: without this, a reply ends early or is not text.
 const ask = window.fetch;
 window.fetch = (place, options) => {
   if (place === "v1/chat/completions") {

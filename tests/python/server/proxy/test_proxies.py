@@ -39,7 +39,7 @@ Runs = Callable[[str, Path], list[str]]
 
 @dataclass
 class Proxied:
-    """A proxy, and the servers behind it."""
+    """A proxy, and the servers that it forwards to."""
 
     proxy: Running
     servers: list[Running]

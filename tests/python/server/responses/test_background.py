@@ -222,7 +222,7 @@ def test_a_killed_server_keeps_ids_and_text(
     model = tiny_folder("llama")
     with process(model, tmp_path) as (server, child):
         name = begin(server, **ENDLESS)["id"]
-        # Parts are committed every 256 tokens: some are, long before so much was received.
+        # Parts are committed every 256 tokens: some are, long before all of it was received.
         assert _deltas_of(server, name, characters=1 << 17) >= 5
         child.kill()
         child.wait()
