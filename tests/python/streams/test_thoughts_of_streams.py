@@ -188,3 +188,12 @@ def test_thinking_changes_the_prompt(models: Models) -> None:
             model.generate(HELLO, thinking=bad)  # type: ignore[call-overload]
         with pytest.raises(error, match="`thinking` must be"):
             model.generate_many([HELLO], thinking=bad)  # type: ignore[arg-type]
+
+
+def test_a_reply_that_follows_a_grammar_is_text(model: sinkstream.Model) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    stream = model.stream(HELLO, regex="[xq]{5}", seed=1, max_tokens=9)
+    kinds = {event.kind for event in stream.events() if isinstance(event, Token)}
+    result = model.generate(HELLO, regex="[xq]{5}", seed=1, max_tokens=9)
+    assert kinds == {"text"}
+    assert (len(result.text), result.thought) == (5, "")
