@@ -98,7 +98,7 @@ TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
     FAIL() << "a terabyte was given";
   } catch (const CapacityError& error) {
     EXPECT_STREQ(error.what(),
-                 "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB are "
+                 "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB is "
                  "free. Choose a smaller window or fewer sequences, or free other GPU memory. "
                  "torch.cuda.empty_cache() frees what PyTorch keeps in this process.");
   }
