@@ -61,6 +61,7 @@ KINDS = {
     "picture": ("Perplexity over whole books", "picture_bench.py BOOKS"),
     "profile": ("Where the time goes", "profile_bench.py"),
     "protocol": ("The original protocol", "protocol_bench.py"),
+    "quantize": ("Types of `quantize`", "quantize_bench.py"),
     "recall": ("Recall", "recall_bench.py"),
     "session": ("Turns of a session", "session_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
