@@ -38,10 +38,11 @@ def main() -> None:
         for kind in [None, *(args.types or get_args(Quantize))]:
             with sinkstream.load(path, window=args.window, max_sequences=1, quantize=kind) as model:
                 ids = torch.tensor([model.tokenizer.encode(text).ids[: args.tokens]])
-                value, _ = perplexity(model, ids)
+                value, evicted = perplexity(model, ids)
                 figures[kind or "none"] = {
                     "weight_mb": round(model.capacity.weight_bytes / 1e6, 1),
                     "perplexity": round(value, 4),
+                    "evicted_tokens": evicted,
                 }
     report("quantize", figures)
 

@@ -74,8 +74,8 @@ def mask_times(model: Any, ids: list[int]) -> list[float]:
     return times
 
 
-def tokens_per_s(model: Any, streams: int, tokens: int, **options: Any) -> tuple[float, list[int]]:
-    """Return the speed of several replies together, and the ids of the first."""
+def tokens_per_s(model: Any, streams: int, tokens: int, **options: Any) -> tuple[float, Any]:
+    """Return the speed of several replies together, and the first."""
     started = time.perf_counter()
     running = [
         model.stream(
@@ -86,7 +86,7 @@ def tokens_per_s(model: Any, streams: int, tokens: int, **options: Any) -> tuple
     ]  # fmt: skip
     results = [stream.result() for stream in running]
     seconds = time.perf_counter() - started
-    return sum(len(result.token_ids) for result in results) / seconds, results[0].token_ids
+    return sum(len(result.token_ids) for result in results) / seconds, results[0]
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     import sinkstream
 
     speeds: dict[str, list[float]] = {"free": [], "constrained": []}
-    first: list[int] = []
+    first: Any = None
     with sinkstream.load(
         args.model, window=508, threads=args.threads, max_sequences=args.streams
     ) as model:
@@ -111,7 +111,7 @@ def main() -> None:
             speeds["free"].append(tokens_per_s(model, args.streams, args.tokens)[0])
             speed, first = tokens_per_s(model, args.streams, args.tokens, schema=SCHEMA)
             speeds["constrained"].append(speed)
-        masks = sorted(mask_times(model, first))
+        masks = sorted(mask_times(model, first.token_ids))
     ratios = [c / f for c, f in zip(speeds["constrained"], speeds["free"], strict=True)]
     report(
         "structured_bench",
@@ -119,6 +119,7 @@ def main() -> None:
             **vars(args),
             "free_tokens_per_s": round(statistics.median(speeds["free"]), 1),
             "constrained_tokens_per_s": round(statistics.median(speeds["constrained"]), 1),
+            "evicted_tokens": first.stats.evicted_tokens,
             "ratio": round(statistics.median(ratios), 3),
             "ratios": [round(ratio, 3) for ratio in ratios],
             "mask_p50_us": round(masks[len(masks) // 2], 1),

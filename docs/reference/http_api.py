@@ -61,15 +61,15 @@ def lines(paths: Schema) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# HTTP API\n"
     yield (
-        "What [`sinkstream serve`](../guides/server.md) answers. Every path is also served without "
-        "`/v1`. The server itself describes them at `/openapi.json`.\n"
+        "The API of [`sinkstream serve`](../guides/server.md). Every path is also served without "
+        "`/v1`. The server itself describes the API at `/openapi.json`.\n"
     )
     for path, methods in paths.items():
         for method, operation in methods.items():
             yield from section(f"{method.upper()} {path}", operation)
     yield "## Errors\n"
     yield (
-        'Every error has the form `{"error": {"message", "type", "param", "code"}}`. Its header '
+        'Every error has the form `{"error": {"message", "type", "param", "code"}}`. The header '
         "`x-should-retry` says whether to repeat the request.\n"
     )
     yield "| status | reason |\n|---|---|"

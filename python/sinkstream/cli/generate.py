@@ -79,7 +79,7 @@ def generate(
     ] = None,
     grammar: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Grammar that the reply follows, in the form of Lark."),
+        typer.Option(metavar="FILE", help="Grammar that the reply follows, in Lark syntax."),
     ] = None,
     stream_interval: Annotated[int, typer.Option(help="Tokens delivered at a time.")] = 1,
     as_json: Annotated[

@@ -94,12 +94,12 @@ def serve(
         float, typer.Option(help="Seconds after which idle conversations leave memory.")
     ] = 300.0,
     drain_s: Annotated[
-        float, typer.Option(help="Seconds for running replies after SIGTERM.")
+        float, typer.Option(help="Seconds that running replies have to finish after SIGTERM.")
     ] = 30.0,
     watchdog_s: Annotated[
         float,
         typer.Option(
-            help="Seconds without a step of the engine after which waiting clients get status 503."
+            help="Seconds without an engine step after which waiting clients get status 503."
         ),
     ] = 60.0,
     send_timeout_s: Annotated[

@@ -1,6 +1,6 @@
 """The options of a request. Each is declared once here, and once in csrc/sampling/params.h.
 
-The options of GRAMMARS are not: a request holds what they compile to. Keyword arguments,
+Those in GRAMMARS are declared only here: a request holds what they compile to. Keyword arguments,
 defaults, checks and documentation of `Model.stream` and `Session.stream` are derived from
 `StreamOptions`. docs/contributing/add_a_request_option.md shows how to add one.
 """
@@ -147,21 +147,20 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             JsonSchema(),
-            "A JSON schema: the reply is JSON that it describes. A dict, its text, or a class of "
-            'pydantic. `{"type": "object"}` describes any object.',
+            "A JSON schema that the reply must match: a dict, a JSON string, or a pydantic class. "
+            '`{"type": "object"}` matches any object.',
         ),
     ]
     regex: Annotated[
         str | None,
-        Option(None, GrammarText(), "A regular expression that matches the whole reply."),
+        Option(None, GrammarText(), "A regular expression that must match the whole reply."),
     ]
     grammar: Annotated[
         str | None,
         Option(
             None,
             GrammarText(),
-            "A grammar for the reply, in the form of Lark that llguidance reads; its first rule is "
-            "`start`.",
+            "A grammar for the reply, in llguidance's variant of Lark; its first rule is `start`.",
         ),
     ]
 
@@ -169,7 +168,7 @@ class StreamOptions(TypedDict, total=False):
 _HINTS = get_type_hints(StreamOptions, include_extras=True)
 OPTIONS: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
 GRAMMARS = ("schema", "regex", "grammar")
-"""Options that a reply follows; a request has one of them at most."""
+"""Options that a reply follows; a request has at most one of them."""
 TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 
 

@@ -23,7 +23,7 @@ from sinkstream.server.whole_replies import whole_bytes
 
 
 async def completions(request: Request) -> Response:
-    """Continue texts."""
+    """Continue one or more prompts."""
     service = ready_service(request)
     exchange = exchange_of(request.scope)
     body = await parse(exchange, service.pool, CompletionRequest)

@@ -25,7 +25,7 @@ async def slots(request: Request) -> list[dict[str, Any]]:
 
 
 async def props(request: Request) -> dict[str, Any]:
-    """Return facts of the model and of the server."""
+    """Return facts about the model and the server."""
     service = ready_service(request)
     return {
         "default_generation_settings": {"n_ctx": _context(service)},

@@ -114,7 +114,7 @@ def _choice(value: Any, path: str, param: str) -> Rule:
 
 def _lark(text: str, param: str) -> Rule:
     if "::=" in text:
-        raise not_supported("a grammar in GBNF (use the form of Lark)", param)
+        raise not_supported("a grammar in GBNF (use Lark syntax)", param)
     return "grammar", text
 
 

@@ -84,7 +84,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
 
 
 async def detokenize(request: Request) -> dict[str, Any]:
-    """Return the text of token ids, by both names."""
+    """Return the text of token ids, as both `content` and `prompt`."""
     service = ready_service(request)
     body = await parse(exchange_of(request.scope), service.pool, DetokenizeRequest)
     text = await service.pool.run(partial(service.texts.decode, body.tokens))

@@ -75,7 +75,7 @@ def ours(source: str, messages: Messages) -> tuple[str | None, list[str]]:
     try:
         pieces = chat.render(check_messages(messages), True).pieces
     except InvalidArgument as error:
-        undecided = "it is unclear whether" in str(error) or "would write other" in str(error)
+        undecided = "it is unclear whether" in str(error) or "different control" in str(error)
         return (UNDECIDED if undecided else None), []
     shown = [chat.control.literal(piece) if isinstance(piece, int) else piece for piece in pieces]
     return "".join(shown), [

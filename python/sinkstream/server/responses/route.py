@@ -95,7 +95,7 @@ def _note(exchange: Exchange, live: Live) -> None:
 
 
 async def get_response(request: Request, name: str) -> Response:
-    """Return a response as it is now, or the events after a number."""
+    """Return a response as it is now, or its events after a given number."""
     service = ready_service(request)
     exchange = exchange_of(request.scope)
     streams = _flag(request, "stream")

@@ -253,7 +253,9 @@ def test_usage_is_in_every_chunk_if_it_is_asked_for(server: Running, path: str) 
     texts = [event for event in events if event["choices"] and event["usage"] is not None]
     counts = [event["usage"]["completion_tokens"] for event in texts]
     assert counts == sorted(counts)
-    assert 0 < counts[0] <= counts[-1] <= 40
+    # The chunk that begins a chat's reply has a role and no text: it may come before any token.
+    assert 0 <= counts[0] <= counts[-1] <= 40
+    assert counts[-1] > 0
     for event in texts:
         usage = event["usage"]
         assert usage["prompt_tokens"] == last["prompt_tokens"]

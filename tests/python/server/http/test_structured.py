@@ -134,7 +134,7 @@ def test_max_tokens_cuts_it_and_the_reason_is_length(server: Running) -> None:
          "of at least 1 string."),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs",
          "not supported yet"),
-        ({"grammar": 'root ::= "a"'}, "grammar", "a grammar in GBNF (use the form of Lark)"),
+        ({"grammar": 'root ::= "a"'}, "grammar", "a grammar in GBNF (use Lark syntax)"),
         ({"json_schema": {}, "grammar": 'start: "a"'}, "grammar",
          "body: `json_schema` and `grammar` may not be given together."),
         ({"json_schema": {"const": "a" * 70_000}}, "json_schema",
