@@ -42,10 +42,10 @@ def commit() -> str:
     return (git("rev-parse", "--short", "HEAD") or "none") + ("+" if git("status", "-s") else "")
 
 
-def status_kib(*names: str) -> int:
-    """Return the sum of fields of /proc/self/status, in KiB."""
+def status_kib(*names: str, pid: int | str = "self") -> int:
+    """Return the sum of fields of a process's /proc/PID/status, in KiB."""
     total = 0
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name in names:
             total += int(value.split()[0])

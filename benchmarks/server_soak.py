@@ -19,17 +19,15 @@ import asyncio
 import json
 import random
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from figures import line, quantile
 from machine import report
+from server.process import Server, sinkstream_server
 
 SCRIPTS = 8
 TURNS = 12  # of a conversation; then its client begins a new one
@@ -80,9 +78,8 @@ class Client:
 class Soak:
     """The load, and what it has found."""
 
-    def __init__(self, port: int, pid: int, seed: int) -> None:
+    def __init__(self, port: int, seed: int) -> None:
         self.port = port
-        self.pid = pid
         self.random = random.Random(seed)
         self.done = 0
         self.statuses: Counter[str] = Counter()
@@ -243,24 +240,15 @@ def unchunked(rest: bytes) -> bytes:
     return body
 
 
-def memory_kib(pid: int) -> int:
-    """Return a process's memory that no file backs."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return sum(int(re.findall(rf"{name}:\s+(\d+)", text)[0]) for name in ("RssAnon", "VmSwap"))
-
-
-def open_files(pid: int) -> int:
-    """Return how many files a process has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-async def measured(soak: Soak, requests: int, clients: int) -> list[tuple[float, int, int]]:
+async def measured(
+    soak: Soak, server: Server, requests: int, clients: int
+) -> list[tuple[float, int, int]]:
     """Run the load; return time, requests and memory, each second."""
     points: list[tuple[float, int, int]] = []
 
     async def sample() -> None:
         while True:
-            points.append((time.monotonic(), soak.done, memory_kib(soak.pid)))
+            points.append((time.monotonic(), soak.done, server.anonymous_kib()))
             await asyncio.sleep(1)
 
     sampler = asyncio.create_task(sample())
@@ -269,17 +257,11 @@ async def measured(soak: Soak, requests: int, clients: int) -> list[tuple[float,
     return points
 
 
-def gauges(port: int) -> dict[str, float]:
+def gauges(server: Server) -> dict[str, float]:
     """Return the server's gauges of what is open."""
-
-    async def ask() -> bytes:
-        return (await Soak(port, 0, 0)._send("GET", "/metrics", b"")).body
-
-    text = asyncio.run(ask()).decode()
     names = ("open_replies", "waiting_replies", "open_connections", "request_body_bytes",
              "whole_reply_bytes")  # fmt: skip
-    found = {n: re.findall(rf"^sinkstream_{n} (\S+)$", text, re.MULTILINE)[0] for n in names}
-    return {name: float(value) for name, value in found.items()}
+    return {name: server.metric(f"sinkstream_{name}") for name in names}
 
 
 def main() -> int:
@@ -295,31 +277,20 @@ def main() -> int:
     parser.add_argument("--no-store", action="store_true", help="keep no conversations")
     args = parser.parse_args()
 
-    options = {"--port": 0, "--window": args.window, "--max-sequences": args.sequences,
+    options = {"--model": args.model, "--window": args.window, "--max-sequences": args.sequences,
                "--threads": args.threads, "--drain-s": 5}  # fmt: skip
     words = [str(word) for pair in options.items() for word in pair]
-    with tempfile.TemporaryDirectory() as store:
-        command = [sys.executable, "-m", "sinkstream", "serve", args.model]
-        command += ["--store", "none" if args.no_store else store]
-        with subprocess.Popen(
-            [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline().rpartition(b":")[2])
-                soak = Soak(port, server.pid, args.seed)
-                asyncio.run(soak.run(200, args.clients))  # everything is used once
-                files = open_files(server.pid)
-                soak.done = 0
-                began = time.monotonic()
-                points = asyncio.run(measured(soak, args.requests, args.clients))
-                seconds = time.monotonic() - began
-                time.sleep(2)  # those who have left are noticed
-                left, files_left = gauges(port), open_files(server.pid)
-                server.terminate()
-                code = server.wait(60)
-            finally:
-                server.kill()
+    with sinkstream_server(words, keeps=not args.no_store) as server:
+        soak = Soak(server.port, args.seed)
+        asyncio.run(soak.run(200, args.clients))  # everything is used once
+        files = server.open_files()
+        soak.done = 0
+        began = time.monotonic()
+        points = asyncio.run(measured(soak, server, args.requests, args.clients))
+        seconds = time.monotonic() - began
+        time.sleep(2)  # those who have left are noticed
+        left, files_left = gauges(server), server.open_files()
+        code = server.stop()
     second_half = points[len(points) // 2 :]
     by_time = line([(at / 3600, kib / 1024) for at, _, kib in second_half])
     by_request = line([(done / 1000, kib) for _, done, kib in second_half])

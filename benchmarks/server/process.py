@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine import status_kib
+
 _START_S = 120
+_STOP_S = 60
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Server:
     """A running server on this machine."""
 
     port: int
-    pid: int
+    process: subprocess.Popen[str]
 
     def get(self, path: str) -> str:
         """Return the text of a GET."""
@@ -36,47 +39,59 @@ class Server:
 
     def anonymous_kib(self) -> int:
         """Return the process's private memory that is not backed by a file."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+        return status_kib("RssAnon", "VmSwap", pid=self.process.pid)
+
+    def open_files(self) -> int:
+        """Return how many files the process has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def stop(self) -> int:
+        """End the process as SIGTERM does; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(_STOP_S)
 
 
 @contextmanager
-def sinkstream_server(options: Sequence[str]) -> Iterator[Server]:
-    """Run `sinkstream serve` with a store of its own."""
-    with tempfile.TemporaryDirectory() as store:
+def sinkstream_server(options: Sequence[str], *, keeps: bool = True) -> Iterator[Server]:
+    """Run `sinkstream serve` with a store of its own, or with none."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = folder if keeps else "none"
         command = [sys.executable, "-m", "sinkstream", "serve", "--port", "0", "--store", store]
-        with _running([*command, *options]) as process:
+        with _running([*command, *options], subprocess.PIPE) as process:
             assert process.stdout is not None
             line = process.stdout.readline()  # "Listening on http://127.0.0.1:PORT"
-            yield _ready(int(line.rsplit(":", 1)[1]), process)
+            yield _ready(Server(int(line.rsplit(":", 1)[1]), process))
 
 
 @contextmanager
 def llama_server(binary: str, port: int, options: Sequence[str]) -> Iterator[Server]:
     """Run llama.cpp's server."""
     command = [binary, "--host", "127.0.0.1", "--port", str(port), "--no-webui", "--log-disable"]
-    with _running([*command, *options]) as process:
-        yield _ready(port, process)
+    with _running([*command, *options], subprocess.DEVNULL) as process:
+        yield _ready(Server(port, process))
 
 
 @contextmanager
-def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _running(command: Sequence[str], stdout: int) -> Iterator[subprocess.Popen[str]]:
+    # Nothing reads the log: a pipe would fill up.
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(_STOP_S)
+        finally:
+            process.kill()
 
 
-def _ready(port: int, process: subprocess.Popen[str]) -> Server:
-    server = Server(port, process.pid)
+def _ready(server: Server) -> Server:
     end = time.monotonic() + _START_S
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and server.process.poll() is None:
         try:
             server.get("/health")
         except OSError:  # not listening yet, or 503 while it loads
             time.sleep(0.05)
         else:
             return server
-    raise SystemExit(f"server_bench: the server does not answer: {process.args}")
+    raise SystemExit(f"the server does not answer: {server.process.args}")

@@ -293,9 +293,7 @@ class Model(ClosesOnExit):
     ) -> Stream:
         """Continue a reply to messages, of which `given` is the beginning, after all their ids."""
         request = self._request(ids, None, options, time.monotonic())
-        tags = self._thought_tags(thinking)
-        is_split = tags is not None and request.grammar is None
-        return self._submit_now(request, tags.reader(given) if tags and is_split else None)
+        return self._submit_now(request, self._thought_reader(request, thinking, given))
 
     def _request(
         self,
@@ -345,9 +343,8 @@ class Model(ClosesOnExit):
     def _submit(self, request: StreamRequest, reader: ThoughtReader | None = None) -> Stream:
         options = self._options
         sinks = options.sinks if request.sinks is None else request.sinks
-        if request.is_chat and request.grammar is None:  # a grammar leaves no room for a thought
-            tags = self._thought_tags(request.thinking)
-            reader = None if tags is None else tags.reader()
+        if request.is_chat:
+            reader = self._thought_reader(request, request.thinking)
         return Stream(
             self._native.submit(request),
             request,
@@ -628,6 +625,16 @@ class Model(ClosesOnExit):
 
     def _conversation_format(self, thinking: Thinking) -> tuple[TurnFormat, ThoughtTags | None]:
         return self._turn_format(thinking), self._thought_tags(thinking)
+
+    def _thought_reader(
+        self, request: StreamRequest, thinking: Thinking, given: str = ""
+    ) -> ThoughtReader | None:
+        """Return what tells thoughts from text in a reply to messages; None if all is text.
+
+        So it is with a grammar, which leaves no room for a thought.
+        """
+        tags = self._thought_tags(thinking) if request.grammar is None else None
+        return None if tags is None else tags.reader(given)
 
     def _thought_tags(self, thinking: Thinking = None) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""

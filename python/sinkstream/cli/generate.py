@@ -20,7 +20,8 @@ from sinkstream.cli.standard_streams import json_line
 from sinkstream.cli.terminal import is_terminal, printable, width_of
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.options import StreamOptions
-from sinkstream.streams.stream import Event, Finished, Prefill, Stream, Token
+from sinkstream.streams.events import text_of
+from sinkstream.streams.stream import Finished, Prefill, Stream
 
 # Shorter prompts are read before a progress bar would be visible.
 _LONG_PROMPT = 512
@@ -252,10 +253,3 @@ def layout() -> Callable[[str], str]:
         return shown if wrap is None or width is None else wrap.feed(shown, width)
 
     return lay_out
-
-
-def text_of(event: Event) -> str:
-    """Return the text of an event; a thought has none."""
-    if isinstance(event, Token):
-        return event.text if event.kind == "text" else ""
-    return event.text if isinstance(event, Finished) else ""

@@ -169,6 +169,13 @@ _HINTS = get_type_hints(StreamOptions, include_extras=True)
 OPTIONS: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
 GRAMMARS = ("schema", "regex", "grammar")
 """Options that a reply follows; a request has at most one of them."""
+
+
+def has_grammar(options: Mapping[str, Any]) -> bool:
+    """Return whether a reply with these options follows a grammar."""
+    return any(options.get(name) is not None for name in GRAMMARS)
+
+
 TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 
 

@@ -24,18 +24,13 @@ class _Pipelined(Exception):
     """Stops the parser."""
 
 
-class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol with bounds."""
+class _Counted:
+    """A part of uvicorn's protocols: a counted connection, cut off if its client does not read."""
 
-    _unread_bytes = 0
-    """Received since the last head or part of a body was complete: heads, chunk sizes, trailers."""
-    _is_head = True
-    _must_close = False
-    """Whether a further request came before the response to the last one was complete."""
-    _head_timer: asyncio.TimerHandle | None = None
+    _connection: Connection
 
     def __init__(self, *, connections: Connections, **arguments: Any) -> None:
-        """Make the protocol of a new connection.
+        """Make the protocol of a connection.
 
         Args:
             connections: Counts it.
@@ -45,26 +40,45 @@ class BoundedHttp(HttpToolsProtocol):
         self._connections = connections
 
     def connection_made(self, transport: Any) -> None:
+        """Count the connection."""
+        super().connection_made(transport)  # type: ignore[misc]
+        self._connection = self._connections.enter(transport, self.loop)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it as closed."""
+        self._connection.leave()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def pause_writing(self) -> None:
+        """Expect the client to read."""
+        super().pause_writing()  # type: ignore[misc]
+        self._connection.pause()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        super().resume_writing()  # type: ignore[misc]
+        self._connection.resume()
+
+
+class BoundedHttp(_Counted, HttpToolsProtocol):
+    """uvicorn's protocol with bounds."""
+
+    _unread_bytes = 0
+    """Received since the last head or part of a body was complete: heads, chunk sizes, trailers."""
+    _is_head = True
+    _must_close = False
+    """Whether a further request came before the response to the last one was complete."""
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
         """Expect the head of the first request within the time."""
         super().connection_made(transport)
-        self._connection: Connection = self._connections.enter(transport, self.loop)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
         self._stop_timer()
-        self._connection.leave()
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Expect the client to read."""
-        super().pause_writing()
-        self._connection.pause()
-
-    def resume_writing(self) -> None:
-        """Go on: the client has read."""
-        super().resume_writing()
-        self._connection.resume()
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection to a `BoundedSocket`, which counts it."""
@@ -150,38 +164,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._head_timer = None
 
 
-class BoundedSocket(WebSocketsSansIOProtocol):
+class BoundedSocket(_Counted, WebSocketsSansIOProtocol):
     """uvicorn's protocol of a WebSocket, counted, and cut off if its client does not read."""
-
-    def __init__(self, *, connections: Connections, **arguments: Any) -> None:
-        """Make the protocol of a connection that is upgraded.
-
-        Args:
-            connections: Counts it.
-            **arguments: uvicorn's.
-        """
-        super().__init__(**arguments)
-        self._connections = connections
-
-    def connection_made(self, transport: Any) -> None:
-        """Count the connection."""
-        super().connection_made(transport)
-        self._connection: Connection = self._connections.enter(transport, self.loop)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count it as closed."""
-        self._connection.leave()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Expect the client to read."""
-        super().pause_writing()
-        self._connection.pause()
-
-    def resume_writing(self) -> None:
-        """Go on: the client has read."""
-        super().resume_writing()
-        self._connection.resume()
 
     async def run_asgi(self) -> None:
         """Run the app, which may look at the connection."""

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.server.service import Service, ready_service
+from sinkstream.server.service import ready_service
 
 
 async def slots(request: Request) -> list[dict[str, Any]]:
@@ -17,27 +17,23 @@ async def slots(request: Request) -> list[dict[str, Any]]:
     Replies have no fixed slot: the first entries are those in use.
     """
     service = ready_service(request)
-    busy, context = len(service.replies), _context(service)
+    busy, capacity = len(service.replies), service.model.capacity
     return [
-        {"id": index, "n_ctx": context, "is_processing": index < busy}
-        for index in range(service.model.capacity.max_sequences)
+        {"id": index, "n_ctx": capacity.tokens, "is_processing": index < busy}
+        for index in range(capacity.max_sequences)
     ]
 
 
 async def props(request: Request) -> dict[str, Any]:
     """Return facts about the model and the server."""
     service = ready_service(request)
+    capacity = service.model.capacity
     return {
-        "default_generation_settings": {"n_ctx": _context(service)},
-        "total_slots": service.model.capacity.max_sequences,
+        "default_generation_settings": {"n_ctx": capacity.tokens},
+        "total_slots": capacity.max_sequences,
         "model_alias": service.config.model_name,
         "model_path": Path(service.model.path).name,
         "chat_template": service.texts.template or "",
         "modalities": {"vision": False, "audio": False},
         "build_info": f"sinkstream {_build.version()}",
     }
-
-
-def _context(service: Service) -> int:
-    """Return how many tokens the model sees; a conversation may be longer."""
-    return service.model.capacity.sinks + service.model.capacity.window

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sinkstream.model import Model
-from sinkstream.request.options import GRAMMARS, StreamOptions
+from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.requests import Generation
 
@@ -136,7 +136,7 @@ class GrammarQueue:
         Raises:
             ApiError: It is not valid, or too many are waiting.
         """
-        if not any(name in options for name in GRAMMARS):
+        if not has_grammar(options):
             return
         if self._waiting >= _MAX_WAITING:
             raise at_capacity("server: too many grammars are being compiled.", 2)

@@ -16,7 +16,7 @@ from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CapacityError, InvalidArgument, SessionBusy, warn_caller
 from sinkstream.observe.notebook import cache_bar, summary
 from sinkstream.request.checks import as_ids
-from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
+from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions, has_grammar
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import make_request
 from sinkstream.sessions import saved
@@ -325,7 +325,7 @@ class Session(ClosesOnExit):
         if limit is None or end + limit > least_capacity(self._host.spec, self.sinks, self.window):
             source = self._fork_or_none()
         closing = self._turns.closing(last) if self._state.reply_is_open else []
-        if any(options.get(name) is not None for name in ("schema", "regex", "grammar")):
+        if has_grammar(options):
             tags = tags.all_text()
         asked = Asked(tags, question, self._state, closing, end, before if source else None)
         try:

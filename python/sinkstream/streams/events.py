@@ -67,6 +67,13 @@ class Finished:
 Event = Started | Prefill | Token | Evicted | Finished
 
 
+def text_of(event: Event) -> str:
+    """Return the text of an event; a thought has none."""
+    if isinstance(event, Token):
+        return event.text if event.kind == "text" else ""
+    return event.text if isinstance(event, Finished) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Counts and times, measured in the generation thread, independent of the consumer."""

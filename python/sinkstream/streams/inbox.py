@@ -16,6 +16,7 @@ from sinkstream.streams.events import (
     Prefill,
     Started,
     Token,
+    text_of,
 )
 from sinkstream.streams.tail import Tail
 from sinkstream.text.thoughts.thought_reader import joined
@@ -110,7 +111,7 @@ class Inbox:
         """Return all available text; None at the end."""
         if self.is_closed:
             return None
-        text = "".join(map(_text_of, self._events)) + joined(self._rest, "text")
+        text = "".join(map(text_of, self._events)) + joined(self._rest, "text")
         self._events.clear()
         self._rest = []
         if self._batch is not None:
@@ -188,9 +189,3 @@ class Inbox:
         if kind == "prefill":
             return Prefill(count, self._started.prompt_tokens)
         return Evicted(count)
-
-
-def _text_of(event: Event) -> str:
-    if isinstance(event, Token):
-        return event.text if event.kind == "text" else ""
-    return event.text if isinstance(event, Finished) else ""

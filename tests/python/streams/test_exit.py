@@ -66,6 +66,17 @@ forever(lambda: again(lambda: model.new_cache().copy()))
 END = "time.sleep({run} * 0.01)\n"
 
 
+def finished(program: str, folder: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", program, folder, scratch],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -80,13 +91,7 @@ def test_exit_with_daemon_threads_is_silent(
     folder = tiny_gguf("llama", "F32")
     for run in range(RUNS):
         program = START + work + END.format(run=run)
-        done = subprocess.run(
-            [sys.executable, "-c", program, folder, tmp_path],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = finished(program, folder, tmp_path)
         assert (run, done.returncode, done.stdout, done.stderr) == (run, 0, "", "")
 
 
@@ -134,14 +139,7 @@ model = sinkstream.load(folder, **SIZES)
 assert reached.wait(30)
 time.sleep(0.1)
 """
-    folder = tiny_gguf("llama", "F32")
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder, tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = finished(program, tiny_gguf("llama", "F32"), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -173,12 +171,5 @@ worker.start()
 time.sleep(0.1)
 """
     )
-    folder = tiny_gguf("llama", "F32")
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder, tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = finished(program, tiny_gguf("llama", "F32"), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "False []\n", "")

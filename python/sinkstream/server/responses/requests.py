@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sinkstream.request.options import GRAMMARS, StreamOptions
+from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.options import names_of, response_options
 from sinkstream.server.requests import Body, Generation, Strings
@@ -83,7 +83,7 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
     options: Any = response_options(body, tokens, logprobs_of(body))
     if (rule := _rule_of(body)) is not None:
-        if any(name in options for name in GRAMMARS):
+        if has_grammar(options):
             other = next(iter(names_of(body).values()))
             raise invalid(
                 f"body: `text.format` and `{other}` may not be given together.", "text.format"

@@ -10,7 +10,7 @@ import codecs
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
 
 
 class MarkedText:
@@ -27,10 +27,8 @@ class MarkedText:
             hidden: Tokens without text in addition to the control tokens.
         """
         self._markers = markers
-        self._table = table
-        self._hidden = hidden
+        self._bytes = ReplyBytes(table, hidden)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strips = table.strip_leading_space
         self._written = 0  # characters of the tokens so far
         self._shown = 0  # of these, what has been returned, or replaced by markers
         self._partial = ""  # of a marked token whose text has not completely arrived
@@ -41,10 +39,11 @@ class MarkedText:
         if not self._markers:
             return text
         before = self._written
-        self._written += len(self._decoder.decode(self._bytes(token_id)))
+        self._written += len(self._decoder.decode(self._bytes.next(token_id)))
         marker = self._markers.get(token_id)
         if marker is not None:
-            own = min(len(self._own(token_id)), self._written - before)
+            shown = self._bytes.own(token_id).decode("utf-8", "replace")
+            own = min(len(shown), self._written - before)
             self._waiting.append((self._written - own, own, marker))
         return self.rest(text)
 
@@ -73,19 +72,3 @@ class MarkedText:
         partial, self._partial = self._partial, ""
         self._waiting.clear()
         return partial
-
-    def _bytes(self, token_id: int) -> bytes:
-        content = self._own_bytes(token_id)
-        if self._strips and content:
-            self._strips = False
-            content = content.removeprefix(b" ")
-        return content
-
-    def _own_bytes(self, token_id: int) -> bytes:
-        pieces = self._table.pieces
-        if token_id in self._table.special or token_id in self._hidden or token_id >= len(pieces):
-            return b""
-        return pieces[token_id]
-
-    def _own(self, token_id: int) -> str:
-        return self._own_bytes(token_id).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 from sinkstream.text.thoughts.thought_splitter import Parts, ThoughtSplitter
-from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
 
 
 class Split(NamedTuple):
@@ -62,15 +62,10 @@ class ThoughtTags:
         form = self.form if is_whole else self.form.starting("thought")
         reader = ThoughtReader(ThoughtTags(form, self.table, self.hidden))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        strips = self.table.strip_leading_space
+        shown = ReplyBytes(self.table, self.hidden)
         parts: Parts = []
         for token_id in ids:
-            is_shown = token_id < len(self.table.pieces) and token_id not in self.table.special
-            content = self.table.pieces[token_id] if is_shown else b""
-            content = b"" if token_id in self.hidden else content
-            if strips and content:
-                strips, content = False, content.removeprefix(b" ")
-            parts += reader.token(token_id, decoder.decode(content))[1]
+            parts += reader.token(token_id, decoder.decode(shown.next(token_id)))[1]
         parts += reader.end(decoder.decode(b"", final=True))
         return Split(joined(parts, "thought"), joined(parts, "text"), reader.tokens, reader.kind)
 

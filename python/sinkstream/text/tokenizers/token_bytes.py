@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,30 @@ def token_bytes(
             pieces[token_id] = text.encode() if is_plain else to_bytes([text])[0]
     special = frozenset(token_id for token_id in control_tokens(tokenizer) if token_id < vocab_size)
     return TokenBytes(pieces, special, strip_leading_space="Strip" in kinds)
+
+
+class ReplyBytes:
+    """The bytes that the tokens of one reply show, one token after the other."""
+
+    def __init__(self, table: TokenBytes, hidden: Collection[int]) -> None:
+        """Show the tokens of `table`, except control tokens and those in `hidden`."""
+        self._table = table
+        self._hidden = hidden
+        self._strips = table.strip_leading_space
+
+    def own(self, token_id: int) -> bytes:
+        """Return what a token shows anywhere but at the beginning."""
+        table = self._table
+        is_hidden = token_id in table.special or token_id in self._hidden
+        return b"" if is_hidden or token_id >= len(table.pieces) else table.pieces[token_id]
+
+    def next(self, token_id: int) -> bytes:
+        """Return what the next token shows."""
+        content = self.own(token_id)
+        if self._strips and content:
+            self._strips = False
+            content = content.removeprefix(b" ")
+        return content
 
 
 def decode_bytes(table: TokenBytes, ids: Iterable[int]) -> bytes:
