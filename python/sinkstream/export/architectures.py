@@ -37,7 +37,7 @@ class Architecture:
     windows_at: int | None = None
     """The number of layers at which alone llama.cpp applies their windows; None: at any."""
     ignores: tuple[str, ...] = ()
-    """Weights for which llama.cpp has no place for this family, by their slots."""
+    """Weights for which llama.cpp has no place in this family, by their slots."""
     heads_fill: bool = False
     """Whether llama.cpp takes the heads together to be as wide as the hidden size."""
 
