@@ -34,7 +34,24 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
         )
     if not messages:
         raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
-    return [_Check(argument, i).message(message) for i, message in enumerate(messages)]
+    return [
+        dict(message) if _is_plain(message) else _Check(argument, i).message(message)
+        for i, message in enumerate(messages)
+    ]
+
+
+def _is_plain(message: Any) -> bool:
+    """Return whether a message is a role and a text, and has no fault, as nearly all of them."""
+    if type(message) is not dict or len(message) != 2:
+        return False
+    text, role = message.get("content"), message.get("role")
+    if type(text) is not str or type(role) is not str or role not in ROLES:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def is_message(value: Any) -> bool:

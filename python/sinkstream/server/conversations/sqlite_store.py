@@ -36,7 +36,8 @@ _NODE = (
     "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
     "session_key, finish_reason"
 )
-_HASHES_AT_ONCE = 500  # in a query
+_HASHES_AT_ONCE = 500  # in a query, at most
+_HASHES_FIRST = 4  # in the first one, which finds a history that is resent as it was
 _TITLE = 80  # characters
 _SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
 
@@ -126,8 +127,8 @@ class SqliteStore:
 
         The most recently used conversation comes first.
         """
-        for begin in range(0, len(hashes), _HASHES_AT_ONCE):
-            some = hashes[begin : begin + _HASHES_AT_ONCE]
+        begin, count = 0, _HASHES_FIRST
+        while some := hashes[begin : begin + count]:
             marks = ",".join("?" * len(some))
             rows = self._rows(
                 f"SELECT {_NODE} FROM nodes JOIN conversations AS c ON c.id = conversation "
@@ -138,6 +139,7 @@ class SqliteStore:
                 found = [_node(row) for row in rows]
                 longest = min(found, key=lambda node: some.index(node.hash)).hash
                 return [node for node in found if node.hash == longest]
+            begin, count = begin + count, min(4 * count, _HASHES_AT_ONCE)
         return []
 
     def ids_of(self, node_id: str) -> array[int]:
