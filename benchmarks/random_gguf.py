@@ -51,9 +51,13 @@ SHAPES = {
     "heads-96": Shape("llama", 1, 192, 96, 2, 1, 96, 160, 1e4, False),
     "heads-256": Shape("llama", 1, 512, 96, 2, 1, 256, 160, 1e4, False),
     "hidden-12288": Shape("llama", 1, 12_288, 64, 1, 1, 64, 160, 1e4, False),
-    # Four layers of Phi-3-mini's and of Gemma-7b's sizes, and one of Mistral-Large's: for figures.
+    # Some layers of Phi-3-mini's, Gemma-7b's and Llama-3.1-8B's sizes, one of Mistral-Large's: for
+    # figures.
     "phi-3-layers": Shape("llama", 4, 3072, 8192, 32, 32, 96, 32_000, 1e4, False),
     "gemma-7b-layers": Shape("llama", 4, 3072, 24_576, 16, 16, 256, 32_000, 1e4, False),
+    "llama-8b-layers": Shape(
+        "llama", 8, 4096, 14_336, 32, 8, 128, 128_256, 5e5, False, is_tied=False
+    ),
     "mistral-large-layer": Shape("llama", 1, 12_288, 28_672, 96, 8, 128, 32_000, 1e6, False),
     "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49_152, 1e5, False),
     "llama-8x2048": Shape("llama", 8, 2048, 8192, 32, 8, 64, 32_000, 1e4, False, is_tied=False),

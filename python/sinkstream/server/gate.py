@@ -74,6 +74,7 @@ class Gate:
         self._service.open_requests += not is_socket
         self._service.open_sockets += is_socket
         try:
+            await self._service.slices.turn()
             await self._answer(scope, receive, self._observed(scope, exchange, send), exchange)
         finally:
             self._service.open_requests -= not is_socket

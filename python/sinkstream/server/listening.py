@@ -7,6 +7,19 @@ import socket
 # Of each connection, in the kernel. uvicorn holds as much again: a client that stalls costs that.
 SEND_BUFFER_BYTES = 1 << 16
 _BACKLOG = 2048  # as uvicorn's
+ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
+
+
+class _Listener(socket.socket):
+    """A socket whose queue in the kernel is long.
+
+    asyncio takes one number for that queue and for how many connections it accepts in one turn of
+    the loop, which must be few.
+    """
+
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        """Listen with a queue of at least the server's length."""
+        super().listen(max(backlog, _BACKLOG))
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -17,13 +30,13 @@ def open_socket(host: str, port: int) -> socket.socket:
     """
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
+    listener = _Listener(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it. Without it, the kernel takes megabytes for a client that stalls.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # clients may connect before the event loop runs
+        listener.listen()  # clients may connect before the event loop runs
         listener.setblocking(False)
     except OSError:
         listener.close()

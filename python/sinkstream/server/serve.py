@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
 from sinkstream.server.connections import check_descriptors
 from sinkstream.server.keeping import open_turns
-from sinkstream.server.listening import address_of, open_socket
+from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
 from sinkstream.server.protocol import BoundedHttp, BoundedSocket
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
@@ -64,6 +65,7 @@ def serve(
     settings = uvicorn.Config(
         create_app(service),
         loop="asyncio",
+        backlog=ACCEPTED_AT_ONCE,
         http=partial(BoundedHttp, connections=service.connections),  # type: ignore[arg-type]
         ws=partial(BoundedSocket, connections=service.connections),  # type: ignore[arg-type]
         ws_per_message_deflate=False,
@@ -174,6 +176,11 @@ class _Run:
             raise failed[0]
         if loaded:
             model, turns = loaded[0]
+            if self._has_signals:  # the process is the server's own
+                # Full collections would look at all objects of the model, too, and hold up every
+                # stream for a fifth of a second.
+                gc.collect()
+                gc.freeze()
             self._service.serve(model, turns)
             on_ready(model)
 

@@ -24,9 +24,11 @@ from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
+from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
 
 _BODIES = 4  # of the largest size may be held at the same time
+_BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
 _SENTENCES = {
     "loading": "server: the model is loading.",
     "draining": "server: the server is shutting down.",
@@ -41,6 +43,7 @@ class Service:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.pool = Pool()
+        self.slices = Slices(_BEGUN_AT_ONCE)
         self.grammars = GrammarQueue()
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")

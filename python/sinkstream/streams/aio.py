@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from sinkstream import _core
+from sinkstream.streams.slices import Slices
 
 _T = TypeVar("_T")
 
@@ -22,6 +23,7 @@ class _Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._native = _core.LoopBell()
+        self._slices = Slices()
         self._waiting: dict[_core.TokenStream, asyncio.Future[None]] = {}
         # The loop would keep the caller's context alive: give it an empty one.
         contextvars.Context().run(loop.add_reader, self._native.fileno(), self._wake)
@@ -30,6 +32,7 @@ class _Bell:
         """Return when one of them is ready. Only one task can wait for a stream at a time."""
         if not all(stream.ring_when_ready(self._native) for stream in streams):
             await asyncio.sleep(0)  # lets other tasks run even if this one never has to wait
+            await self._slices.turn()
             return
         future = asyncio.get_running_loop().create_future()
         self._waiting.update(dict.fromkeys(streams, future))
@@ -38,6 +41,7 @@ class _Bell:
         finally:
             for stream in streams:
                 del self._waiting[stream]
+        await self._slices.turn()
 
     def _wake(self) -> None:
         self._native.clear()
