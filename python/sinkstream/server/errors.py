@@ -18,6 +18,7 @@ from sinkstream.errors import (
     SessionBusy,
     SinkstreamError,
 )
+from sinkstream.server.conversations.claim import SessionMoved
 from sinkstream.server.conversations.states import StateLost
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.turns import NotFound
@@ -114,6 +115,8 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
     if isinstance(error, StoreError):
         logger.error("%s", error)  # it names a path, which is not the client's business
         return ApiError(503, "service_unavailable", error.code, _STORE, headers=NO_RETRY)
+    if isinstance(error, SessionMoved):
+        return ApiError(409, "conflict_error", error.code, message, headers=RETRY)
     if isinstance(error, SessionBusy | StateLost):
         return ApiError(409, "conflict_error", error.code, message, headers=NO_RETRY)
     if isinstance(error, CapacityError):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from sinkstream.errors import SessionBusy
+from sinkstream.errors import SessionBusy, SinkstreamError
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.conversations.canonical import (
@@ -23,13 +23,15 @@ from sinkstream.server.conversations.canonical import (
     hash_after,
     without_reasoning,
 )
+from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
+from sinkstream.server.conversations.opening import open_store
+from sinkstream.server.conversations.ownership import AskRelease, Ownership
 from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
 from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.transcript import StoredTurn
@@ -37,19 +39,23 @@ from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
 from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText
 from sinkstream.streams.stream import Stream
+from sinkstream.text.messages import Message
 
 logger = logging.getLogger("sinkstream")
+
+_TITLE = 80  # characters
+_TRIES = 4  # to own the conversation that a request continues
 
 
 class Conversations:
     """Implements `Turns` over a store. Any thread may call it; only `begin` and `end` block."""
 
-    def __init__(self, model: Model, store: Path, settings: Settings | None = None) -> None:
+    def __init__(self, model: Model, store: Path | str, settings: Settings | None = None) -> None:
         """Open the store.
 
         Args:
             model: Its sequences are used; others may take part in them, see `room`.
-            store: A folder, created if missing.
+            store: A folder, created if missing; or `postgresql://…`.
             settings: The limits.
 
         Raises:
@@ -63,7 +69,9 @@ class Conversations:
             logger.warning("%s", self._turns.difference)
         capacity = model.capacity
         identity = identity_of(model)
-        self._store = SqliteStore.open(store, identity, full_sync=settings.full_sync)
+        self._store = open_store(store, identity, settings)
+        self._store.on_lost = self._lost
+        self._ownership = Ownership(self._store, self._is_running)
         self._states = States(
             model._host(),
             self._turns,
@@ -71,14 +79,16 @@ class Conversations:
             settings.seats or capacity.max_sequences,
             replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
             max_replay=settings.max_replay,
+            claim_of=self._ownership.held,
         )
         self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running: set[RunningTurn] = set()
-        self._lock = threading.Lock()  # of the set, and of deletions
+        self._changed = threading.Condition()  # of the set
         self._is_closed = False
         self._upkeep = Upkeep(
             self._states,
             self._store,
+            self._ownership,
             settings,
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
             delete=self._delete_idle,
@@ -92,12 +102,13 @@ class Conversations:
         Raises:
             StateLost: A replay would be longer than the settings allow.
             StoreError: The store cannot be read or written.
+            SessionMoved: Another replica keeps taking the conversation.
             Exception: Any error that `Turns.begin` names.
         """
         if self._is_closed:
             raise StoreError("store: the store is closed.")
         self._model._check_options(request.options, None)
-        match = self._match(request)
+        match, claim = self._claimed(request)
         try:
             following = self._following(request, match)
         except BaseException:
@@ -105,6 +116,7 @@ class Conversations:
                 self._states.residency.release(match.resident)
             raise
         found = self._found(request, match, following)
+        self._store.reach("loaded")
         try:
             tags = self._model._thought_tags(request.thinking)
             given = match.unread[-1]["content"] if request.continue_final else ""
@@ -115,11 +127,51 @@ class Conversations:
             self._states.residency.unclaim(found.resident)
             raise
         try:
-            return self._follow(request, match, found, following, stream)
+            return self._follow(request, match, claim, found, following, stream)
         except BaseException:
             stream.close()
             self._states.residency.discard(found.resident)
             raise
+
+    def _claimed(self, request: TurnRequest) -> tuple[Match, Claim]:
+        """Return the turn that a request continues, and the claim to write the next one."""
+        for _ in range(_TRIES):
+            match = self._recovered_match(request)
+            session = new_id("sess") if match.base is None else match.base.conversation
+            if not request.store:  # nothing is written
+                return match, Claim(session, 0)
+            if match.base is None:
+                return match, self._ownership.begin(session)
+            claim = self._ownership.held(session)
+            if claim is not None:
+                return match, claim
+            # Taking it closes turns that others had not finished: the match may be longer then.
+            self._ownership.own(session)
+        raise SessionMoved(session)
+
+    def _recovered_match(self, request: TurnRequest) -> Match:
+        """Return the turn that a request continues, even if its owner died while it was running."""
+        try:
+            return self._match(request)
+        except NotFound:
+            if not self._recover(request.tenant, request.previous or ""):
+                raise
+        return self._match(request)
+
+    def _recover(self, tenant: str, name: str) -> bool:
+        """Close a running turn if nobody living runs it; return whether it was.
+
+        Raises:
+            SessionBusy: Another replica is running it.
+        """
+        session = self._store.unfinished_session(tenant, name)
+        if session is None or self._ownership.held(session) is not None:
+            return False
+        if self._ownership.adopt(session) is None and self._store.is_running(session):
+            raise SessionBusy(
+                f"stream: `previous` must name a turn that has ended, but {name} is running."
+            )
+        return True
 
     def _match(self, request: TurnRequest) -> Match:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
@@ -161,6 +213,8 @@ class Conversations:
             NotFound: The tenant has no such turn.
         """
         found = self._store.text_of(tenant, name)
+        if found is None and self._recover(tenant, name):
+            found = self._store.text_of(tenant, name)
         if found is None:
             raise NotFound(
                 f"stream: `previous` must name a turn, but there is no turn {name[:80]!r}."
@@ -168,13 +222,23 @@ class Conversations:
         return found
 
     def note(self, name: str, note: str) -> None:
-        """Keep a note with a stored turn."""
-        self._store.note(name, note).result()
+        """Keep a note with a stored turn.
+
+        Raises:
+            SessionMoved: Another replica has the conversation.
+        """
+        session = self._store.session_of(name)
+        claim = None if session is None else self._ownership.held(session)
+        if session is not None and claim is None:
+            raise SessionMoved(session)
+        if claim is not None:
+            self._store.note(claim, name, note).result()
 
     def _follow(
         self,
         request: TurnRequest,
         match: Match,
+        claim: Claim,
         found: Found,
         following: array[int],
         stream: Stream,
@@ -185,7 +249,7 @@ class Conversations:
         new = NewNode(
             id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
-            conversation=new_id("sess") if base is None else base.conversation,
+            conversation=claim.session,
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
@@ -194,9 +258,11 @@ class Conversations:
             given=match.unread[-1]["content"] if request.continue_final else "",
             tokens=tokens,
             record=request.record,
+            title=_title(match.unread) if base is None else "",
         )
         begun = Begun(
             new=new,
+            claim=claim,
             resident=resident,
             base=base,
             ids=found.ids,
@@ -213,11 +279,11 @@ class Conversations:
         )
         store = self._store if request.store else None
         turn = RunningTurn(begun, stream, facts, store, self._states.residency, self._ended)
-        with self._lock:
+        with self._changed:
             self._running.add(turn)
         try:
             if store is not None:
-                store.begin(new)
+                store.begin(claim, new)
         except BaseException:
             self._ended(turn)
             stream._record = None
@@ -236,8 +302,93 @@ class Conversations:
         return self._states.after(match.base, following, moves=moves, evicts=request.has_siblings)
 
     def _ended(self, turn: RunningTurn) -> None:
-        with self._lock:
+        with self._changed:
             self._running.discard(turn)
+            self._changed.notify_all()
+
+    # ---- other replicas --------------------------------------------------------------------------
+
+    @property
+    def ask_release(self) -> AskRelease | None:
+        """How another replica is asked to release a conversation; None takes it at once.
+
+        It is called with the replica and the conversation, blocks for at most 200 ms, and returns
+        whether the conversation was released.
+        """
+        return self._ownership.ask
+
+    @ask_release.setter
+    def ask_release(self, ask: AskRelease | None) -> None:
+        self._ownership.ask = ask
+
+    def release(self, session: str, within_s: float = 0.2) -> bool:
+        """Give a conversation up, because another replica asks for it. Blocks.
+
+        A turn that is running may end within the first half of the time; after that it is ended,
+        committed as it is, and its client gets the error `session_moved`.
+
+        Args:
+            session: The conversation's id.
+            within_s: How long to wait for running turns.
+
+        Returns:
+            Whether this replica neither owns the conversation nor writes to it.
+        """
+        return self._ownership.give_up(session, lambda: self._settle(session, within_s))
+
+    def park_all(self) -> None:
+        """Save all idle sessions, and give up all conversations without a running turn. Blocks."""
+        while self._states.residency.park_idle():
+            pass
+        for claim in self._ownership.all():
+            self._ownership.give_up(
+                claim.session, lambda session=claim.session: not self._is_running(session)
+            )
+
+    def owner_of(self, name: str) -> Replica | None:
+        """Return the other replica that owns a conversation, or that of a turn; None if none does.
+
+        Args:
+            name: The id of a conversation, or of a turn, which may be running.
+        """
+        session = self._store.session_of(name)
+        owner = None if session is None else self._store.owner(session)
+        if owner is None or not owner.is_alive or owner.replica.name == self._store.replica:
+            return None
+        return owner.replica
+
+    def _settle(self, session: str, within_s: float) -> bool:
+        """End the turns of a conversation, and save and close its sessions."""
+        for ends in (False, True):
+            with self._changed:
+                running = [turn for turn in self._running if _writes(turn, session)]
+            if ends:
+                for turn in running:
+                    turn.hand_over()
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._runs(session), within_s / 2):
+                    break
+        else:
+            return False
+        residency = self._states.residency
+        while (resident := residency.claim(_belongs_to(session), keeps=True)) is not None:
+            residency.park(resident)
+        return True
+
+    def _lost(self, claim: Claim) -> None:
+        """End what is written with a claim that another replica has made void."""
+        self._ownership.lost(claim)
+        with self._changed:
+            running = list(self._running)
+        for turn in running:
+            turn.lose(claim)
+
+    def _is_running(self, session: str) -> bool:
+        with self._changed:
+            return self._runs(session)
+
+    def _runs(self, session: str) -> bool:
+        return any(_writes(turn, session) for turn in self._running)
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 
@@ -292,6 +443,7 @@ class Conversations:
         Raises:
             NotFound: The tenant has no such conversation or turn.
             SessionBusy: A turn of the conversation is running.
+            SessionMoved: Another replica has taken the conversation.
         """
         node = self._store.node(name)
         if node is not None and node.tenant == tenant:
@@ -301,26 +453,28 @@ class Conversations:
         else:
             raise NotFound(f"delete: `name` must name a turn or a conversation, but {name[:80]!r} "
                            "names neither.")  # fmt: skip
+        is_elsewhere = self.owner_of(conversation) is not None
+        if is_elsewhere and self._store.is_running(conversation):
+            raise SessionBusy(f"delete: {name} must be idle, but a turn is running.")
+        claim = self._ownership.own(conversation)
+        if claim is None:
+            return  # its only turn had not been finished
         if not self._close_sessions_of(conversation):
             raise SessionBusy(f"delete: {name} must be idle, but a turn is running.")
         if node is not None and conversation != name:
-            self._store.delete_tree(name).result()
+            self._store.delete_tree(claim, name).result()
         else:
-            self._store.delete_conversation(conversation).result()
+            self._store.delete_conversation(claim).result()
 
-    def _delete_idle(self, conversation: str) -> bool:
-        if not self._close_sessions_of(conversation):
+    def _delete_idle(self, claim: Claim, used: float | None = None) -> bool:
+        if not self._close_sessions_of(claim.session):
             return False
-        self._store.delete_conversation(conversation).result()
-        return True
+        return self._store.delete_conversation(claim, used).result()
 
     def _close_sessions_of(self, conversation: str) -> bool:
         """Close a conversation's idle sessions; return whether no turn of it is running."""
-
-        def belongs(one: Resident) -> bool:
-            return one.node is not None and one.node.conversation == conversation
-
-        with self._lock:
+        belongs = _belongs_to(conversation)
+        with self._changed:
             if any(turn.conversation == conversation for turn in self._running):
                 return False
         residency = self._states.residency
@@ -329,12 +483,15 @@ class Conversations:
         return not residency.find(belongs)
 
     def close(self) -> None:
-        """Cancel and commit the running turns, park all sessions, and close the store."""
+        """Cancel and commit the running turns, park all sessions, and close the store.
+
+        Other replicas then need not ask for the conversations.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._upkeep.close()
-        with self._lock:
+        with self._changed:
             running = list(self._running)
         for turn in running:
             try:
@@ -343,7 +500,26 @@ class Conversations:
                 logger.warning("store: a turn could not be committed: %s", error)
         while self._states.residency.park_idle():
             pass
+        if self._store.replica:
+            try:
+                self._store.leave(self._ownership.all())
+            except SinkstreamError as error:  # others find out that this replica is gone
+                logger.warning("store: the conversations could not be given up: %s", error)
         self._store.close()
+
+
+def _belongs_to(conversation: str) -> Callable[[Resident], bool]:
+    return lambda one: one.node is not None and one.node.conversation == conversation
+
+
+def _writes(turn: RunningTurn, session: str) -> bool:
+    return turn.is_stored and turn.conversation == session
+
+
+def _title(messages: Sequence[Message]) -> str:
+    """Return how a conversation begins, for lists of conversations."""
+    first = next((one["content"] for one in messages if one["role"] == "user"), "")
+    return str(first or "")[:_TITLE]
 
 
 def _or(value: int | None, default: int) -> int:

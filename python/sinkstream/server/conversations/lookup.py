@@ -12,7 +12,7 @@ from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.server.conversations.canonical import beginning, follow
 from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.residency import Residency, Resident
-from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnRequest
 from sinkstream.text.messages import Message
 
@@ -34,7 +34,7 @@ class Match:
 class Lookup:
     """Finds turns in a store, and those that are only in memory. Any thread may call it."""
 
-    def __init__(self, store: SqliteStore, residency: Residency, identity: str) -> None:
+    def __init__(self, store: Store, residency: Residency, identity: str) -> None:
         """Look in `store` and `residency` for turns of the model that `identity` describes."""
         self._store = store
         self._residency = residency

@@ -49,6 +49,8 @@ class NewNode:
     """Ids of the conversation up to the reply's beginning."""
     record: str = ""
     """The request's own, kept as it is."""
+    title: str = ""
+    """How the conversation begins, if this is its first turn."""
 
 
 def new_id(kind: str) -> str:

@@ -7,8 +7,9 @@ from array import array
 from typing import TYPE_CHECKING
 
 from sinkstream.server.conversations.canonical import ReplyHash
+from sinkstream.server.conversations.claim import Claim
 from sinkstream.server.conversations.node import NewNode
-from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store import Store
 
 if TYPE_CHECKING:
     from sinkstream.streams.batch import Batch
@@ -28,9 +29,10 @@ class Recorder:
         ids: Those not committed yet; stays empty without a store.
     """
 
-    def __init__(self, new: NewNode, store: SqliteStore | None) -> None:
+    def __init__(self, new: NewNode, store: Store | None, claim: Claim) -> None:
         self._node_id = new.id
         self._store = store
+        self._claim = claim
         self._hash = ReplyHash(new.before)
         self._hash.add(new.given)
         self._committed_at = time.monotonic()
@@ -53,7 +55,8 @@ class Recorder:
         now = time.monotonic()
         is_due = len(self.ids) >= _PART_TOKENS or now - self._committed_at >= _PART_S
         if self.ids and is_due:
-            if self._store.try_add_part(self._node_id, self.part, self.ids, self.text):
+            part = (self._node_id, self.part, self.ids, self.text)
+            if self._store.try_add_part(self._claim, *part):
                 self.part += 1
                 self.ids = array("i")
                 self._text = []

@@ -7,10 +7,11 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.recorder import Recorder
 from sinkstream.server.conversations.residency import Residency, Resident, undo
-from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import TurnEnd, TurnFacts
 from sinkstream.streams.events import FinishReason
 from sinkstream.streams.stream import Stream
@@ -21,6 +22,8 @@ class Begun:
     """What a turn was begun with."""
 
     new: NewNode
+    claim: Claim
+    """With which it is written, if it is stored."""
     resident: Resident
     base: Node | None
     """The turn that it follows."""
@@ -40,7 +43,7 @@ class RunningTurn:
         begun: Begun,
         stream: Stream,
         facts: TurnFacts,
-        store: SqliteStore | None,
+        store: Store | None,
         residency: Residency,
         on_end: Callable[[RunningTurn], None],
     ) -> None:
@@ -51,7 +54,9 @@ class RunningTurn:
         self._on_end = on_end
         self._lock = threading.Lock()
         self._end: TurnEnd | None = None
-        self._recorder = Recorder(begun.new, store)
+        self._is_lost = False
+        self._is_handed_over = False
+        self._recorder = Recorder(begun.new, store, begun.claim)
         self.stream = stream
         self.facts = facts
         stream._record = self._recorder.add
@@ -61,10 +66,28 @@ class RunningTurn:
         """Return the id of the conversation."""
         return self._begun.new.conversation
 
+    @property
+    def is_stored(self) -> bool:
+        """Return whether the turn is written."""
+        return self._store is not None
+
+    def lose(self, claim: Claim) -> None:
+        """End the reply if it is written with a claim that is lost: it cannot be kept."""
+        if self.is_stored and self._begun.claim == claim:
+            self._is_lost = True
+            self.stream.cancel()
+
+    def hand_over(self) -> None:
+        """End the reply, so that another replica can take the conversation with what there is."""
+        self._is_handed_over = True
+        self.stream.cancel()
+
     def end(self) -> TurnEnd:
         """Commit the turn, and make its session idle. Cancels a reply that is not complete.
 
         Raises:
+            SessionMoved: Another replica has the conversation. The turn is not kept, or as an
+                incomplete one.
             StoreError: It cannot be committed. The session is then closed.
             SessionBusy: A thread is still reading the stream.
         """
@@ -76,6 +99,8 @@ class RunningTurn:
                 finally:
                     self.stream._record = None
                     self._on_end(self)
+                if self._is_handed_over and reason == "cancelled":
+                    raise SessionMoved(self.conversation)
                 stream = self.stream
                 self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
             return self._end
@@ -83,6 +108,8 @@ class RunningTurn:
     def _settle(self, reason: FinishReason) -> str:
         resident = self._begun.resident
         try:
+            if self._is_lost:
+                raise SessionMoved(self.conversation)
             tokens = self._tokens_now()
             node = self._node(reason, tokens)
             if node is None:
@@ -90,7 +117,8 @@ class RunningTurn:
                 return ""
             if self._store is not None:
                 recorder = self._recorder
-                self._store.finish(node, recorder.part, recorder.ids, recorder.text).result()
+                part = (recorder.part, recorder.ids, recorder.text)
+                self._store.finish(self._begun.claim, node, *part).result()
         except BaseException:
             self._residency.discard(resident)
             raise
@@ -131,7 +159,7 @@ class RunningTurn:
         """Return the session to where it was, or note how far it has read."""
         begun, resident = self._begun, self._begun.resident
         if self._store is not None:
-            self._store.forget(begun.new.id)
+            self._store.forget(begun.claim, begun.new.id)
         node = resident.node
         if tokens == begun.tokens_before:
             self._residency.release(resident)

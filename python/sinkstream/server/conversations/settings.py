@@ -29,3 +29,9 @@ class Settings:
     """Whether a committed turn also survives a power cut."""
     upkeep_s: float = 5.0
     """How often idle sessions, age and size are looked at."""
+    replica: str = ""
+    """The name of this process among those that use the store; "" if it is the only one."""
+    address: str = ""
+    """Where other replicas can ask this one to release a conversation; "" if they cannot."""
+    snapshots: str = ""
+    """A folder, or "s3://…", for snapshots; "" is a folder in the store's."""

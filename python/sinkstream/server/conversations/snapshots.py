@@ -19,7 +19,6 @@ def save_snapshot(session: Session, node: Node, path: Path) -> None:
     Raises:
         OSError: The file cannot be written there.
     """
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     session._save(path, wanted, _labels(node))
 
 

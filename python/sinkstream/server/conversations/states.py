@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
+from sinkstream.server.conversations.claim import Claim
 from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
-from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnState
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
@@ -54,11 +55,12 @@ class States:
         self,
         host: Host,
         turns: TurnFormat,
-        store: SqliteStore,
+        store: Store,
         seats: int,
         *,
         replay_tokens: int,
         max_replay: int | None,
+        claim_of: Callable[[str], Claim | None],
     ) -> None:
         """Use a model's sequences for conversations.
 
@@ -69,12 +71,15 @@ class States:
             seats: The sequences to use.
             replay_tokens: A parked session that can be replayed with so few gets no snapshot.
             max_replay: The most tokens to replay; None for no limit.
+            claim_of: Returns this replica's claim to a conversation; without one, no snapshot of
+                it is written or deleted.
         """
         self._host = host
         self._turns = turns
         self._store = store
         self._replay_tokens = replay_tokens
         self._max_replay = max_replay
+        self._claim_of = claim_of
         self.residency = Residency(seats, self._park)
 
     # ---- bringing --------------------------------------------------------------------------------
@@ -197,13 +202,14 @@ class States:
         return resident
 
     def _loaded(self, node: Node) -> Resident | None:
-        if not self._store.has_snapshot(node.id):
+        file = self._store.snapshot_of(node.id)
+        if file is None:
             return None
-        path = self._store.snapshot_path(node.id)
         try:
-            session = self._seated(
-                lambda: Resident(load_snapshot(self._host, self._turns, node, path), node)
-            )
+            with self._store.files.reading(file) as path:
+                session = self._seated(
+                    lambda: Resident(load_snapshot(self._host, self._turns, node, path), node)
+                )
         except CheckpointError as error:
             logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
             self.drop_snapshot(node.id)
@@ -241,24 +247,35 @@ class States:
         return node.tokens - resident.saved_tokens
 
     def save(self, resident: Resident) -> None:
-        """Write a claimed or kept session's snapshot.
+        """Write a claimed or kept session's snapshot, if this replica owns the conversation.
 
         Raises:
             OSError: The file cannot be written.
             StoreError: It cannot be recorded.
+            SessionMoved: Another replica has taken the conversation.
         """
         node = resident.node
         assert node is not None  # `unsaved` is above 0
-        save_snapshot(resident.session, node, self._store.snapshot_path(node.id))
-        self._store.add_snapshot(node)
+        claim = self._claim_of(node.conversation)
+        if claim is None:
+            return
+        with self._store.files.writing(self._store.snapshot_name(claim, node.id)) as path:
+            save_snapshot(resident.session, node, path)
+            size = path.stat().st_size
+        self._store.add_snapshot(claim, node, size)
         self._count_saved(node.conversation)  # it may have displaced that of a branch
 
     def drop_snapshot(self, node_id: str) -> None:
-        """Delete a turn's snapshot; a session that relied on it will be saved again."""
+        """Delete a turn's snapshot, if this replica owns the conversation.
+
+        A session that relied on it will be saved again.
+        """
         node = self._store.node(node_id)
-        self._store.drop_snapshot(node_id)
-        if node is not None:
-            self._count_saved(node.conversation)
+        claim = None if node is None else self._claim_of(node.conversation)
+        if node is None or claim is None:
+            return
+        self._store.drop_snapshot(claim, node_id)
+        self._count_saved(node.conversation)
 
     def _count_saved(self, conversation: str) -> None:
         for one in self.residency.all():

@@ -1,8 +1,7 @@
-"""The one error of a store, and its sentences."""
+"""The one error of a store."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from sinkstream.errors import SinkstreamError
@@ -14,26 +13,47 @@ class StoreError(SinkstreamError, RuntimeError):
     code = "store"
 
 
-def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
-    """Return the error to raise for one of SQLite or of the file system."""
-    reason = str(error)
-    if isinstance(error, OSError):
-        return StoreError(f"store: {path} must be a writable folder, but is not: {reason}.")
-    if "readonly" in reason or "unable to open" in reason:
-        return StoreError(f"store: {path} must be writable, but is not ({reason}).")
-    if "full" in reason:
-        return StoreError(
-            f"store: {path} must be on a disk with free space, but the disk is full. What was "
-            "committed before is complete."
-        )
-    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-        return StoreError(
-            f"store: {path} was written wrongly: {reason}. This is a bug in sinkstream; please "
-            "report it."
-        )
-    if isinstance(error, sqlite3.OperationalError):
-        return StoreError(f"store: {path} cannot be used: {reason}.")
+def folder_error(path: Path, error: OSError) -> StoreError:
+    """Return the error to raise for one of the file system."""
+    return StoreError(f"store: {path} must be a writable folder, but is not: {error}.")
+
+
+def full_error(what: str) -> StoreError:
+    """Return the error to raise when there is no space."""
     return StoreError(
-        f"store: {path} must be a store of sinkstream, but SQLite reports: {reason}. Move it away, "
-        "and the server begins a new one."
+        f"store: {what} must be on a disk with free space, but the disk is full. What was "
+        "committed before is complete."
+    )
+
+
+def other_version(what: str, version: object, expected: int) -> StoreError:
+    """Return the error to raise for tables of another version."""
+    return StoreError(
+        f"store: {what} must have version {expected}, which this sinkstream reads, but has "
+        f"version {version}. Give another `store`, or move this one away."
+    )
+
+
+def other_columns(what: str, table: str, expected: list[str], found: list[str]) -> StoreError:
+    """Return the error to raise for a table of another form."""
+    return StoreError(
+        f"store: {what} must have a table `{table}` with the columns {', '.join(expected)}, but "
+        f"has {', '.join(found) or 'none'}. It is damaged; move it away, and the server begins a "
+        "new one."
+    )
+
+
+def other_model(what: str, expected: str, found: str | None) -> StoreError:
+    """Return the error to raise for a store of another model."""
+    return StoreError(
+        f"store: {what} must belong to this model and its settings, {expected}, but belongs to "
+        f"{found}. Give another `store`."
+    )
+
+
+def wrongly_written(what: str, reason: str) -> StoreError:
+    """Return the error to raise for a statement that the database refuses."""
+    return StoreError(
+        f"store: {what} was written wrongly: {reason}. This is a bug in sinkstream; please report "
+        "it."
     )

@@ -1,4 +1,7 @@
-"""What happens between turns: snapshots, parking, and deletion by age and size."""
+"""What happens between turns: snapshots, parking, and deletion by age and size.
+
+Of conversations that other replicas own, nothing is written or deleted.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import time
 from collections.abc import Callable
 
 from sinkstream.errors import SinkstreamError
+from sinkstream.server.conversations.claim import Claim
+from sinkstream.server.conversations.ownership import Ownership
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.states import States
+from sinkstream.server.conversations.store import Store
 
 logger = logging.getLogger("sinkstream")
 
@@ -22,23 +27,27 @@ class Upkeep:
     def __init__(
         self,
         states: States,
-        store: SqliteStore,
+        store: Store,
+        ownership: Ownership,
         settings: Settings,
         *,
         snapshot_tokens: int,
-        delete: Callable[[str], bool],
+        delete: Callable[[Claim, float], bool],
     ) -> None:
         """Look every `settings.upkeep_s`.
 
         Args:
             states: The sessions in memory.
             store: The store.
+            ownership: What this replica may write.
             settings: The limits.
             snapshot_tokens: How much a conversation may grow without a snapshot.
-            delete: Deletes a conversation unless it is running; returns whether it did.
+            delete: Deletes a conversation that has not been used since a time, unless it is
+                running; returns whether it did.
         """
         self._states = states
         self._store = store
+        self._ownership = ownership
         self._settings = settings
         self._snapshot_tokens = snapshot_tokens
         self._delete = delete
@@ -54,15 +63,30 @@ class Upkeep:
     def run(self) -> None:
         """Do all that is due."""
         residency = self._states.residency
+        if self._store.replica:
+            self._store.announce(self._settings.address)
+            self._recover()
         for resident in residency.all():
             if self._states.unsaved(resident) >= self._snapshot_tokens:
                 self._with(resident, self._states.save)
         oldest = time.monotonic() - self._settings.park_s
         for resident in residency.all():
-            if resident.used <= oldest and residency.keep(resident):
+            if (resident.used <= oldest or self._is_foreign(resident)) and residency.keep(resident):
                 residency.park(resident)
         self._expire()
         self._shrink()
+
+    def _is_foreign(self, resident: Resident) -> bool:
+        """Return whether another replica has the conversation, which has gone on elsewhere."""
+        node = resident.node
+        if node is None or not resident.is_stored or not self._store.replica:
+            return False
+        return self._ownership.held(node.conversation) is None
+
+    def _recover(self) -> None:
+        """Close the running turns of replicas that are gone, and of an earlier one of this name."""
+        for session in self._store.left_behind(self._store.replica):
+            self._ownership.adopt(session)
 
     def _with(self, resident: Resident, work: Callable[[Resident], None]) -> None:
         if not self._states.residency.keep(resident):
@@ -75,13 +99,18 @@ class Upkeep:
 
     def _expire(self) -> None:
         settings = self._settings
-        expired: list[str] = []
+        expired: list[tuple[str, float]] = []
         if settings.ttl_s is not None:
             expired += self._store.oldest_conversations(time.time() - settings.ttl_s)
         if settings.max_conversations is not None:
             expired += self._store.surplus_conversations(settings.max_conversations)
-        for conversation in dict.fromkeys(expired):
-            self._delete(conversation)
+        for conversation, used in dict.fromkeys(expired):
+            self._delete_own(conversation, used)
+
+    def _delete_own(self, conversation: str, used: float) -> bool:
+        """Delete a conversation unless another replica owns it; return whether it was deleted."""
+        claim = self._ownership.adopt(conversation)
+        return claim is not None and self._delete(claim, used)
 
     def _shrink(self) -> None:
         most = self._settings.max_bytes
@@ -91,15 +120,20 @@ class Upkeep:
         over = usage.transcripts + usage.snapshots - most
         if over <= 0:
             return
+        # Every replica goes through the same lists; what others own, they delete.
         for node_id, size in self._store.oldest_snapshots():
-            self._states.drop_snapshot(node_id)
+            node = self._store.node(node_id)
+            if node is not None and self._ownership.adopt(node.conversation) is not None:
+                self._states.drop_snapshot(node_id)
             over -= size
             if over <= 0:
                 return
-        for conversation in self._store.oldest_conversations(time.time()):
+        for conversation, used in self._store.oldest_conversations(time.time()):
+            size = self._store.size_of(conversation)
             before = self._store.usage().transcripts
-            self._delete(conversation)
-            over -= before - self._store.usage().transcripts
+            if self._delete_own(conversation, used):
+                size = before - self._store.usage().transcripts
+            over -= size
             if over <= 0:
                 return
 

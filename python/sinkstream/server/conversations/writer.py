@@ -8,61 +8,63 @@ from __future__ import annotations
 
 import logging
 import queue
-import sqlite3
 import threading
-from collections.abc import Callable
+import time
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
-from sinkstream.server.conversations.store_error import StoreError, store_error
+from sinkstream.server.conversations.claim import SessionMoved
+from sinkstream.server.conversations.connection import Job, Result, WriteConnection
+from sinkstream.server.conversations.store_error import StoreError
 
 logger = logging.getLogger("sinkstream")
 
-Job = Callable[[sqlite3.Connection], None]
-
 _MAX_WAITING = 1000
 _MAX_TOGETHER = 64  # jobs in a transaction
+RETRY_S = 10.0
+"""How long a transaction is tried again while the database cannot be reached."""
+_PAUSE_S = 0.05
 
 
 class Writer:
     """Owns the connection that writes. Any thread may call its methods."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: WriteConnection) -> None:
         self._connection = connection
-        self._path = path
-        self._jobs: queue.Queue[tuple[Job, Future[None]] | None] = queue.Queue(_MAX_WAITING)
+        self._jobs: queue.Queue[tuple[Job[Any], Future[Any]] | None] = queue.Queue(_MAX_WAITING)
         self._lock = threading.Lock()  # nothing is queued after the end
         self._closed = False
-        self.must_truncate = False
-        """Set by a job that deletes text: afterwards no copy may be left in the write-ahead log."""
+        self.must_clean = False
+        """Set by a job that deletes text: afterwards no copy of it may be left."""
         self._thread = threading.Thread(target=self._run, name="sinkstream-store", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> Future[None]:
+    def submit(self, job: Job[Result]) -> Future[Result]:
         """Queue a job; wait only while the queue is full.
 
         Raises:
             StoreError: The store is closed.
         """
-        done: Future[None] = Future()
+        done: Future[Result] = Future()
         with self._lock:
             if self._closed:
                 raise StoreError("store: the store is closed.")
             self._jobs.put((job, done))
         return done
 
-    def try_submit(self, job: Job) -> bool:
-        """Queue a job if there is room; return whether there was. Never waits."""
+    def try_submit(self, job: Job[Result]) -> Future[Result] | None:
+        """Queue a job if there is room; return None if there is not. Never waits."""
         if not self._lock.acquire(blocking=False):
-            return False  # another thread is waiting for room
+            return None  # another thread is waiting for room
+        done: Future[Result] = Future()
         try:
             if self._closed or self._jobs.full():
-                return False
-            self._jobs.put_nowait((job, Future()))
+                return None
+            self._jobs.put_nowait((job, done))
         finally:
             self._lock.release()
-        return True
+        return done
 
     def close(self) -> None:
         """Do all jobs that are queued, and end the thread. May be called more than once."""
@@ -85,37 +87,37 @@ class Writer:
                     is_last = True
                 else:
                     batch.append(following)
-            if not self._commit([job for job, _ in batch], [done for _, done in batch]):
-                for job, done in batch:  # each by itself: one that fails takes no other along
-                    self._commit([job], [done], is_final=True)
-            if self.must_truncate:
-                self._truncate()
+            self._write(batch)
+            if self.must_clean:
+                self.must_clean = not self._connection.clean()
             if is_last:
                 return
 
-    def _truncate(self) -> None:
-        with suppress(sqlite3.Error):  # tried again after the next transaction
-            is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self.must_truncate = bool(is_busy)
+    def _write(self, batch: list[tuple[Job[Any], Future[Any]]]) -> None:
+        if self._try(batch) is None:
+            return
+        until = time.monotonic() + RETRY_S
+        for job, done in batch:  # each by itself: one that fails takes no other along
+            while (error := self._try([(job, done)])) is not None:
+                if self._connection.is_transient(error) and time.monotonic() < until:
+                    time.sleep(_PAUSE_S)
+                    continue
+                shown = self._connection.shown(error)
+                if not isinstance(error, SessionMoved):
+                    logger.error("store: a write failed: %s", shown)
+                done.set_exception(shown)
+                break
 
-    def _commit(
-        self, jobs: list[Job], dones: list[Future[None]], *, is_final: bool = False
-    ) -> bool:
+    def _try(self, batch: list[tuple[Job[Any], Future[Any]]]) -> Exception | None:
+        """Commit jobs together; return the error if that fails."""
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                job(self._connection)
-            self._connection.execute("COMMIT")
+            self._connection.begin()
+            results = [job(self._connection) for job, _ in batch]
+            self._connection.commit()
         except Exception as error:
-            with suppress(sqlite3.Error):  # the next transaction tries again
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-            if not is_final:
-                return False
-            shown = store_error(self._path, error) if isinstance(error, sqlite3.Error) else error
-            logger.error("store: a write failed: %s", shown)
-            dones[0].set_exception(shown)
-            return True
-        for done in dones:
-            done.set_result(None)
-        return True
+            with suppress(Exception):  # the next transaction tries again
+                self._connection.rollback()
+            return error
+        for (_, done), result in zip(batch, results, strict=True):
+            done.set_result(result)
+        return None

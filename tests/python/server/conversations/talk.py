@@ -122,5 +122,11 @@ class Chat:
         return Chat(self.conversations, messages)
 
 
+def lose_snapshot(conversations: Conversations, node_id: str) -> None:
+    """Lose a snapshot, as with the disk that it was on."""
+    store = conversations._store
+    store._writer.submit(lambda connection: store._remove(connection, node_id)).result()
+
+
 def states(replies: list[Reply]) -> list[str]:
     return [reply.facts.state for reply in replies]

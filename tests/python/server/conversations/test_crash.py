@@ -114,7 +114,7 @@ def test_an_interrupted_reply_is_found_by_the_text_that_was_committed(
         "SELECT text FROM parts WHERE node = ? ORDER BY number", [node.id]
     )
     ((before,),) = conversations._store._rows("SELECT before FROM nodes WHERE id = ?", [node.id])
-    text = "".join(row[0] for row in rows)
+    text = b"".join(row[0] for row in rows).decode()
     assert node.hash == hash_after(before, [assistant(text.rstrip())])
     assert node.tokens == len(path_ids(conversations, name))
     ((reads,),) = conversations._store._rows(

@@ -22,6 +22,7 @@ from tests.python.server.conversations.talk import (
     alone,
     ask,
     assistant,
+    lose_snapshot,
     open_conversations,
     options,
     path_ids,
@@ -167,7 +168,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
         def drop_snapshots(self, count: int) -> None:
             oldest = list(self.conversations._store.oldest_snapshots())
             for node, _ in oldest[:count]:
-                self.conversations._store.drop_snapshot(node)
+                lose_snapshot(self.conversations, node)
 
         @rule()
         def reopen(self) -> None:

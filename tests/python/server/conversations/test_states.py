@@ -20,6 +20,7 @@ from tests.python.server.conversations.talk import (
     alone,
     ask,
     letters,
+    lose_snapshot,
     open_conversations,
     options,
     path_ids,
@@ -38,7 +39,7 @@ def forget(conversations: Conversations, *, snapshots: bool) -> None:
         states.residency.discard(resident)
     if not snapshots:
         for node_id, _ in list(conversations._store.oldest_snapshots()):
-            conversations._store.drop_snapshot(node_id)
+            lose_snapshot(conversations, node_id)
 
 
 @pytest.mark.parametrize("turns", [1, 3, FAR])

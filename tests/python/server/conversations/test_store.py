@@ -19,8 +19,10 @@ import pytest
 
 import sinkstream
 from sinkstream.errors import SessionBusy
+from sinkstream.server.conversations.claim import Claim
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.node import NewNode, Node, new_id
+from sinkstream.server.conversations.sqlite_database import SqliteWriteConnection
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.writer import Writer
@@ -56,8 +58,16 @@ def finish(store: SqliteStore, new: NewNode, reply: list[int], mark: bytes) -> N
         new.id, new.parent, new.conversation, new.tenant, mark * 32, new.tokens + len(reply),
         reply[-1] if reply else None,
     )  # fmt: skip
-    store.finish(node, 0, array("i", reply), "text").result()
+    store.finish(claim_of(new), node, 0, array("i", reply), "text").result()
     return node
+
+
+def claim_of(new: NewNode) -> Claim:
+    """Return the claim of the replica in whose conversation a turn is the first."""
+    return Claim(new.conversation, 1)
+
+
+CLAIM = Claim("sess_1", 1)
 
 
 def mode(path: Path) -> int:
@@ -84,8 +94,8 @@ def test_only_its_owner_may_read_it(model: sinkstream.Model, tmp_path: Path) -> 
 
 def test_a_turn_is_found_only_when_it_is_finished(store: SqliteStore) -> None:
     new = begun()
-    store.begin(new)
-    store.forget(new_id("resp")).result()  # what was queued before is written now
+    store.begin(claim_of(new), new)
+    store.forget(claim_of(new), new_id("resp")).result()  # what was queued before is written now
     assert store.node(new.id) is None
     node = finish(store, new, [4, 5], b"h")
     assert store.node(new.id) == node
@@ -99,7 +109,7 @@ def test_the_first_hash_that_is_a_turn_wins(store: SqliteStore) -> None:
     nodes = []
     for mark in (b"a", b"b"):
         new = begun()
-        store.begin(new)
+        store.begin(claim_of(new), new)
         nodes.append(finish(store, new, [4], mark))
     hashes = [bytes([i % 250, i // 250]) * 16 for i in range(1200)]
     assert store.find("ada", [*hashes, b"b" * 32, b"a" * 32]) == [nodes[1]]
@@ -109,11 +119,11 @@ def test_the_first_hash_that_is_a_turn_wins(store: SqliteStore) -> None:
 
 def test_parts_are_joined_in_their_order(store: SqliteStore) -> None:
     new = begun()
-    store.begin(new)
+    store.begin(claim_of(new), new)
     for number in range(12):
-        assert store.try_add_part(new.id, number, array("i", [number + 10]), "x")
+        assert store.try_add_part(claim_of(new), new.id, number, array("i", [number + 10]), "x")
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 16, 99)
-    store.finish(node, 12, array("i", [99]), "y").result()
+    store.finish(claim_of(new), node, 12, array("i", [99]), "y").result()
     assert store.ids_of(new.id).tolist() == [1, 2, 3, *range(10, 22), 99]
 
 
@@ -122,13 +132,13 @@ def test_deleting_a_turn_deletes_all_that_follow_it_and_no_other(store: SqliteSt
     children = [begun(root.conversation, root.id) for _ in range(2)]
     grandchild = begun(root.conversation, children[0].id)
     for i, new in enumerate([root, *children, grandchild]):
-        store.begin(new)
+        store.begin(claim_of(new), new)
         finish(store, new, [i + 4], bytes([i + 65]))
-    store.delete_tree(children[0].id).result()
+    store.delete_tree(claim_of(root), children[0].id).result()
     left = {node.id for node in store.nodes_of(root.conversation)}
     assert left == {root.id, children[1].id}
     assert store.ids_of(grandchild.id).tolist() == []
-    store.delete_tree(root.id).result()
+    store.delete_tree(claim_of(root), root.id).result()
     assert store.conversations("ada") == []
 
 
@@ -136,11 +146,11 @@ def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
     secret = "a canary in a mine"
     store = SqliteStore.open(tmp_path, "model")
     new = begun()
-    store.begin(new)
+    store.begin(claim_of(new), new)
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 4, 4)
-    store.finish(node, 0, array("i", [4]), secret).result()
+    store.finish(claim_of(new), node, 0, array("i", [4]), secret).result()
     assert any(secret.encode() in path.read_bytes() for path in tmp_path.glob("turns.sqlite*"))
-    store.delete_conversation(new.conversation).result()
+    store.delete_conversation(claim_of(new)).result()
     store._writer.submit(lambda connection: None).result()  # the deletion has been cleaned up
     for path in tmp_path.glob("turns.sqlite*"):
         assert secret.encode() not in path.read_bytes(), path
@@ -152,9 +162,9 @@ def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
 def test_a_write_that_fails_takes_no_other_along(store: SqliteStore) -> None:
     twice = begun()
     other = begun()
-    store.begin(twice)
-    store.try_add_part(twice.id, 0, array("i", [1]), "")  # the part exists already
-    store.begin(other)
+    store.begin(claim_of(twice), twice)
+    store.try_add_part(claim_of(twice), twice.id, 0, array("i", [1]), "")  # the part exists already
+    store.begin(claim_of(other), other)
     node = finish(store, other, [4], b"o")
     assert store.node(other.id) == node
     failed = store._writer.submit(lambda connection: connection.execute("SELECT nothing"))  # type: ignore[arg-type]
@@ -219,7 +229,7 @@ def damage(folder: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("PRAGMA user_version=7", "must have version 2, .* but has version 7"),
+        ("PRAGMA user_version=7", "must have version 3, .* but has version 7"),
         ("DROP TABLE parts", "must have a table `parts` with the columns .* but has none"),
         ("ALTER TABLE nodes RENAME COLUMN hash TO mash", "a table `nodes` with the columns"),
         ("DELETE FROM meta", "must belong to this model"),
@@ -329,7 +339,7 @@ def test_files_without_a_row_and_rows_without_a_file_are_deleted_at_start(
     chat = parked(model, tmp_path)
     chat.conversations.close()
     (path,) = snapshots(tmp_path)
-    orphans = [path.with_name("resp_1.session"), path.with_name(f".{path.name}.part")]
+    orphans = [path.with_name("resp_1.1.session"), path.with_name(f".{path.name}.part")]
     for orphan in orphans:
         orphan.write_bytes(b"x")
     SqliteStore.open(tmp_path, _model_of(tmp_path)).close()
@@ -423,7 +433,7 @@ def test_what_is_deleted_is_gone(model: sinkstream.Model, tmp_path: Path, by: st
     with pytest.raises(NotFound):
         conversations.delete("", name)
     assert chat.branch(chat.messages).say("Three").facts.state == "new"
-    assert [path.stem for path in snapshots(tmp_path)] == [kept.node]
+    assert [path.name.partition(".")[0] for path in snapshots(tmp_path)] == [kept.node]
     assert other.say("More").facts.state == "resident"
     conversations.close()
 
@@ -443,11 +453,11 @@ def test_a_running_conversation_is_not_deleted(conversations: Conversations) -> 
 
 def test_a_turn_is_not_acknowledged_without_its_beginning(store: SqliteStore) -> None:
     new = begun(parent=new_id("resp"))  # deleted meanwhile
-    store.begin(new)
-    assert store.try_add_part(new.id, 0, array("i", [4]), "a")
+    store.begin(claim_of(new), new)
+    assert store.try_add_part(claim_of(new), new.id, 0, array("i", [4]), "a")
     node = Node(new.id, new.parent, new.conversation, "ada", b"h" * 32, 5, 5)
     with pytest.raises(StoreError, match="was not written"):
-        store.finish(node, 1, array("i", [5]), "b").result()
+        store.finish(claim_of(new), node, 1, array("i", [5]), "b").result()
     assert store.conversations("ada") == []
     assert store._rows("SELECT * FROM parts") == []
 
@@ -455,12 +465,12 @@ def test_a_turn_is_not_acknowledged_without_its_beginning(store: SqliteStore) ->
 def test_a_turn_is_not_acknowledged_without_one_of_its_parts(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path, "model")
     new = begun()
-    store.begin(new)
+    store.begin(claim_of(new), new)
     for number in (0, 2):  # the write of the second one has failed
-        assert store.try_add_part(new.id, number, array("i", [number + 4]), "x")
+        assert store.try_add_part(claim_of(new), new.id, number, array("i", [number + 4]), "x")
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 7, 7)
     with pytest.raises(StoreError, match="was not written"):
-        store.finish(node, 3, array("i"), "").result()
+        store.finish(claim_of(new), node, 3, array("i"), "").result()
     store.close()
     store = SqliteStore.open(tmp_path, "model")  # it ends before the gap
     found = store.node(new.id)
@@ -482,7 +492,7 @@ def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
     after = states.after
 
     def deleted_first(node: Node, following: Any, **how: bool) -> Any:
-        assert conversations._delete_idle(node.conversation)
+        assert conversations._delete_idle(conversations._ownership.held(node.conversation))
         return after(node, following, **how)
 
     monkeypatch.setattr(states, "after", deleted_first)
@@ -508,7 +518,7 @@ class Failing:
 
 
 def test_the_writer_survives_a_transaction_that_cannot_be_taken_back(tmp_path: Path) -> None:
-    writer = Writer(Failing(), tmp_path)  # type: ignore[arg-type]
+    writer = Writer(SqliteWriteConnection(Failing(), tmp_path))  # type: ignore[arg-type]
     with pytest.raises(StoreError):
         writer.submit(lambda connection: None).result(10)
     writer.submit(lambda connection: None).result(10)
@@ -519,7 +529,7 @@ def test_a_part_never_waits_for_room(store: SqliteStore) -> None:
     """It is given from the event loop; a thread that waits for room holds the lock."""
     tried: list[bool] = []
     part = threading.Thread(
-        target=lambda: tried.append(store.try_add_part("resp_1", 0, array("i", [1]), "")),
+        target=lambda: tried.append(store.try_add_part(CLAIM, "resp_1", 0, array("i", [1]), "")),
         daemon=True,
     )
     with store._writer._lock:

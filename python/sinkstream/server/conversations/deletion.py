@@ -1,0 +1,72 @@
+"""Deletes turns, and closes those that a dead owner left. Inside a transaction of the caller."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from sinkstream.server.conversations.canonical import ReplyHash
+from sinkstream.server.conversations.connection import Connection
+
+_AT_ONCE = 500  # ids in a statement
+
+
+def in_marks(values: Sequence[object]) -> Iterator[tuple[str, Sequence[object]]]:
+    """Yield values in groups, each with the placeholders of an IN list."""
+    for begin in range(0, len(values), _AT_ONCE):
+        some = values[begin : begin + _AT_ONCE]
+        yield ",".join("?" * len(some)), some
+
+
+def exists(connection: Connection, node_id: str) -> bool:
+    """Return whether there is a turn, complete or not."""
+    found = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node_id])
+    return found.fetchone() is not None
+
+
+def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) -> None:
+    """Delete turns of a conversation, and the conversation if none is left."""
+    for marks, some in in_marks(ids):
+        for table, key in (("parts", "node"), ("snapshots", "node"), ("nodes", "id")):
+            connection.execute(f"DELETE FROM {table} WHERE {key} IN ({marks})", some)
+    left = connection.execute("SELECT 1 FROM nodes WHERE conversation = ?", [conversation])
+    if left.fetchone() is None:
+        connection.execute("DELETE FROM conversations WHERE id = ?", [conversation])
+        connection.execute("DELETE FROM owners WHERE session = ?", [conversation])
+
+
+def close_unfinished(connection: Connection, conversation: str | None = None) -> None:
+    """Close running turns whose owner is gone; delete those that had generated nothing.
+
+    Args:
+        connection: Inside a transaction.
+        conversation: Whose turns; None for all.
+    """
+    query = "SELECT id, conversation, before, given, tokens FROM nodes WHERE hash IS NULL"
+    rows = (
+        connection.execute(query).fetchall()
+        if conversation is None
+        else connection.execute(f"{query} AND conversation = ?", [conversation]).fetchall()
+    )
+    for node_id, owner, before, given, tokens in rows:
+        reply = ReplyHash(before)
+        reply.add(given.decode())
+        ids: array[int] = array("i")
+        parts = connection.execute(
+            "SELECT number, ids, text FROM parts WHERE node = ? ORDER BY number", [node_id]
+        ).fetchall()
+        for expected, (number, part, text) in enumerate(parts):
+            if number != expected:  # the write of one failed: the reply ends before it
+                gap = (node_id, expected)
+                connection.execute("DELETE FROM parts WHERE node = ? AND number > ?", gap)
+                break
+            ids.frombytes(part)
+            reply.add(text.decode())
+        if not ids:
+            delete_nodes(connection, owner, [node_id])
+            continue
+        connection.execute(
+            "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = 'interrupted' "
+            "WHERE id = ?",
+            (reply.digest(), tokens + len(ids), ids[-1], node_id),
+        )

@@ -1,0 +1,153 @@
+"""Which conversations this replica may write: takes them, gives them up, and notices a loss."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from sinkstream.server.conversations.claim import Claim, Replica
+from sinkstream.server.conversations.store import Store
+
+logger = logging.getLogger("sinkstream")
+
+AskRelease = Callable[[Replica, str], bool]
+"""Asks another replica to give a conversation up; answers within 200 ms whether it has."""
+
+_MOST = 1 << 16  # claims that are remembered
+
+
+class Ownership:
+    """The claims of this replica. Any thread may call it."""
+
+    def __init__(self, store: Store, is_running: Callable[[str], bool]) -> None:
+        """Claim conversations of `store`.
+
+        Args:
+            store: Where owners are written.
+            is_running: Whether this replica runs a turn of a conversation: its claim is kept.
+        """
+        self._store = store
+        self._is_running = is_running
+        self._condition = threading.Condition()
+        self._held: OrderedDict[str, Claim] = OrderedDict()  # the least recently used first
+        self._changing: set[str] = set()  # being taken or given up by a thread
+        self.ask: AskRelease | None = None
+
+    def held(self, session: str) -> Claim | None:
+        """Return the claim to a conversation; None if this replica has none."""
+        with self._condition:
+            return self._used(session)
+
+    def all(self) -> list[Claim]:
+        """Return all claims."""
+        with self._condition:
+            return list(self._held.values())
+
+    def begin(self, session: str) -> Claim:
+        """Return the claim to a conversation that begins here."""
+        claim = Claim(session, 1)
+        with self._condition:
+            self._hold(claim)
+        return claim
+
+    def own(self, session: str) -> Claim | None:
+        """Return the claim to a conversation; take it if this replica has none. Blocks.
+
+        Returns:
+            None if there is no such conversation.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        return self._change(session, asks=True)
+
+    def adopt(self, session: str) -> Claim | None:
+        """Return the claim to a conversation unless another living replica has it. Blocks."""
+        owner = None if self.held(session) else self._store.owner(session)
+        if owner is not None and owner.is_alive and owner.replica.name != self._store.replica:
+            return None
+        return self._change(session, asks=False)
+
+    def _change(self, session: str, *, asks: bool) -> Claim | None:
+        with self._condition:
+            self._condition.wait_for(lambda: session not in self._changing)
+            if (claim := self._used(session)) is not None:
+                return claim
+            self._changing.add(session)
+        try:
+            if asks:
+                self._ask(session)
+            claim = self._store.take(session)
+            if claim is not None:
+                with self._condition:
+                    self._hold(claim)
+            return claim
+        finally:
+            self._changed(session)
+
+    def _ask(self, session: str) -> None:
+        """Ask a living owner to give a conversation up."""
+        owner = self._store.owner(session)
+        if self.ask is None or owner is None or not owner.is_alive:
+            return
+        if owner.replica.name in ("", self._store.replica):
+            return
+        try:
+            is_released = self.ask(owner.replica, session)
+        except Exception as error:  # of the network: the conversation can be taken all the same
+            logger.info("store: replica %s cannot be asked: %s", owner.replica.name, error)
+            return
+        if not is_released:
+            logger.info("store: a conversation is taken from replica %s", owner.replica.name)
+
+    def give_up(self, session: str, settle: Callable[[], bool]) -> bool:
+        """Give a conversation up, once what this replica has of it is settled. Blocks.
+
+        Args:
+            session: The conversation.
+            settle: Ends and parks what there is of it; returns whether it could.
+
+        Returns:
+            Whether this replica has no claim to it now.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: session not in self._changing)
+            claim = self._held.get(session)
+            if claim is None:
+                return True
+            self._changing.add(session)
+        try:
+            if not settle():
+                return False
+            self._store.give_up(claim)
+            self.lost(claim)
+            return True
+        finally:
+            self._changed(session)
+
+    def lost(self, claim: Claim) -> None:
+        """Forget a claim."""
+        with self._condition:
+            if self._held.get(claim.session) == claim:
+                del self._held[claim.session]
+
+    def _used(self, session: str) -> Claim | None:
+        claim = self._held.get(session)
+        if claim is not None:
+            self._held.move_to_end(session)
+        return claim
+
+    def _hold(self, claim: Claim) -> None:
+        self._held[claim.session] = claim
+        self._held.move_to_end(claim.session)
+        for _ in range(len(self._held) - _MOST):
+            oldest, kept = self._held.popitem(last=False)
+            if self._is_running(oldest):  # its turns write with this claim: no second one is taken
+                self._held[oldest] = kept
+
+    def _changed(self, session: str) -> None:
+        with self._condition:
+            self._changing.discard(session)
+            self._condition.notify_all()

@@ -1,0 +1,87 @@
+"""Where the files of snapshots are: a folder, or an object store that several hosts reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from sinkstream.server.conversations.store_error import folder_error
+
+
+class SnapshotFiles(Protocol):
+    """Files by name. A name is written once."""
+
+    def writing(self, name: str) -> AbstractContextManager[Path]:
+        """Give a path to write to; afterwards, the file has its name."""
+        ...
+
+    def reading(self, name: str) -> AbstractContextManager[Path]:
+        """Give a path to read from. There is no file at it if there is none of that name."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if there is one. Does not wait for a network, and does not fail."""
+        ...
+
+    def close(self) -> None:
+        """Wait until what is to be deleted is."""
+        ...
+
+
+class SnapshotFolder:
+    """Implements `SnapshotFiles`: in a folder of its owner alone, local or shared by hosts."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder; create it if it is missing.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self._folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise folder_error(folder, error) from error
+
+    def path(self, name: str) -> Path:
+        """Return where a file is, or would be."""
+        digits = name.partition("_")[2]
+        return self._folder / digits[:2] / name
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Give the file's own path; what writes to it does so by renaming."""
+        path = self.path(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        yield path
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Path]:
+        """Give the file's own path."""
+        yield self.path(name)
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        with suppress(OSError):
+            self.path(name).unlink(missing_ok=True)
+
+    def delete_others(self, names: Sequence[str], older_than_s: float = 0.0) -> None:
+        """Delete all files but some that have not been written for a time.
+
+        Raises:
+            StoreError: The folder cannot be read.
+        """
+        kept = set(names)
+        until = time.time() - older_than_s
+        try:
+            for path in self._folder.rglob("*"):
+                if path.is_file() and path.name not in kept and path.stat().st_mtime <= until:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise folder_error(self._folder, error) from error
+
+    def close(self) -> None:
+        """Do nothing: deletions have not waited."""

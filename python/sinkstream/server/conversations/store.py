@@ -1,0 +1,376 @@
+"""The tree of turns in a database, and the snapshots of sessions in files.
+
+Any thread may call any method. Writes go through `Writer`, in order, and each carries a claim: if
+another replica has taken the conversation, nothing is written, and the write fails with
+`SessionMoved`. Knows nothing of models or sessions in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Literal, TypeVar
+
+from sinkstream.server.conversations.claim import Claim, SessionMoved
+from sinkstream.server.conversations.connection import Connection, Job
+from sinkstream.server.conversations.deletion import close_unfinished, delete_nodes, exists
+from sinkstream.server.conversations.node import NewNode, Node
+from sinkstream.server.conversations.snapshot_files import SnapshotFiles
+from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.store_reads import StoreReads
+from sinkstream.server.conversations.writer import Writer
+
+_SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
+
+Point = Literal["taken", "loaded", "begin", "part", "commit", "snapshot", "note", "delete"]
+"""Where a replica may stall: after it has taken a conversation or loaded its state; before a turn's
+beginning, a part of a reply, a turn's end, a snapshot, a note or a deletion is written."""
+
+_Result = TypeVar("_Result")
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+class Store(StoreReads):
+    """A store that is open."""
+
+    secret: bytes
+    replica: str
+    """The name of this process among those that use the store; "" if it is the only one."""
+    files: SnapshotFiles
+    _writer: Writer
+
+    def __init__(self) -> None:
+        self.on_lost: Callable[[Claim], None] = _nothing
+        """Called by the writing thread when another replica has taken a conversation."""
+        self.reach: Callable[[Point], None] = _nothing
+        """Called at each point at which tests stall or end a replica."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is queued, and close the database. May be called more than once."""
+
+    # ---- owners ----------------------------------------------------------------------------------
+
+    def take(self, session: str) -> Claim | None:
+        """Take a conversation from whoever had it, and close its running turns.
+
+        Returns:
+            The claim; None if there is no such conversation, or no turn of it is left.
+        """
+
+        def job(connection: Connection) -> Claim | None:
+            row = connection.execute(
+                f"SELECT epoch FROM owners WHERE session = ?{connection.row_lock}", [session]
+            ).fetchone()
+            if row is None:
+                return None
+            claim = Claim(session, row[0] + 1)
+            connection.execute(
+                "UPDATE owners SET replica = ?, epoch = ? WHERE session = ?",
+                (self.replica, claim.epoch, session),
+            )
+            close_unfinished(connection, session)
+            found = connection.execute("SELECT 1 FROM owners WHERE session = ?", [session])
+            return claim if found.fetchone() is not None else None
+
+        claim = self._writer.submit(job).result()
+        self.reach("taken")
+        return claim
+
+    def give_up(self, claim: Claim) -> None:
+        """Own a conversation no longer. Others need not ask for it."""
+
+        def job(connection: Connection) -> None:
+            connection.execute(
+                "UPDATE owners SET replica = '' WHERE session = ? AND epoch = ?",
+                (claim.session, claim.epoch),
+            )
+
+        self._writer.submit(job).result()
+
+    def announce(self, address: str) -> None:
+        """Say that this replica is alive, and where it can be asked."""
+
+        def job(connection: Connection) -> None:
+            connection.execute(
+                f"INSERT INTO replicas VALUES (?, ?, {self.clock}) ON CONFLICT (name) "
+                "DO UPDATE SET address = excluded.address, seen = excluded.seen",
+                (self.replica, address),
+            )
+
+        self._writer.submit(job).result()
+
+    def leave(self, claims: Sequence[Claim]) -> None:
+        """Give up all conversations of this replica, which ends."""
+
+        def job(connection: Connection) -> None:
+            for claim in claims:
+                connection.execute(
+                    "UPDATE owners SET replica = '' WHERE session = ? AND epoch = ?",
+                    (claim.session, claim.epoch),
+                )
+            connection.execute("DELETE FROM replicas WHERE name = ?", [self.replica])
+
+        self._writer.submit(job).result()
+
+    def _submit(self, claim: Claim, job: Job[_Result]) -> Future[_Result]:
+        return self._watched(claim, self._writer.submit(job))
+
+    def _watched(self, claim: Claim, done: Future[_Result]) -> Future[_Result]:
+        def report(ended: Future[_Result]) -> None:
+            if isinstance(ended.exception(), SessionMoved):
+                self.on_lost(claim)
+
+        done.add_done_callback(report)
+        return done
+
+    # ---- turns -----------------------------------------------------------------------------------
+
+    def begin(self, claim: Claim, new: NewNode) -> None:
+        """Queue the beginning of a turn, which is found only once it is finished.
+
+        The first turn of a conversation also makes its owner.
+        """
+        now = time.time()
+        self.reach("begin")
+
+        def job(connection: Connection) -> None:
+            if new.parent is None:
+                connection.execute(
+                    "INSERT INTO owners VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    (claim.session, self.replica, claim.epoch),
+                )
+            _check(connection, claim)
+            if new.parent is not None and not exists(connection, new.parent):
+                raise StoreError(
+                    f"store: the turn {new.parent} was deleted, so {new.id} is not kept."
+                )
+            connection.execute(
+                "INSERT INTO conversations VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET used = excluded.used",
+                (new.conversation, new.tenant, now, new.title.encode()),
+            )
+            connection.execute(
+                "INSERT INTO nodes "
+                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '') "
+                "ON CONFLICT DO NOTHING",
+                (
+                    new.id, new.parent, new.conversation, new.tenant,
+                    None if new.session_key is None else new.session_key.encode(), new.tokens,
+                    new.read_ids.tobytes(), new.messages, new.before, new.given.encode(), now,
+                    new.record,
+                ),
+            )  # fmt: skip
+
+        self._submit(claim, job)
+
+    def try_add_part(
+        self, claim: Claim, node_id: str, number: int, ids: array[int], text: str
+    ) -> bool:
+        """Queue a part of a running reply if there is room; return whether there was."""
+        row = (node_id, number, ids.tobytes(), text.encode())
+        self.reach("part")
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            _insert_part(connection, row)
+
+        done = self._writer.try_submit(job)
+        if done is not None:
+            self._watched(claim, done)
+        return done is not None
+
+    def finish(
+        self, claim: Claim, node: Node, number: int, ids: array[int], text: str
+    ) -> Future[None]:
+        """Queue the last part of a reply and its turn's end; the future is done once committed."""
+        row = (node.id, number, ids.tobytes(), text.encode())
+        self.reach("commit")
+
+        def job(connection: Connection) -> None:
+            found = connection.execute("SELECT hash, tokens FROM nodes WHERE id = ?", [node.id])
+            if found.fetchone() == (node.hash, node.tokens):
+                return  # an earlier commit of this job has succeeded after all
+            _check(connection, claim)
+            if ids or text:
+                _insert_part(connection, row)
+            changed = connection.execute(
+                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ? "
+                "WHERE id = ? AND hash IS NULL AND tokens = ? - "
+                "(SELECT COALESCE(SUM(LENGTH(ids)), 0) / 4 FROM parts WHERE node = ?)",
+                (
+                    node.hash, node.tokens, node.last_id, node.finish_reason, node.id,
+                    node.tokens, node.id,
+                ),
+            ).rowcount  # fmt: skip
+            if changed != 1:  # an earlier write has failed, or the turn was deleted
+                raise StoreError(
+                    f"store: a part of the turn {node.id} was not written, so that the turn cannot "
+                    "be kept. The log says why."
+                )
+            connection.execute(
+                "UPDATE conversations SET used = ? WHERE id = ?", (time.time(), node.conversation)
+            )
+
+        return self._submit(claim, job)
+
+    def forget(self, claim: Claim, node_id: str) -> Future[None]:
+        """Queue the deletion of a turn that left nothing."""
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            delete_nodes(connection, claim.session, [node_id])
+
+        return self._submit(claim, job)
+
+    def note(self, claim: Claim, node_id: str, note: str) -> Future[None]:
+        """Queue a note on a turn."""
+        self.reach("note")
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            connection.execute("UPDATE nodes SET note = ? WHERE id = ?", [note, node_id])
+
+        return self._submit(claim, job)
+
+    # ---- deletion --------------------------------------------------------------------------------
+
+    def delete_tree(self, claim: Claim, node_id: str) -> Future[None]:
+        """Delete a turn and all that follow it."""
+        below = (
+            "WITH RECURSIVE below(id) AS (SELECT id FROM nodes WHERE id = ? UNION ALL "
+            "SELECT nodes.id FROM nodes JOIN below ON nodes.parent = below.id) SELECT id FROM below"
+        )
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            self._delete(connection, claim.session, below, node_id)
+
+        return self._deletion(claim, job)
+
+    def delete_conversation(self, claim: Claim, used: float | None = None) -> Future[bool]:
+        """Delete all turns of a conversation.
+
+        Args:
+            claim: Whose conversation.
+            used: When it was used last; if it has been used since, it stays. None deletes it.
+
+        Returns:
+            Whether it was deleted.
+        """
+
+        def job(connection: Connection) -> bool:
+            _check(connection, claim)
+            found = connection.execute(
+                "SELECT used FROM conversations WHERE id = ?", [claim.session]
+            ).fetchone()
+            if used is not None and found is not None and found[0] > used:
+                return False
+            query = "SELECT id FROM nodes WHERE conversation = ?"
+            self._delete(connection, claim.session, query, claim.session)
+            return True
+
+        return self._deletion(claim, job)
+
+    def _deletion(self, claim: Claim, job: Job[_Result]) -> Future[_Result]:
+        self.reach("delete")
+        return self._submit(claim, job)
+
+    def _delete(self, connection: Connection, session: str, query: str, name: str) -> None:
+        """Delete the turns of a conversation that a query finds, and their files."""
+        ids = [row[0] for row in connection.execute(query, [name]).fetchall()]
+        rows = connection.execute(
+            "SELECT node, file FROM snapshots WHERE conversation = ?", [session]
+        ).fetchall()
+        delete_nodes(connection, session, ids)
+        self._writer.must_clean = True
+        gone = set(ids)
+        for node_id, file in rows:
+            if node_id in gone:
+                self.files.delete(file)
+
+    # ---- snapshots -------------------------------------------------------------------------------
+
+    def snapshot_name(self, claim: Claim, node_id: str) -> str:
+        """Return the name of the file for a turn's snapshot: no other owner's has it."""
+        return f"{node_id}.{claim.epoch}.session"
+
+    def add_snapshot(self, claim: Claim, node: Node, size: int) -> None:
+        """Record a snapshot whose file is complete; delete older ones of its conversation.
+
+        Raises:
+            SessionMoved: The conversation was taken. The file is deleted.
+        """
+        file = self.snapshot_name(claim, node.id)
+        self.reach("snapshot")
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            if not exists(connection, node.id):  # deleted meanwhile
+                self.files.delete(file)
+                return
+            connection.execute(
+                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?) ON CONFLICT (node) DO UPDATE SET "
+                "bytes = excluded.bytes, created = excluded.created, file = excluded.file",
+                (node.id, node.conversation, size, time.time(), file),
+            )
+            rows = connection.execute(
+                "SELECT node FROM snapshots WHERE conversation = ? ORDER BY created DESC",
+                [node.conversation],
+            ).fetchall()
+            for (old,) in rows[_SNAPSHOTS_KEPT:]:
+                self._remove(connection, old)
+
+        try:
+            self._submit(claim, job).result()
+        except SessionMoved:
+            self.files.delete(file)
+            raise
+
+    def drop_snapshot(self, claim: Claim, node_id: str) -> None:
+        """Delete a snapshot."""
+
+        def job(connection: Connection) -> None:
+            _check(connection, claim)
+            self._remove(connection, node_id)
+
+        self._submit(claim, job).result()
+
+    def _remove(self, connection: Connection, node_id: str) -> None:
+        found = connection.execute("SELECT file FROM snapshots WHERE node = ?", [node_id])
+        row = found.fetchone()
+        if row is not None:
+            connection.execute("DELETE FROM snapshots WHERE node = ?", [node_id])
+            self.files.delete(row[0])
+
+
+def _check(connection: Connection, claim: Claim) -> None:
+    """Refuse to write with a claim that is no longer the latest.
+
+    Nobody can take the conversation before the end of the transaction.
+
+    Raises:
+        SessionMoved: It has been taken since.
+        StoreError: It is not there.
+    """
+    row = connection.execute(
+        f"SELECT epoch FROM owners WHERE session = ?{connection.row_lock}", [claim.session]
+    ).fetchone()
+    if row is None:
+        raise StoreError(
+            f"store: the beginning of the conversation {claim.session} was not written, or it was "
+            "deleted, so that nothing of it can be kept. The log says why."
+        )
+    if row[0] != claim.epoch:
+        raise SessionMoved(claim.session)
+
+
+def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
+    if exists(connection, row[0]):
+        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)

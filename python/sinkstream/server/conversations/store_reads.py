@@ -1,0 +1,272 @@
+"""What is read from a store: the same statements for SQLite and PostgreSQL.
+
+Reading needs no claim: a completed turn never changes. Every read sees what was committed.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.server.conversations.claim import Owner, Replica
+from sinkstream.server.conversations.deletion import in_marks
+from sinkstream.server.conversations.node import Node
+from sinkstream.server.conversations.transcript import StoredTurn
+from sinkstream.server.turns import TurnText
+
+_NODE = (
+    "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
+    "session_key, finish_reason"
+)
+_GONE_S = 30.0  # a replica that was not seen for so long
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes on disk."""
+
+    transcripts: int
+    snapshots: int
+
+
+class StoreReads(ABC):
+    """Any thread may call any method."""
+
+    clock: str
+    """The database's time in seconds since 1970, as an expression."""
+
+    @abstractmethod
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a query."""
+
+    @abstractmethod
+    def _transcript_bytes(self) -> int:
+        """Return the bytes that turns take."""
+
+    # ---- turns -----------------------------------------------------------------------------------
+
+    def node(self, node_id: str) -> Node | None:
+        """Return a completed turn."""
+        rows = self._rows(f"SELECT {_NODE} FROM nodes WHERE id = ? AND hash IS NOT NULL", [node_id])
+        return _node(rows[0]) if rows else None
+
+    def find(self, tenant: str, hashes: Sequence[bytes]) -> list[Node]:
+        """Return the completed turns of a tenant with the first of some hashes that has any.
+
+        The most recently used conversation comes first.
+        """
+        for marks, some in in_marks(hashes):
+            rows = self._rows(
+                f"SELECT {_NODE} FROM nodes JOIN conversations AS c ON c.id = conversation "
+                f"WHERE hash IN ({marks}) AND nodes.tenant = ? ORDER BY c.used DESC, created DESC",
+                [*some, tenant],
+            )
+            if rows:
+                found = [_node(row) for row in rows]
+                longest = min(found, key=lambda node: some.index(node.hash)).hash
+                return [node for node in found if node.hash == longest]
+        return []
+
+    def ids_of(self, node_id: str) -> array[int]:
+        """Return the ids that a turn read and generated."""
+        ids: array[int] = array("i")
+        for (read,) in self._rows("SELECT read_ids FROM nodes WHERE id = ?", [node_id]):
+            ids.frombytes(read)
+        for (part,) in self._rows(
+            "SELECT ids FROM parts WHERE node = ? ORDER BY number", [node_id]
+        ):
+            ids.frombytes(part)
+        return ids
+
+    def text_of(self, tenant: str, node_id: str) -> TurnText | None:
+        """Return a completed turn of a tenant, as text."""
+        rows = self._rows(
+            "SELECT parent, messages, given, finish_reason, created, record, note FROM nodes "
+            "WHERE id = ? AND tenant = ? AND hash IS NOT NULL",
+            [node_id, tenant],
+        )
+        if not rows:
+            return None
+        parts = self._rows("SELECT text FROM parts WHERE node = ? ORDER BY number", [node_id])
+        parent, messages, given, finish_reason, created, record, note = rows[0]
+        return TurnText(
+            parent,
+            json.loads(messages),
+            given.decode(),
+            b"".join(text for (text,) in parts).decode(),
+            finish_reason,
+            created,
+            record,
+            note,
+        )
+
+    # ---- conversations ---------------------------------------------------------------------------
+
+    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+        """Return a tenant's conversations and when each was used, the latest first."""
+        return [
+            (name, used)
+            for name, used in self._rows(
+                "SELECT id, used FROM conversations WHERE tenant = ? ORDER BY used DESC", [tenant]
+            )
+        ]
+
+    def nodes_of(self, conversation: str) -> list[Node]:
+        """Return a conversation's completed turns, the oldest first."""
+        rows = self._rows(
+            f"SELECT {_NODE} FROM nodes WHERE conversation = ? AND hash IS NOT NULL "
+            "ORDER BY created",
+            [conversation],
+        )
+        return [_node(row) for row in rows]
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return the beginning of the first user message of a tenant's conversations."""
+        rows = self._rows("SELECT id, title FROM conversations WHERE tenant = ?", [tenant])
+        return {name: title.decode() for name, title in rows}
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Return a tenant's completed turns of a conversation, the oldest first; or one turn."""
+        rows = self._rows(
+            "SELECT id, parent, conversation, session_key, created, finish_reason, tokens, "
+            "messages, given, read_ids FROM nodes WHERE ? IN (conversation, id) "
+            "AND tenant = ? AND hash IS NOT NULL ORDER BY created",
+            [name, tenant],
+        )
+        parts: dict[str, list[Any]] = {}
+        for node, ids, text in self._rows(
+            "SELECT node, ids, text FROM parts JOIN nodes ON nodes.id = node "
+            "WHERE ? IN (conversation, nodes.id) AND tenant = ? ORDER BY node, number",
+            [name, tenant],
+        ):
+            parts.setdefault(node, []).append((ids, text))
+        return [_stored(row, parts.get(row[0], [])) for row in rows]
+
+    def oldest_conversations(self, used_before: float) -> list[tuple[str, float]]:
+        """Return the conversations not used since a time and their last use, the oldest first."""
+        query = "SELECT id, used FROM conversations WHERE used < ? ORDER BY used"
+        return [(name, used) for name, used in self._rows(query, [used_before])]
+
+    def surplus_conversations(self, most: int) -> list[tuple[str, float]]:
+        """Return what each tenant has beyond a number of conversations, the oldest first."""
+        query = (
+            "SELECT id, used FROM (SELECT id, used, ROW_NUMBER() OVER (PARTITION BY tenant "
+            "ORDER BY used DESC) AS place FROM conversations) AS placed WHERE place > ? "
+            "ORDER BY used"
+        )
+        return [(name, used) for name, used in self._rows(query, [most])]
+
+    def size_of(self, conversation: str) -> int:
+        """Return about how many bytes a conversation's turns take."""
+        (texts,) = self._rows(
+            "SELECT COALESCE(SUM(LENGTH(read_ids) + LENGTH(messages) + LENGTH(record)), 0) "
+            "FROM nodes WHERE conversation = ?",
+            [conversation],
+        )[0]
+        (replies,) = self._rows(
+            "SELECT COALESCE(SUM(LENGTH(ids) + LENGTH(text)), 0) FROM parts "
+            "JOIN nodes ON nodes.id = node WHERE conversation = ?",
+            [conversation],
+        )[0]
+        return int(texts) + int(replies)
+
+    def usage(self) -> Usage:
+        """Return the bytes in use, without what deletions have freed."""
+        (snapshots,) = self._rows("SELECT COALESCE(SUM(bytes), 0) FROM snapshots")[0]
+        return Usage(self._transcript_bytes(), int(snapshots))
+
+    # ---- snapshots -------------------------------------------------------------------------------
+
+    def snapshot_of(self, node_id: str) -> str | None:
+        """Return the name of the file with a snapshot of a turn's end."""
+        rows = self._rows("SELECT file FROM snapshots WHERE node = ?", [node_id])
+        return str(rows[0][0]) if rows else None
+
+    def saved_tokens(self, node_id: str) -> int:
+        """Return the tokens up to the last turn that has a snapshot: this one, or one before it."""
+        rows = self._rows(
+            "WITH RECURSIVE path(id, parent, tokens) AS (SELECT id, parent, tokens FROM nodes "
+            "WHERE id = ? UNION ALL SELECT nodes.id, nodes.parent, nodes.tokens FROM nodes "
+            "JOIN path ON nodes.id = path.parent) "
+            "SELECT MAX(tokens) FROM path JOIN snapshots ON node = id",
+            [node_id],
+        )
+        return int(rows[0][0] or 0)
+
+    def oldest_snapshots(self) -> Iterator[tuple[str, int]]:
+        """Yield all snapshots and their sizes, the oldest first."""
+        yield from self._rows("SELECT node, bytes FROM snapshots ORDER BY created")
+
+    # ---- owners ----------------------------------------------------------------------------------
+
+    def owner(self, session: str) -> Owner | None:
+        """Return who has taken a conversation last; None if there is no such conversation."""
+        rows = self._rows(
+            f"SELECT replica, COALESCE(address, ''), epoch, COALESCE(seen, 0) > {self.clock} - ? "
+            "FROM owners LEFT JOIN replicas ON name = replica WHERE session = ?",
+            [_GONE_S, session],
+        )
+        if not rows:
+            return None
+        name, address, epoch, is_alive = rows[0]
+        return Owner(Replica(name, address), epoch, bool(is_alive))
+
+    def session_of(self, name: str) -> str | None:
+        """Return the conversation of a turn, which may be running, or the one of that name."""
+        rows = self._rows(
+            "SELECT conversation FROM nodes WHERE id = ? "
+            "UNION SELECT session FROM owners WHERE session = ?",
+            [name, name],
+        )
+        return str(rows[0][0]) if rows else None
+
+    def unfinished_session(self, tenant: str, node_id: str) -> str | None:
+        """Return the conversation of a tenant's turn that is running, or whose owner has died."""
+        rows = self._rows(
+            "SELECT conversation FROM nodes WHERE id = ? AND tenant = ? AND hash IS NULL",
+            [node_id, tenant],
+        )
+        return str(rows[0][0]) if rows else None
+
+    def is_running(self, session: str) -> bool:
+        """Return whether a turn of a conversation is running, or was when its owner died."""
+        query = "SELECT 1 FROM nodes WHERE conversation = ? AND hash IS NULL LIMIT 1"
+        return bool(self._rows(query, [session]))
+
+    def left_behind(self, name: str) -> list[str]:
+        """Return conversations with a running turn that `name` owns, or a replica that is gone."""
+        return [
+            str(row[0])
+            for row in self._rows(
+                "SELECT DISTINCT conversation FROM nodes JOIN owners ON session = conversation "
+                "LEFT JOIN replicas ON name = replica WHERE hash IS NULL "
+                f"AND (replica = ? OR COALESCE(seen, 0) <= {self.clock} - ?)",
+                [name, _GONE_S],
+            )
+        ]
+
+
+def _node(row: Sequence[Any]) -> Node:
+    *facts, session_key, finish_reason = row
+    values: Sequence[Any] = (*facts, _text(session_key), finish_reason)
+    return Node(*values)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
+    node, parent, conversation, session_key, *facts, messages, given, read_ids = row
+    reply_ids = b"".join(ids for ids, _ in parts)
+    reply = b"".join(text for _, text in parts).decode()
+    texts = (json.loads(messages), given.decode())
+    tokens = (array("i", read_ids), array("i", reply_ids))
+    values: Sequence[Any] = (
+        node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply
+    )  # fmt: skip
+    return StoredTurn(*values)
