@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -142,7 +143,7 @@ class Conversations:
                 return match, Claim(session, 0)
             if match.base is None:
                 return match, self._ownership.begin(session)
-            claim = self._ownership.held(session)
+            claim = self._ownership.confirmed(session)
             if claim is not None:
                 return match, claim
             # Taking it closes turns that others had not finished: the match may be longer then.
@@ -341,9 +342,7 @@ class Conversations:
         while self._states.residency.park_idle():
             pass
         for claim in self._ownership.all():
-            self._ownership.give_up(
-                claim.session, lambda session=claim.session: not self._is_running(session)
-            )
+            self._ownership.give_up(claim.session, partial(self._is_idle, claim.session))
 
     def owner_of(self, name: str) -> Replica | None:
         """Return the other replica that owns a conversation, or that of a turn; None if none does.
@@ -382,6 +381,9 @@ class Conversations:
             running = list(self._running)
         for turn in running:
             turn.lose(claim)
+
+    def _is_idle(self, session: str) -> bool:
+        return not self._is_running(session)
 
     def _is_running(self, session: str) -> bool:
         with self._changed:

@@ -10,15 +10,27 @@ from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store import Store
+from sinkstream.server.conversations.store_error import StoreError
 
 _NAME = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+_POSTGRES = ("postgresql://", "postgres://")
+_S3 = "s3://"
+_MISSING = (
+    "store: the packages of the extra `{extra}` must be installed for {what}, but {name} is not. "
+    "`pip install 'sinkstream[{extra}]'` installs them."
+)
+
+
+def is_postgres(store: Path | str) -> bool:
+    """Return whether a setting names a database, not a folder."""
+    return isinstance(store, str) and store.startswith(_POSTGRES)
 
 
 def open_store(store: Path | str, model: str, settings: Settings) -> Store:
     """Open a store; create it if there is none.
 
     Args:
-        store: A folder.
+        store: A folder, or `postgresql://…`.
         model: Identifies the model, its S and W, and its chat template.
         settings: Who uses it, and where its snapshots are.
 
@@ -32,12 +44,7 @@ def open_store(store: Path | str, model: str, settings: Settings) -> Store:
             f"or hyphens, but is {settings.replica[:80]!r}.",
             param="replica",
         )
-    files: SnapshotFiles | None = None
-    if settings.snapshots:
-        files = SnapshotFolder(Path(settings.snapshots).expanduser())
-    opened = SqliteStore.open(
-        Path(store), model, replica=settings.replica, files=files, full_sync=settings.full_sync
-    )
+    opened = _opened(store, model, settings)
     try:
         if opened.replica:
             opened.announce(settings.address)
@@ -45,3 +52,35 @@ def open_store(store: Path | str, model: str, settings: Settings) -> Store:
         opened.close()
         raise
     return opened
+
+
+def _opened(store: Path | str, model: str, settings: Settings) -> Store:
+    if not is_postgres(store):
+        files = _files(settings.snapshots) if settings.snapshots else None
+        return SqliteStore.open(
+            Path(store), model, replica=settings.replica, files=files, full_sync=settings.full_sync
+        )
+    if not settings.snapshots:
+        raise InvalidArgument(
+            "serve: `snapshots` must be given with a store in PostgreSQL: a folder that all hosts "
+            "share, or s3://bucket/path.",
+            param="snapshots",
+        )
+    try:
+        from sinkstream.server.conversations.postgres_store import PostgresStore
+    except ModuleNotFoundError as error:
+        what = _MISSING.format(extra="postgres", what="a store in PostgreSQL", name=error.name)
+        raise StoreError(what) from None
+    files = _files(settings.snapshots)
+    return PostgresStore.open(str(store), model, files=files, replica=settings.replica)
+
+
+def _files(snapshots: str) -> SnapshotFiles:
+    if not snapshots.startswith(_S3):
+        return SnapshotFolder(Path(snapshots).expanduser())
+    try:
+        from sinkstream.server.conversations.snapshot_bucket import SnapshotBucket
+    except ModuleNotFoundError as error:
+        what = _MISSING.format(extra="postgres", what="snapshots in S3", name=error.name)
+        raise StoreError(what) from None
+    return SnapshotBucket(snapshots)

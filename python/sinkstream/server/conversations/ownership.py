@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from sinkstream.server.conversations.claim import Claim, Replica
 from sinkstream.server.conversations.store import Store
@@ -39,6 +40,17 @@ class Ownership:
         """Return the claim to a conversation; None if this replica has none."""
         with self._condition:
             return self._used(session)
+
+    def confirmed(self, session: str) -> Claim | None:
+        """Return the claim to a conversation if no other replica has taken it. Blocks briefly."""
+        claim = self.held(session)
+        if claim is None or not self._store.replica:  # nobody else can
+            return claim
+        owner = self._store.owner(session)
+        if owner is not None and owner.epoch == claim.epoch:
+            return claim
+        self.lost(claim)
+        return None
 
     def all(self) -> list[Claim]:
         """Return all claims."""
@@ -142,10 +154,10 @@ class Ownership:
     def _hold(self, claim: Claim) -> None:
         self._held[claim.session] = claim
         self._held.move_to_end(claim.session)
-        for _ in range(len(self._held) - _MOST):
-            oldest, kept = self._held.popitem(last=False)
-            if self._is_running(oldest):  # its turns write with this claim: no second one is taken
-                self._held[oldest] = kept
+        # Running turns write with their claims, so no other may be taken meanwhile.
+        idle = (session for session in self._held if not self._is_running(session))
+        for session in list(islice(idle, max(0, len(self._held) - _MOST))):
+            del self._held[session]
 
     def _changed(self, session: str) -> None:
         with self._condition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -9,6 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from sinkstream.server.conversations.store_error import folder_error
+
+
+def new_file_name(node_id: str) -> str:
+    """Return a name for a snapshot of a turn that no other file has: a late write replaces none."""
+    return f"{node_id}.{secrets.token_hex(4)}.session"
 
 
 class SnapshotFiles(Protocol):

@@ -3,7 +3,7 @@
     STORE/            0700
       lock            held by the server that uses the store, or by several that have names
       turns.sqlite    0600, and its WAL
-      snapshots/ab/resp_ab….EPOCH.session
+      snapshots/ab/resp_ab….XXXXXXXX.session
 
 Reads use a connection of their thread.
 """

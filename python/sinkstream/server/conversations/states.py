@@ -11,6 +11,7 @@ from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
 from sinkstream.server.conversations.claim import Claim
 from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.residency import Residency, Resident, undo
+from sinkstream.server.conversations.snapshot_files import new_file_name
 from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnState
@@ -259,10 +260,11 @@ class States:
         claim = self._claim_of(node.conversation)
         if claim is None:
             return
-        with self._store.files.writing(self._store.snapshot_name(claim, node.id)) as path:
+        file = new_file_name(node.id)
+        with self._store.files.writing(file) as path:
             save_snapshot(resident.session, node, path)
             size = path.stat().st_size
-        self._store.add_snapshot(claim, node, size)
+        self._store.add_snapshot(claim, node, file, size)
         self._count_saved(node.conversation)  # it may have displaced that of a branch
 
     def drop_snapshot(self, node_id: str) -> None:

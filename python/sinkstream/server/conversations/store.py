@@ -18,7 +18,7 @@ from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.connection import Connection, Job
 from sinkstream.server.conversations.deletion import close_unfinished, delete_nodes, exists
 from sinkstream.server.conversations.node import NewNode, Node
-from sinkstream.server.conversations.snapshot_files import SnapshotFiles
+from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.store_reads import StoreReads
 from sinkstream.server.conversations.writer import Writer
@@ -194,9 +194,6 @@ class Store(StoreReads):
         self.reach("commit")
 
         def job(connection: Connection) -> None:
-            found = connection.execute("SELECT hash, tokens FROM nodes WHERE id = ?", [node.id])
-            if found.fetchone() == (node.hash, node.tokens):
-                return  # an earlier commit of this job has succeeded after all
             _check(connection, claim)
             if ids or text:
                 _insert_part(connection, row)
@@ -209,7 +206,8 @@ class Store(StoreReads):
                     node.tokens, node.id,
                 ),
             ).rowcount  # fmt: skip
-            if changed != 1:  # an earlier write has failed, or the turn was deleted
+            if changed != 1 and not _is_finished(connection, node):
+                # An earlier write has failed, or the turn was deleted.
                 raise StoreError(
                     f"store: a part of the turn {node.id} was not written, so that the turn cannot "
                     "be kept. The log says why."
@@ -297,17 +295,18 @@ class Store(StoreReads):
 
     # ---- snapshots -------------------------------------------------------------------------------
 
-    def snapshot_name(self, claim: Claim, node_id: str) -> str:
-        """Return the name of the file for a turn's snapshot: no other owner's has it."""
-        return f"{node_id}.{claim.epoch}.session"
-
-    def add_snapshot(self, claim: Claim, node: Node, size: int) -> None:
+    def add_snapshot(self, claim: Claim, node: Node, file: str, size: int) -> None:
         """Record a snapshot whose file is complete; delete older ones of its conversation.
+
+        Args:
+            claim: Whose conversation.
+            node: The turn.
+            file: The name of the file, which no other has.
+            size: Its bytes.
 
         Raises:
             SessionMoved: The conversation was taken. The file is deleted.
         """
-        file = self.snapshot_name(claim, node.id)
         self.reach("snapshot")
 
         def job(connection: Connection) -> None:
@@ -315,9 +314,9 @@ class Store(StoreReads):
             if not exists(connection, node.id):  # deleted meanwhile
                 self.files.delete(file)
                 return
+            self._remove(connection, node.id, but=file)
             connection.execute(
-                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?) ON CONFLICT (node) DO UPDATE SET "
-                "bytes = excluded.bytes, created = excluded.created, file = excluded.file",
+                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (node.id, node.conversation, size, time.time(), file),
             )
             rows = connection.execute(
@@ -333,6 +332,16 @@ class Store(StoreReads):
             self.files.delete(file)
             raise
 
+    def delete_orphans(self, older_than_s: float) -> None:
+        """Delete files without a row that have not been written for a time.
+
+        Raises:
+            StoreError: The folder cannot be read.
+        """
+        if isinstance(self.files, SnapshotFolder):
+            names = [file for (file,) in self._rows("SELECT file FROM snapshots")]
+            self.files.delete_others(names, older_than_s)
+
     def drop_snapshot(self, claim: Claim, node_id: str) -> None:
         """Delete a snapshot."""
 
@@ -342,10 +351,10 @@ class Store(StoreReads):
 
         self._submit(claim, job).result()
 
-    def _remove(self, connection: Connection, node_id: str) -> None:
+    def _remove(self, connection: Connection, node_id: str, but: str = "") -> None:
         found = connection.execute("SELECT file FROM snapshots WHERE node = ?", [node_id])
         row = found.fetchone()
-        if row is not None:
+        if row is not None and row[0] != but:
             connection.execute("DELETE FROM snapshots WHERE node = ?", [node_id])
             self.files.delete(row[0])
 
@@ -372,5 +381,14 @@ def _check(connection: Connection, claim: Claim) -> None:
 
 
 def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
-    if exists(connection, row[0]):
-        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+    connection.execute(
+        "INSERT INTO parts SELECT ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE id = ?) "
+        "ON CONFLICT DO NOTHING",
+        (*row, row[0]),
+    )
+
+
+def _is_finished(connection: Connection, node: Node) -> bool:
+    """Return whether an earlier commit of a turn's end, whose outcome was not known, succeeded."""
+    found = connection.execute("SELECT hash, tokens FROM nodes WHERE id = ?", [node.id])
+    return found.fetchone() == (node.hash, node.tokens)

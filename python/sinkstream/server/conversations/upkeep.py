@@ -20,6 +20,9 @@ from sinkstream.server.conversations.store import Store
 
 logger = logging.getLogger("sinkstream")
 
+_ORPHANS_S = 3600.0
+"""How often files without a row are deleted, and how old they must be: others are being written."""
+
 
 class Upkeep:
     """A thread that looks after idle sessions and the store's size."""
@@ -52,6 +55,7 @@ class Upkeep:
         self._snapshot_tokens = snapshot_tokens
         self._delete = delete
         self._is_ending = threading.Event()
+        self._swept = time.monotonic()
         self._thread = threading.Thread(target=self._loop, name="sinkstream-upkeep", daemon=True)
         self._thread.start()
 
@@ -66,6 +70,9 @@ class Upkeep:
         if self._store.replica:
             self._store.announce(self._settings.address)
             self._recover()
+            if time.monotonic() - self._swept > _ORPHANS_S:
+                self._store.delete_orphans(_ORPHANS_S)
+                self._swept = time.monotonic()
         for resident in residency.all():
             if self._states.unsaved(resident) >= self._snapshot_tokens:
                 self._with(resident, self._states.save)

@@ -1,7 +1,8 @@
-"""A tiny model with a short window, and a store."""
+"""A tiny model with a short window, and stores."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 import sinkstream
 from sinkstream.server.conversations.conversations import Conversations
+from tests.python.server.conversations.postgres import MISSING, PostgresServer, programs
+from tests.python.server.conversations.stores import Place
 from tests.python.server.conversations.talk import OPENED, SINKS, WINDOW, open_conversations
 
 
@@ -26,6 +29,31 @@ def closed_at_the_end() -> Iterator[None]:
     yield
     while OPENED:
         OPENED.pop().close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    folder = programs()
+    if folder is None:
+        pytest.skip(MISSING)
+    server = PostgresServer(folder)
+    yield server
+    server.close()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Give a place for a store, of each kind."""
+    address: Path | str = tmp_path / "store"
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        address = server.new_database(f"place{next(_numbers)}")
+    found = Place(address, tmp_path / "snapshots")
+    yield found
+    found.close()
 
 
 @pytest.fixture

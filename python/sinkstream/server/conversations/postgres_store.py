@@ -1,0 +1,132 @@
+"""A store in PostgreSQL, for replicas on several hosts; snapshots are where all hosts reach them.
+
+Several replicas are the rule here, so each has a name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from sinkstream.server.conversations.postgres_database import (
+    PostgresWriteConnection,
+    configure,
+    conninfo_of,
+    is_transient,
+    marked,
+    name_of,
+    postgres_error,
+    prepare,
+)
+from sinkstream.server.conversations.snapshot_files import SnapshotFiles
+from sinkstream.server.conversations.store import Store
+from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.writer import RETRY_S, Writer
+
+_READERS = 8
+_PAUSE_S = 0.05
+
+
+class PostgresStore(Store):
+    """A store that is open. Created by `PostgresStore.open`."""
+
+    clock = "EXTRACT(EPOCH FROM clock_timestamp())::float8"
+
+    @classmethod
+    def open(
+        cls, address: str, model: str, *, files: SnapshotFiles, replica: str = ""
+    ) -> PostgresStore:
+        """Open a store, or create it.
+
+        Args:
+            address: `postgresql://user@host/database`.
+            model: Identifies the model, its S and W, and its chat template.
+            files: Where snapshots are.
+            replica: The name of this process; "" makes one of the host's.
+
+        Raises:
+            StoreError: It cannot be used; the message says why.
+        """
+        conninfo = conninfo_of(address)
+        try:
+            connection = PostgresWriteConnection(conninfo)
+            try:
+                prepare(connection, conninfo, model)
+                return cls(conninfo, connection, files, replica or _own_name())
+            except BaseException:
+                connection.close()
+                raise
+        except psycopg.Error as error:
+            raise postgres_error(name_of(conninfo), error) from error
+
+    def __init__(
+        self,
+        conninfo: str,
+        connection: PostgresWriteConnection,
+        files: SnapshotFiles,
+        replica: str,
+    ) -> None:
+        super().__init__()
+        self.replica = replica
+        self.files = files
+        self._name = name_of(conninfo)
+        self._connection = connection
+        self._is_closed = False
+        row = connection.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
+        if row is None:
+            raise StoreError(f"store: {self._name} must have a secret in `meta`, but has none.")
+        (self.secret,) = row
+        self._pool = ConnectionPool(
+            conninfo,
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=_READERS,
+            configure=configure,
+            open=True,
+            name="sinkstream-readers",
+        )
+        self._writer = Writer(connection)
+
+    def close(self) -> None:
+        """Write what is queued, and disconnect. May be called more than once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close()
+        self.files.close()
+        self._pool.close()
+        self._connection.close()
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        if any(isinstance(value, str) and "\0" in value for value in values):
+            return []  # PostgreSQL has no such text
+        until = time.monotonic() + RETRY_S
+        while True:
+            try:
+                with self._pool.connection(timeout=RETRY_S) as reader:
+                    return reader.execute(marked(query), values).fetchall()  # type: ignore[arg-type]
+            except psycopg.Error as error:
+                if not is_transient(error) or time.monotonic() > until:
+                    raise postgres_error(self._name, error) from error
+            time.sleep(_PAUSE_S)
+
+    def _transcript_bytes(self) -> int:
+        rows = self._rows(
+            "SELECT (SELECT COALESCE(SUM(pg_column_size(read_ids) + pg_column_size(messages) + "
+            "pg_column_size(record) + pg_column_size(note)), 0) FROM nodes) + "
+            "(SELECT COALESCE(SUM(pg_column_size(ids) + pg_column_size(text)), 0) FROM parts)"
+        )
+        return int(rows[0][0])
+
+
+def _own_name() -> str:
+    """Return a name that no other process has."""
+    host = "".join(letter for letter in socket.gethostname() if letter.isascii())[:64] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

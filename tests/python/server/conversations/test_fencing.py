@@ -1,0 +1,355 @@
+"""Who may write: of two replicas on one store, only the one that took a conversation last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkstream.server.conversations import store_reads
+from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
+from sinkstream.server.conversations.node import Node, new_id
+from sinkstream.server.conversations.ownership import Ownership
+from sinkstream.server.conversations.snapshot_files import new_file_name
+from sinkstream.server.conversations.sqlite_store import SqliteStore
+from sinkstream.server.conversations.store import Store
+from sinkstream.server.conversations.store_error import StoreError
+from tests.python.server.conversations.stores import (
+    Place,
+    begun,
+    claim_of,
+    contents,
+    ended,
+    finish,
+)
+
+
+class Written:
+    """A conversation of one turn with a snapshot, and a second turn that is running."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        first = begun()
+        self.claim = claim_of(first)
+        store.begin(self.claim, first)
+        self.first = finish(store, first, [4], b"a")
+        self.snapshot(self.claim)
+        self.running = begun(first.conversation, first.id, tokens=7)
+        store.begin(self.claim, self.running)
+        assert store.try_add_part(self.claim, self.running.id, 0, array("i", [8, 9]), "part")
+        store.forget(self.claim, new_id("resp")).result()  # what was queued before is written now
+
+    def snapshot(self, claim: Claim) -> None:
+        file = new_file_name(self.first.id)
+        with self.store.files.writing(file) as path:
+            path.write_bytes(b"keys and values")
+        self.store.add_snapshot(claim, self.first, file, 15)
+
+    @property
+    def node(self) -> Node:
+        return ended(self.running, [8, 9, 10], b"b")
+
+
+def part(store: Store, written: Written, claim: Claim) -> None:
+    done: list[Future[None]] = []
+    watched = store._watched
+    store._watched = lambda claim, one: done.append(one) or watched(claim, one)  # type: ignore
+    assert store.try_add_part(claim, written.running.id, 1, array("i", [10]), "late")
+    store._watched = watched  # type: ignore[method-assign]
+    done[0].result()
+
+
+def begin(store: Store, written: Written, claim: Claim) -> None:
+    new = begun(claim.session, written.first.id, tokens=7)
+    store.begin(claim, new)
+    finish(store, new, [1], b"c", claim)
+
+
+def commit(store: Store, written: Written, claim: Claim) -> None:
+    store.finish(claim, written.node, 1, array("i", [10]), "late").result()
+
+
+WRITES: dict[str, Callable[[Store, Written, Claim], Any]] = {
+    "begin": begin,
+    "part": part,
+    "commit": commit,
+    "forget": lambda store, written, claim: store.forget(claim, written.running.id).result(),
+    "note": lambda store, written, claim: store.note(claim, written.first.id, "late").result(),
+    "delete a turn": lambda store, written, claim: store.delete_tree(
+        claim, written.first.id
+    ).result(),
+    "delete": lambda store, written, claim: store.delete_conversation(claim).result(),
+    "snapshot": lambda store, written, claim: written.snapshot(claim),
+    "drop a snapshot": lambda store, written, claim: store.drop_snapshot(claim, written.first.id),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_with_an_old_claim_changes_nothing(place: Place, write: str) -> None:
+    old, new = place.open("a"), place.open("b")
+    written = Written(old)
+    claim = new.take(written.claim.session)
+    assert claim == Claim(written.claim.session, 2)
+    before = contents(new)
+    lost: list[Claim] = []
+    old.on_lost = lost.append
+    with pytest.raises(SessionMoved, match="has moved to another replica"):
+        WRITES[write](old, written, written.claim)
+    assert contents(new) == before
+    files = [path.name for path in place.snapshots.rglob("*") if path.is_file()]
+    assert files == [new.snapshot_of(written.first.id)]
+    old.close()  # all that was queued has been tried
+    assert set(lost) == {written.claim}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_the_same_write_with_the_latest_claim_changes_something(place: Place, write: str) -> None:
+    old, new = place.open("a"), place.open("b")
+    written = Written(old)
+    before = contents(new)
+    WRITES[write](old, written, written.claim)
+    assert contents(new) != before
+
+
+def test_taking_closes_the_turns_that_the_owner_before_had_not_finished(place: Place) -> None:
+    old, new = place.open("a"), place.open("b")
+    written = Written(old)
+    empty = begun(written.claim.session, written.first.id, tokens=7)
+    old.begin(written.claim, empty)
+    old.note(written.claim, written.first.id, "").result()
+    assert new.node(written.running.id) is None
+    claim = new.take(written.claim.session)
+    assert claim is not None
+    node = new.node(written.running.id)
+    assert node is not None
+    assert (node.finish_reason, node.tokens, node.last_id) == ("interrupted", 9, 9)
+    assert new.unfinished_session("ada", empty.id) is None
+    assert [one.id for one in new.nodes_of(claim.session)] == [written.first.id, node.id]
+    owner = new.owner(claim.session)
+    assert owner is not None
+    assert (owner.replica.name, owner.epoch) == ("b", 2)
+
+
+def test_a_conversation_of_which_nothing_is_left_cannot_be_taken(place: Place) -> None:
+    old, new = place.open("a"), place.open("b")
+    first = begun()
+    old.begin(claim_of(first), first)
+    old.forget(claim_of(first), new_id("resp")).result()
+    assert new.session_of(first.id) == first.conversation
+    assert new.take(first.conversation) is None
+    assert new.owner(first.conversation) is None
+    assert new.take("sess_none") is None
+    with pytest.raises(StoreError, match="was not written, or it was deleted"):
+        finish(old, first, [4], b"a")
+    assert contents(new)["nodes"] == []
+
+
+def test_a_transaction_that_is_repeated_changes_nothing(place: Place) -> None:
+    """After a commit whose outcome is not known, the same job runs again."""
+    store = place.open("a")
+    jobs: list[Any] = []
+    submit = store._writer.submit
+
+    def noted(job: Any) -> Any:
+        jobs.append(job)
+        return submit(job)
+
+    store._writer.submit = noted  # type: ignore[method-assign]
+    written = Written(store)
+    commit(store, written, written.claim)
+    written.snapshot(written.claim)
+    before = contents(store)
+    for job in jobs:
+        submit(job).result()
+    after = contents(store)
+    for table in ("conversations", "snapshots"):  # when they were used, made
+        assert [row[0] for row in after.pop(table)] == [row[0] for row in before.pop(table)]
+    assert after == before
+
+
+# ---- taking and asking ---------------------------------------------------------------------------
+
+
+def owned(store: Store) -> Ownership:
+    return Ownership(store, lambda session: False)
+
+
+def session_of_one_turn(store: Store) -> str:
+    new = begun()
+    store.begin(claim_of(new), new)
+    finish(store, new, [4], b"a")
+    return new.conversation
+
+
+def test_a_living_owner_is_asked_before_its_conversation_is_taken(place: Place) -> None:
+    old, new = place.open("a"), place.open("b")
+    old.announce("10.0.0.1:80")
+    session = session_of_one_turn(old)
+    asked: list[tuple[Replica, str]] = []
+    ownership = owned(new)
+    ownership.ask = lambda replica, session: bool(asked.append((replica, session)))
+    assert ownership.own(session) == Claim(session, 2)
+    assert asked == [(Replica("a", "10.0.0.1:80"), session)]
+    assert ownership.own(session) == Claim(session, 2)  # it is held now
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("why", ["gone", "left", "given up", "its own"])
+def test_nobody_else_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    old, new = place.open("a"), place.open("b")
+    session = session_of_one_turn(old)
+    if why == "gone":
+        monkeypatch.setattr(store_reads, "_GONE_S", -1.0)
+    elif why == "left":
+        old.leave([])
+    elif why == "given up":
+        old.give_up(Claim(session, 1))
+    else:
+        new = old
+    ownership = owned(new)
+    ownership.ask = lambda replica, session: pytest.fail("asked")
+    assert ownership.own(session) == Claim(session, 2)
+
+
+def test_an_owner_that_cannot_be_asked_loses_its_conversation(place: Place) -> None:
+    old, new = place.open("a"), place.open("b")
+    session = session_of_one_turn(old)
+
+    def unreachable(replica: Replica, session: str) -> bool:
+        raise ConnectionRefusedError
+
+    ownership = owned(new)
+    ownership.ask = unreachable
+    assert ownership.own(session) == Claim(session, 2)
+
+
+def test_two_threads_take_a_conversation_once(tmp_path: Path) -> None:
+    place = Place(tmp_path / "store", tmp_path / "snapshots")
+    session = session_of_one_turn(place.open("a"))
+    ownership = owned(place.open("b"))
+    claims: list[Claim | None] = []
+    threads = [
+        threading.Thread(target=lambda: claims.append(ownership.own(session))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    place.close()
+    assert claims == [Claim(session, 2)] * 8
+
+
+def test_a_claim_of_a_running_turn_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are forgotten, and taken again without asking."""
+    monkeypatch.setattr("sinkstream.server.conversations.ownership._MOST", 3)
+    place = Place(tmp_path / "store", tmp_path / "snapshots")
+    ownership = Ownership(place.open("a"), lambda session: session == "sess_0")
+    for number in range(10):
+        ownership.begin(f"sess_{number}")
+    place.close()
+    assert sorted(claim.session for claim in ownership.all()) == ["sess_0", "sess_8", "sess_9"]
+
+
+def test_giving_up_waits_for_what_is_settled(place: Place) -> None:
+    store = place.open("a")
+    session = session_of_one_turn(store)
+    ownership = owned(store)
+    claim = ownership.own(session)
+    assert not ownership.give_up(session, lambda: False)
+    assert ownership.held(session) == claim
+    settled: list[int] = []
+
+    def settle() -> bool:
+        time.sleep(0.05)
+        settled.append(1)
+        return True
+
+    giving = threading.Thread(target=lambda: ownership.give_up(session, settle))
+    giving.start()
+    time.sleep(0.02)
+    assert ownership.own(session) == Claim(session, 3)  # afterwards, not in between
+    assert settled == [1]
+    giving.join()
+    owner = store.owner(session)
+    assert owner is not None
+    assert owner.replica.name == "a"
+
+
+def test_a_sweep_leaves_what_a_living_replica_owns(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = place.open("a"), place.open("b")
+    session = session_of_one_turn(old)
+    assert owned(new).adopt(session) is None
+    owner = new.owner(session)
+    assert owner is not None
+    assert (owner.replica.name, owner.epoch, owner.is_alive) == ("a", 1, True)
+    monkeypatch.setattr(store_reads, "_GONE_S", -1.0)
+    assert owned(new).adopt(session) == Claim(session, 2)
+
+
+def test_a_conversation_used_since_it_was_chosen_is_not_deleted(place: Place) -> None:
+    store = place.open("a")
+    session = session_of_one_turn(store)
+    ((_, used),) = store.oldest_conversations(time.time() + 1)
+    new = begun(session, store.nodes_of(session)[0].id, tokens=7)
+    store.begin(Claim(session, 1), new)
+    assert store.delete_conversation(Claim(session, 1), used).result() is False
+    finish(store, new, [4], b"b")
+    assert len(store.nodes_of(session)) == 2
+    ((_, used),) = store.oldest_conversations(time.time() + 1)
+    assert store.delete_conversation(Claim(session, 1), used).result() is True
+    assert contents(store)["owners"] == []
+
+
+# ---- several processes on one folder -------------------------------------------------------------
+
+
+def test_replicas_share_a_folder_but_not_with_a_server_that_has_no_name(tmp_path: Path) -> None:
+    first = SqliteStore.open(tmp_path, "model", replica="a")
+    second = SqliteStore.open(tmp_path, "model", replica="b")
+    with pytest.raises(
+        StoreError, match=r"one server at a time.* or each of them its own `replica`"
+    ):
+        SqliteStore.open(tmp_path, "model")
+    new = begun()
+    first.begin(claim_of(new), new)
+    node = finish(first, new, [4], b"a")
+    assert second.node(new.id) == node
+    first.close()
+    second.close()
+    alone = SqliteStore.open(tmp_path, "model")
+    with pytest.raises(StoreError, match="one server at a time"):
+        SqliteStore.open(tmp_path, "model", replica="a")
+    alone.close()
+
+
+def test_opening_a_shared_store_leaves_the_turns_of_others(place: Place) -> None:
+    written = Written(place.open("a"))
+    other = place.open("b")
+    assert other.unfinished_session("ada", written.running.id) == written.claim.session
+    assert other.snapshot_of(written.first.id) is not None
+    assert WRITES["commit"](written.store, written, written.claim) is None
+
+
+def test_many_processes_create_one_store(place: Place) -> None:
+    """All at once: each finds the same secret."""
+    stores: list[Store] = []
+    threads = [
+        threading.Thread(target=lambda name=name: stores.append(place.open(f"r{name}")))
+        for name in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stores) == 6
+    assert len({store.secret for store in stores}) == 1
