@@ -11,11 +11,17 @@ from sinkstream.server.conversations.connection import Connection
 _AT_ONCE = 500  # ids in a statement
 
 
-def in_marks(values: Sequence[object]) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield values in groups, each with the placeholders of an IN list."""
-    for begin in range(0, len(values), _AT_ONCE):
-        some = values[begin : begin + _AT_ONCE]
+def in_marks(
+    values: Sequence[object], first: int = _AT_ONCE
+) -> Iterator[tuple[str, Sequence[object]]]:
+    """Yield values in groups, each with the placeholders of an IN list.
+
+    The first group has `first` values at most; the next ones are larger.
+    """
+    begin, count = 0, first
+    while some := values[begin : begin + count]:
         yield ",".join("?" * len(some)), some
+        begin, count = begin + count, min(4 * count, _AT_ONCE)
 
 
 def exists(connection: Connection, node_id: str) -> bool:

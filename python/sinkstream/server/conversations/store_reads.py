@@ -23,6 +23,7 @@ _NODE = (
     "session_key, finish_reason"
 )
 _GONE_S = 30.0  # a replica that was not seen for so long
+_HASHES_FIRST = 4  # they find a history that is sent again as it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class StoreReads(ABC):
 
         The most recently used conversation comes first.
         """
-        for marks, some in in_marks(hashes):
+        for marks, some in in_marks(hashes, _HASHES_FIRST):
             rows = self._rows(
                 f"SELECT {_NODE} FROM nodes JOIN conversations AS c ON c.id = conversation "
                 f"WHERE hash IN ({marks}) AND nodes.tenant = ? ORDER BY c.used DESC, created DESC",
