@@ -1,0 +1,1 @@
+"""A simulated cluster of servers, in discrete events; `cluster_simulation.py` runs it."""
