@@ -34,7 +34,7 @@ class Answer(Response):
         """
         exchange = exchange_of(scope)
         work = asyncio.ensure_future(self._run(send, scope))
-        leaving = asyncio.ensure_future(_until_left(receive))
+        leaving = asyncio.ensure_future(until_left(receive))
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if exchange.is_complete:  # what follows the last byte is no departure
@@ -62,7 +62,8 @@ class Answer(Response):
             raise StreamAborted from error
 
 
-async def _until_left(receive: Receive) -> None:
+async def until_left(receive: Receive) -> None:
+    """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

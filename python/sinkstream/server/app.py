@@ -27,6 +27,7 @@ from sinkstream.server.descriptions import schema_of
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.gate import Gate
+from sinkstream.server.peers.forwarding import Forwarding
 from sinkstream.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -60,7 +61,8 @@ def create_app(service: Service) -> Gate:
     app.include_router(router, include_in_schema=False)
     if not service.config.no_page:
         page_route.add_page(app)
-    return Gate(app, service, app.openapi)
+    inner = Forwarding(app, service) if service.config.peer_secret else app
+    return Gate(inner, service, app.openapi)
 
 
 def _routes() -> APIRouter:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sinkstream.errors import InvalidArgument
 
 NO_STORE = "none"
+_SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 # Lowest and highest value of each number.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -80,6 +81,12 @@ class ServerConfig:
     """Of the store, in units of 10^9 bytes; 0: no limit."""
     park_s: float = 300.0
     """Idle conversations leave memory after this time."""
+    replica: str = ""
+    """The name of this server among those that share the store; "" is the only one."""
+    address: str = ""
+    """Where servers that share the store reach this one; "" is `host` and `port`."""
+    peer_secret: str = ""
+    """What those servers have in common; without it, they do not ask each other."""
 
     @property
     def is_loopback(self) -> bool:
@@ -106,12 +113,28 @@ def check_config(config: ServerConfig) -> None:
     for key in config.api_keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
+    _check_peers(config)
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(
                 "cors_origin",
                 f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
             )
+
+
+def _check_peers(config: ServerConfig) -> None:
+    secret = config.peer_secret
+    if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):
+        raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
+    if secret and not config.replica:
+        raise _refusal("replica", "must be given if `peer_secret` is.")
+    if config.address and not _ORIGIN.fullmatch(config.address):
+        raise _refusal(
+            "address",
+            f'must be an address such as "http://10.0.0.5:8000", but is {config.address[:80]!r}.',
+        )
+    if secret and not config.address and config.host in ("0.0.0.0", "::"):
+        raise _refusal("address", f'must be given, because `host` is "{config.host}".')
 
 
 def _refusal(name: str, rule: str) -> InvalidArgument:

@@ -12,6 +12,7 @@ from sinkstream.server.config import NO_STORE, ServerConfig
 from sinkstream.server.conversations.conversations import Conversations, identity_of
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.peers.connecting import connect_peers
 from sinkstream.server.plain_turns import PlainTurns
 from sinkstream.server.turns import Turns
 
@@ -31,8 +32,12 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
         park_s=config.park_s,
         ttl_s=config.session_ttl or None,
         max_bytes=int(config.store_max_gb * _GB) or None,
+        replica=config.replica,
+        address=config.address,
     )
-    return Conversations(model, folder, settings)
+    turns = Conversations(model, folder, settings)
+    connect_peers(turns, config)
+    return turns
 
 
 def default_store(model: Model) -> Path:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service
@@ -89,7 +91,7 @@ class Reply:
         if self._ending is None:
             turn = self.begun
             assert turn is not None
-            self._ending = self._service.pool.submit(turn.end)
+            self._ending = self._service.pool.submit(partial(_end, turn, self._service))
             self._ending.add_done_callback(lambda _: self._leave(turn))
         return self._ending
 
@@ -140,6 +142,14 @@ async def _finish(replies: Sequence[Reply]) -> None:
             reply.begun.stream.close()
     for reply in replies:
         await reply.finish()
+
+
+def _end(turn: Turn, service: Service) -> TurnEnd:
+    end = turn.end()
+    is_shortened = end.finish_reason == "cancelled" and turn.stream in service.shortened
+    if is_shortened and end.stats.generated_tokens > 0:
+        return replace(end, finish_reason="length")  # its client can go on from its node
+    return end
 
 
 def _drop(turn: Turn) -> None:

@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import uvicorn
@@ -19,8 +20,10 @@ from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
 from sinkstream.server.connections import check_descriptors
+from sinkstream.server.gate import App
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
+from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp, BoundedSocket
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
@@ -60,10 +63,31 @@ def serve(
     check_config(config)
     check_descriptors(config.max_connections)
     listener = open_socket(config.host, config.port)
-    service = Service(config)
     address = address_of(listener)
+    if config.peer_secret and not config.address:
+        config = replace(config, address=address)
+    service = Service(config)
+    app: App = create_app(service)
+    if config.peer_secret:
+        app = Internal(app, service)
+    server = make_server(app, service)
+    try:
+        with listener:
+            asyncio.run(
+                _Run(service, server, load, stop).run(
+                    listener, lambda model: on_ready(address, model)
+                )
+            )
+    finally:
+        service.close()
+        if (model := service.loaded) is not None:
+            model.close()
+
+
+def make_server(app: App, service: Service) -> uvicorn.Server:
+    """Return a server for an app, with the bounds of the service. It has no signal handlers."""
     settings = uvicorn.Config(
-        create_app(service),
+        app,
         loop="asyncio",
         backlog=ACCEPTED_AT_ONCE,
         http=partial(BoundedHttp, connections=service.connections),  # type: ignore[arg-type]
@@ -79,18 +103,7 @@ def serve(
     )
     # The gate logs what fails. uvicorn would log an error for each stream that is cut on purpose.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-    server = _Uvicorn(settings)
-    try:
-        with listener:
-            asyncio.run(
-                _Run(service, server, load, stop).run(
-                    listener, lambda model: on_ready(address, model)
-                )
-            )
-    finally:
-        service.close()
-        if (model := service.loaded) is not None:
-            model.close()
+    return _Uvicorn(settings)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakSet
 
 from starlette.requests import Request
 
@@ -53,6 +54,8 @@ class Service:
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue)
         self.replies: set[Stream] = set()
+        self.shortened: WeakSet[Stream] = WeakSet()
+        """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
         """By route and status."""
         self.started_at = int(time.time())

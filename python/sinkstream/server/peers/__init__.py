@@ -1,0 +1,1 @@
+"""Servers that share a store of conversations ask each other over HTTP."""

@@ -1,0 +1,146 @@
+"""Passes requests that name a stored response on to the server that has its conversation.
+
+Clients need no session header for that. If the owner does not answer, the request is answered here:
+the conversation is taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from functools import partial
+
+import orjson
+
+from sinkstream.server.answer import Receive, until_left
+from sinkstream.server.conversations.claim import Replica
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.errors import StreamAborted
+from sinkstream.server.exchange import Scope, exchange_of
+from sinkstream.server.gate import App, ClientLeft
+from sinkstream.server.parsing import SMALL_BYTES
+from sinkstream.server.peers.fetching import PeerGone, PeerResponse, fetch
+from sinkstream.server.peers.secret import HEADER, is_peer
+from sinkstream.server.service import Service
+from sinkstream.server.writer import EVENT_HEADERS, Send
+
+logger = logging.getLogger("sinkstream.server")
+
+_CREATE = re.compile(r"(/v1)?/responses/?")
+_OF_ONE = re.compile(r"(?:/v1)?/responses/(resp_[^/]+)(?:/.*)?")
+_FIELD = b"previous_response_id"
+# Of the connection, or written anew.
+_OWN = frozenset(
+    b"connection content-length date keep-alive server transfer-encoding vary x-request-id".split()
+)
+
+
+class Forwarding:
+    """Between the gate, which has checked and read the request, and the routes."""
+
+    def __init__(self, app: App, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request here, or by its owner.
+
+        Raises:
+            ClientLeft: The client left while the owner replied.
+            StreamAborted: The owner broke off in the middle of its response.
+        """
+        owner = await self._owner(scope)
+        if owner is None or not await self._forward(owner, scope, receive, send):
+            await self._app(scope, receive, send)
+
+    async def _owner(self, scope: Scope) -> Replica | None:
+        """Return the living server that has what a request names; None if it is this one."""
+        service = self._service
+        if scope["type"] != "http" or is_peer(scope, service.config.peer_secret):
+            return None
+        if service.trouble is not None or not isinstance(service.turns, Conversations):
+            return None
+        name = await self._name(scope)
+        if name is None or service.live.find(exchange_of(scope).tenant, name) is not None:
+            return None
+        owner = await service.pool.run(partial(service.turns.owner_of, name))
+        return owner if owner is not None and owner.address else None
+
+    async def _name(self, scope: Scope) -> str | None:
+        if found := _OF_ONE.fullmatch(scope["path"]):
+            return found[1]
+        body = exchange_of(scope).body
+        if not _CREATE.fullmatch(scope["path"]) or _FIELD not in body:
+            return None
+        read = partial(_previous_in, body)
+        return read() if len(body) <= SMALL_BYTES else await self._service.pool.run(read)
+
+    async def _forward(self, owner: Replica, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Return whether the owner has answered."""
+        exchange = exchange_of(scope)
+        target: bytes = scope.get("raw_path") or scope["path"].encode()
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        headers = [pair for pair in scope["headers"] if pair[0] not in _OWN]
+        headers += [
+            (HEADER, self._service.config.peer_secret.encode()),
+            (b"x-request-id", exchange.request_id.encode()),
+        ]
+        passing = asyncio.ensure_future(
+            self._pass(owner, scope["method"], target, headers, bytes(exchange.body), send)
+        )
+        leaving = asyncio.ensure_future(until_left(receive))
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done() and not exchange.is_complete:
+                raise ClientLeft
+            return await passing
+        except PeerGone as error:
+            logger.info("%s does not answer: %s", owner.name, error)
+            if exchange.status:
+                raise StreamAborted from error
+            return False
+        finally:
+            passing.cancel()
+            leaving.cancel()
+            await asyncio.wait({passing, leaving})
+
+    async def _pass(
+        self,
+        owner: Replica,
+        method: str,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        send: Send,
+    ) -> bool:
+        response = await fetch(owner.address, method, target, headers, body)
+        async with response:
+            if response.status == 503:  # it drains, or is no server of ours
+                return False
+            await _start(response, send)
+            async for part in response.parts():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return True
+
+
+async def _start(response: PeerResponse, send: Send) -> None:
+    kept = [
+        pair
+        for pair in response.headers
+        if pair[0] not in _OWN - {b"content-length"} and not pair[0].startswith(b"access-control-")
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": kept})
+    if EVENT_HEADERS[0] in kept:
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+
+
+def _previous_in(body: bytes | bytearray) -> str | None:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None  # the route says what is wrong
+    name = value.get("previous_response_id") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else None

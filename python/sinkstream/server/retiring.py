@@ -1,0 +1,45 @@
+"""Prepares a server to leave while its successor already gets the new requests.
+
+Unlike a shutdown, it refuses nothing: what still arrives is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.service import Service
+
+_POLL_S = 0.1
+_END_S = 5.0  # for replies to be committed, after they were shortened
+
+
+async def retire(service: Service, within_s: float) -> None:
+    """Close idle sockets, let replies finish, end those that last longer, and park everything.
+
+    Replies that are ended have the finish reason `length`: their clients can go on from their
+    turns, which are stored.
+
+    Args:
+        service: The server.
+        within_s: The time that replies have to finish.
+    """
+    service.drain_begins.set()
+    await _until_idle(service, within_s)
+    shorten_replies(service)
+    await _until_idle(service, _END_S)
+    if isinstance(service.turns, Conversations):
+        await asyncio.to_thread(service.turns.park_all)
+
+
+def shorten_replies(service: Service) -> None:
+    """End the running replies as if they had reached their length."""
+    for stream in service.replies:
+        service.shortened.add(stream)
+        stream.cancel()
+
+
+async def _until_idle(service: Service, within_s: float) -> None:
+    end = asyncio.get_running_loop().time() + within_s
+    while service.admission.in_progress and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(_POLL_S)
