@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +19,16 @@ from sinkstream.cli.option_checks import with_model
 from sinkstream.errors import SinkstreamError
 from sinkstream.model import Model
 
+if TYPE_CHECKING:
+    from sinkstream.server.config import ServerConfig
+
 MISSING = (
     "serve: the packages of the extra `serve` must be installed, but {name} is not. "
     "`pip install 'sinkstream[serve]'` installs them."
+)
+MISSING_RAY = (
+    "serve: the packages of the extra `ray` must be installed, but {name} is not. "
+    "`pip install 'sinkstream[serve,ray]'` installs them."
 )
 
 
@@ -113,6 +121,32 @@ def serve(
         bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")
     ] = False,
     no_page: Annotated[bool, typer.Option("--no-page", help="Serve no web page at /.")] = False,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Serve with Ray on this host, in --replicas processes.",
+        ),
+    ] = False,
+    replicas: Annotated[int, typer.Option(help="Processes of --ray, each with the model.")] = 2,
+    replica: Annotated[
+        str | None,
+        typer.Option(help="The name of this server among those that share the store."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the other servers of a shared store reach this one. Default: where it "
+            "listens."
+        ),
+    ] = None,
+    peer_secret: Annotated[
+        str | None,
+        typer.Option(
+            help="What the servers of a shared store have in common, so that they may ask each "
+            "other. Best set in the environment.",
+        ),
+    ] = None,
     model_option: options.ModelPath = None,
     *,
     loading: options.Loading,
@@ -146,8 +180,13 @@ def serve(
         session_ttl=session_ttl,
         store_max_gb=store_max_gb,
         park_s=park_s,
+        replica=replica or "",
+        address=address or "",
+        peer_secret=peer_secret or "",
     )
     _log_to_stderr()
+    if ray:
+        return _serve_with_ray(loading, config, replicas, max_sequences)
 
     def load() -> Model:
         loaded = load_model(loading, max_sequences=max_sequences)
@@ -156,6 +195,21 @@ def serve(
         return loaded
 
     run(config, load, _report)
+    return 0
+
+
+def _serve_with_ray(
+    loading: options.Loading, config: ServerConfig, replicas: int, max_sequences: int
+) -> int:
+    try:
+        from sinkstream.integrations.ray_serve import app
+        from sinkstream.integrations.ray_serve.one_host import run
+    except ModuleNotFoundError as error:
+        raise SinkstreamError(MISSING_RAY.format(name=error.name)) from None
+    load = {**asdict(loading), "max_sequences": max_sequences}
+    model = load.pop("model")
+    application = app(model, replicas=replicas, num_cpus=0, server=config, **load)
+    run(application, config, lambda address: print(f"Listening on {address}", flush=True))
     return 0
 
 

@@ -1,0 +1,151 @@
+"""One replica: a process with a model, the app of `sinkstream serve`, and an address for peers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+from ray import serve
+
+import sinkstream
+from sinkstream.integrations.ray_serve.scaling import STATISTIC
+from sinkstream.integrations.ray_serve.secret import shared_secret
+from sinkstream.integrations.ray_serve.silence import TICK_S, Silence
+from sinkstream.server.answer import Receive
+from sinkstream.server.app import create_app
+from sinkstream.server.config import ServerConfig
+from sinkstream.server.connections import check_descriptors
+from sinkstream.server.exchange import Scope
+from sinkstream.server.gate import App
+from sinkstream.server.keeping import open_turns
+from sinkstream.server.listening import address_of, open_socket
+from sinkstream.server.peers.internal import Internal
+from sinkstream.server.protocol import CONNECTION
+from sinkstream.server.retiring import retire
+from sinkstream.server.serve import make_server
+from sinkstream.server.service import Service
+from sinkstream.server.writer import Send
+
+logger = logging.getLogger("sinkstream.server")
+
+_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all replicas have in common."""
+
+    model: str | None
+    config: ServerConfig
+    load: dict[str, Any] = field(default_factory=dict)
+    """Further options of `sinkstream.load`."""
+
+
+class Replica:
+    """The class that Ray Serve deploys."""
+
+    async def __init__(self, plan: Plan) -> None:  # type: ignore[misc]  # Ray awaits it
+        """Load the model, and open the store."""
+        check_descriptors(plan.config.max_connections)
+        # Not where clients connect: Ray's proxies do that.
+        listener = open_socket(ray.util.get_node_ip_address(), 0)
+        self._name = serve.get_replica_context().replica_tag
+        config = replace(
+            plan.config,
+            replica=self._name,
+            address=address_of(listener),
+            peer_secret=plan.config.peer_secret or shared_secret(),
+        )
+        self._silence = Silence()
+        self._service = service = Service(config)
+        self._model = model = await asyncio.to_thread(_load, plan)
+        service.prepare(model)
+        service.serve(model, await asyncio.to_thread(open_turns, model, config))
+        self._app = create_app(service)
+        self._peers = make_server(Internal(self._app, service, only_peers=True), service)
+        self._tasks = [
+            asyncio.create_task(self._peers.serve(sockets=[listener])),
+            asyncio.create_task(service.pulse.run(self._on_stall)),
+            asyncio.create_task(self._watch()),
+        ]
+
+    def __serve_build_asgi_app__(self) -> App:
+        return _Proxied(self._app, self._name)
+
+    async def check_health(self) -> None:
+        """Say whether the replica can serve; Ray replaces it otherwise.
+
+        Raises:
+            RuntimeError: It cannot.
+        """
+        self._silence.note_question()
+        if self._service.trouble is not None:
+            raise RuntimeError(f"the replica is not healthy: {self._service.trouble}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the replies that run or wait."""
+        return {STATISTIC: float(self._service.admission.in_progress)}
+
+    async def __del__(self) -> None:
+        """Park all conversations, and end. Ray calls this after the last request."""
+        if not hasattr(self, "_tasks"):
+            return
+        self._peers.should_exit = True
+        for task in self._tasks[1:]:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(self._tasks)
+        await asyncio.to_thread(self._service.close)
+        await asyncio.to_thread(self._model.close)
+
+    def _on_stall(self) -> None:
+        for stream in self._service.replies:
+            stream.cancel()
+
+    async def _watch(self) -> None:
+        """Get ready to leave whenever Ray falls silent; stay if it asks again."""
+        retiring: asyncio.Task[None] | None = None
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._silence.tick():
+                if retiring is None:
+                    logger.info("server: Ray is silent; the replica prepares to leave.")
+                    drain_s = self._service.config.drain_s
+                    retiring = asyncio.create_task(retire(self._service, drain_s))
+            elif retiring is not None:
+                retiring.cancel()
+                retiring = None
+                self._service.drain_begins.clear()
+
+
+def _load(plan: Plan) -> sinkstream.Model:
+    return sinkstream.load(plan.model, **plan.load)
+
+
+class _NoConnection:
+    """In place of a connection: between a client and a replica is Ray's proxy."""
+
+    is_surplus = False
+    is_stalled = False
+
+
+class _Proxied:
+    """Gives a request from Ray's proxy what the gate expects of a connection."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self._app = app
+        self._header = (b"x-sinkstream-replica", name.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] in _HEADS:
+                message = {**message, "headers": [*message.get("headers", ()), self._header]}
+            await send(message)
+
+        scope.setdefault("state", {})[CONNECTION] = _NoConnection()
+        await self._app(scope, receive, named)

@@ -1,0 +1,187 @@
+"""A Ray of its own with the server in it, and clients that see which replica answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.python.server.http.running_server import CHAT, Answered, Running
+
+REPLICA = "x-sinkstream-replica"
+_TITLE = "ray::ServeReplica:sinkstream:sinkstream"
+
+
+@dataclass
+class Cluster:
+    """A cluster that answers."""
+
+    http: Running
+    folder: Path
+    settings: dict[str, Any]
+    load: dict[str, Any]
+
+    def deploy(self, replicas: int) -> None:
+        """Start the application, or change the number of replicas, as a file of Ray Serve does.
+
+        What of it is new is only that number, so that Ray keeps the replicas that it has;
+        `serve.run` would replace them. Waits until the proxy has all replicas.
+        """
+        from ray.serve.context import _get_global_client
+        from ray.serve.schema import ServeDeploySchema
+
+        arguments = {"model": str(self.folder), "num_cpus": 0, "server": self.settings, **self.load}
+        application = {
+            "name": "sinkstream",
+            "route_prefix": "/",
+            "import_path": "sinkstream.integrations.ray_serve:build",
+            "args": arguments,
+            "deployments": [{"name": "sinkstream", "num_replicas": replicas}],
+        }
+        client = _get_global_client()
+        assert client is not None
+        client.deploy_apps(ServeDeploySchema(applications=[application]), _blocking=True)
+        wait_until(lambda: len(self.replicas()) == replicas, "all replicas")
+
+    def chat(self, messages: list[dict[str, Any]], session: str = "", **fields: Any) -> Answered:
+        """Ask for a reply; with a session's name in the header, if it has one."""
+        body = {"messages": messages, "max_tokens": 6, "seed": 1, "ignore_eos": True, **fields}
+        return self.http.post(CHAT, body, **_header(session))
+
+    def respond(self, text: str, session: str = "", **fields: Any) -> Answered:
+        """Ask for a response."""
+        body = {"input": text, "max_output_tokens": 6, "seed": 1, "ignore_eos": True, **fields}
+        return self.http.post("/v1/responses", body, **_header(session))
+
+    def replicas(self) -> set[str]:
+        """Return the replicas that some of many sessions are on."""
+        return {self.replica_of(f"probe {number}") for number in range(24)}
+
+    def replica_of(self, session: str) -> str:
+        """Return the replica that answers a session."""
+        return self.http.ask("GET", "/health", headers=_header(session)).headers[REPLICA]
+
+    def replies_on(self, session: str) -> float:
+        """Return the replies in progress on a session's replica."""
+        text = self.http.ask("GET", "/metrics", headers=_header(session)).body.decode()
+        return next(
+            float(line.split()[1])
+            for line in text.splitlines()
+            if line.startswith("sinkstream_open_replies ")
+        )
+
+    def pid_of(self, session: str) -> int:
+        """Return the process of a session's replica: the one that computes for it."""
+        before = {pid: _cpu_ticks(pid) for pid in replica_pids()}
+        self.chat([{"role": "user", "content": f"who? {time.time()}"}], session, max_tokens=600)
+        return max(before, key=lambda pid: _cpu_ticks(pid) - before[pid])
+
+
+def _header(session: str) -> dict[str, str]:
+    return {"x-session-id": session} if session else {}
+
+
+def replica_pids() -> list[int]:
+    """Return the processes of the replicas that this process has started."""
+    return [pid for pid in _descendants(os.getpid()) if _title(pid).startswith(_TITLE)]
+
+
+def _title(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+
+
+def _descendants(root: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            parents[int(entry.name)] = int(fields[1])
+    found, level = [], {root}
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found += sorted(level)
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process after its name; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started_at(pid: int) -> str | None:
+    """Return when a process was started; None if it has ended."""
+    fields = _stat(pid)
+    return fields[19] if fields and fields[0] != "Z" else None
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12])
+
+
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+@contextmanager
+def ray_cluster(folder: Path, store: str, *, replicas: int, **settings: Any) -> Iterator[Cluster]:
+    """Run Ray with two processors, and the server in it; leave no process behind."""
+    import ray
+    from ray import serve
+
+    # A socket's path is short.
+    scratch = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=100 << 20,
+        _temp_dir=scratch,
+    )
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        cluster = Cluster(
+            Running(port, None),  # type: ignore[arg-type]
+            folder,
+            {"store": store, "model_name": "tiny", "drain_s": 3.0, **settings},
+            {"window": 60, "max_sequences": 4, "threads": 1},
+        )
+        cluster.deploy(replicas)
+        yield cluster
+    finally:
+        serve.shutdown()
+        started = {pid: _started_at(pid) for pid in _descendants(os.getpid())}
+        ray.shutdown()
+        left = started
+        end = time.monotonic() + 20
+        while left and time.monotonic() < end:
+            time.sleep(0.1)
+            left = {pid: at for pid, at in left.items() if _started_at(pid) == at}
+        for pid in left:  # the number may not be another process's
+            if _started_at(pid) == left[pid]:
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(scratch, ignore_errors=True)
+        assert not left, "Ray has left processes behind"
+
+
+def events_in(data: bytes) -> list[Any]:
+    """Return the events that have arrived whole."""
+    lines = data.decode(errors="replace").split("\n")[:-1]
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
