@@ -218,3 +218,40 @@ def test_a_server_that_is_down_is_replaced(
             assert answer.status == 200
             with proxy.open("GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n") as one:
                 assert b" 403 " in read_all(one)  # the servers still see the client's Host
+
+
+def test_a_conversation_goes_on_when_its_server_is_gone(
+    kind: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Two servers with one store; no request tells the client which of them has answered."""
+    folder = tiny_folder("llama")
+    store = {"store": str(tmp_path / "store"), "peer_secret": "a secret of sixteen or more"}
+    talks: dict[str, list[dict[str, str]]] = {f"session {number}": [*HELLO] for number in range(6)}
+    places: dict[str, set[str]] = {name: set() for name in talks}
+    states = []
+
+    def turn(proxy: Running) -> None:
+        for name, talk in talks.items():
+            body = {"messages": talk, "max_tokens": 20, "seed": 1, "ignore_eos": True}
+            answer = proxy.post(CHAT, body, **{"X-Session-Id": name})
+            assert answer.status == 200
+            own = answer.json["usage"]["sinkstream"]
+            places[name].add(own["session"])
+            states.append(own["state"])
+            talk += [answer.json["choices"][0]["message"], {"role": "user", "content": "and then?"}]
+
+    with running(folder, sequences=6, replica="two", **store) as second:
+        with (
+            running(folder, sequences=6, replica="one", **store) as first,
+            proxy_of(kind, tmp_path, first.port, second.port) as port,
+        ):
+            turn(Running(port, None))  # type: ignore[arg-type]
+            turn(Running(port, None))  # type: ignore[arg-type]
+            shares = [server.model.stats()["requests"] for server in (first, second)]
+        assert states == ["new"] * 6 + ["resident"] * 6
+        assert min(shares) > 0
+        with proxy_of(kind, tmp_path, free_port(), second.port) as port:
+            turn(Running(port, None))  # type: ignore[arg-type]
+    assert all(len(seen) == 1 for seen in places.values())
+    assert sorted(set(states[12:])) == ["loaded", "resident"]
+    assert states[12:].count("loaded") == shares[0] // 2
