@@ -18,6 +18,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from websockets.sync.client import connect
 
+from tests.python.integrations.many_conversations import scale_up_and_down
 from tests.python.integrations.ray_cluster import (
     REPLICA,
     Cluster,
@@ -201,3 +202,10 @@ def test_a_replica_that_leaves_ends_its_streams_whole(cluster: Cluster) -> None:
         for one in (*streams, *sockets):
             one.close()
         cluster.deploy(2)
+
+
+def test_conversations_go_on_while_replicas_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
+    crowd = scale_up_and_down(cluster, 8, 2, lambda phase: None)
+    assert crowd.lost_turns() == 0
+    assert crowd.foreign_texts(cluster.folder, tmp_path, cluster.load) == 0
+    assert [max(moves) for moves in crowd.moves_by_change] == [1, 1]

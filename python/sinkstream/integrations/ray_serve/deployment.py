@@ -54,8 +54,10 @@ def app(
             before another one is started. None: half of `max_sequences`.
         num_cpus: What Ray reserves for a replica; `threads` says how many the model uses.
         num_gpus: GPUs for a replica.
-        server: Settings of `sinkstream serve`. Replicas on several hosts need a `store` that all
-            reach, and `host` must be what clients connect to.
+        server: Settings of `sinkstream serve`, with the names of `ServerConfig`. `host` and `port`
+            are those of Ray's proxy. Replicas on several hosts need a `store` that all reach. If
+            they are not given, the API key and the store are SINKSTREAM_API_KEY and
+            SINKSTREAM_STORE in the environment.
         **load: Further options of `sinkstream.load`, such as `max_sequences` and `window`.
 
     Raises:
@@ -124,5 +126,9 @@ def _config(model: str | os.PathLike[str] | None, server: Any) -> ServerConfig:
     config = server or ServerConfig()
     if config.model_name == ServerConfig().model_name and model is not None:
         config = replace(config, model_name=Path(model).name.removesuffix(".gguf"))
+    if not config.api_keys and (key := os.environ.get("SINKSTREAM_API_KEY")):
+        config = replace(config, api_keys=(key,))
+    if not config.store:
+        config = replace(config, store=os.environ.get("SINKSTREAM_STORE", ""))
     check_config(config)
     return config
