@@ -106,7 +106,7 @@ def calibrate(
         lengths = [tokens for tokens in (1, 16, 64, 256, 1024) if tokens <= capacity.tokens]
         steps = {n: [step_s(model, n) for _ in range(rounds)] for n in batches}
         reads = {n: [read_s(model, n) for _ in range(rounds)] for n in lengths}
-        sizes = (64, capacity.tokens // 4, capacity.tokens)
+        sizes = sorted({16, capacity.tokens // 4, capacity.tokens})
         loads = [load_s(model, tokens, rounds) for tokens in sizes]
         token_bytes = loads[-1][0] / capacity.tokens
     options = ["--model", str(path), "--threads", str(threads), "--window", str(window)]

@@ -13,6 +13,8 @@ class Habits:
 
     prompt_tokens: float = 60.0
     reply_tokens: float = 150.0
+    template_tokens: float = 0.0
+    """Of each turn, in addition to its prompt and its reply."""
     turns: float = 20.0
     """Of a conversation; then its client begins another one."""
     tenants: int = 1000

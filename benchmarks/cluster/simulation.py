@@ -71,7 +71,22 @@ class Simulation:
         cluster: Cluster,
         habits: Habits,
         seed: int,
+        *,
+        think_s: float | None = None,
+        are_new: bool = False,
     ) -> None:
+        """Start all replicas and clients.
+
+        Args:
+            times: Of each replica.
+            placement: Makes a router.
+            cluster: The sizes.
+            habits: Of the clients.
+            seed: Of what they draw.
+            think_s: How long they think on average; None: so that the engines are as busy as the
+                cluster says.
+            are_new: Whether no conversation has begun before.
+        """
         self.events = Events()
         self.cluster = cluster
         self.hosts: dict[str, Host] = {}
@@ -84,11 +99,11 @@ class Simulation:
         self._numbers, self._names = count(), count()
         self._draining: set[str] = set()
         self._living: dict[str, Session] = {}
-        self._think_s = think_time_s(times, cluster, habits)
+        self._think_s = think_s or think_time_s(times, cluster, habits)
         for _ in range(cluster.replicas):
             self.add_replica()
         for _ in range(cluster.sessions):
-            session = self._clients.begin_earlier()
+            session = self._clients.begin() if are_new else self._clients.begin_earlier()
             self._living[session.name] = session
             self.events.after(self._thought(session), lambda one=session: self._ask(one))
         self.events.after(_SAMPLE_S, self._sample)
@@ -138,6 +153,11 @@ class Simulation:
             self.events.after(RETRY_S, lambda turn=turn: self._submit(turn))
 
     @property
+    def generated(self) -> float:
+        """Return the tokens that the present replicas have generated."""
+        return sum(host.generated for host in self.hosts.values())
+
+    @property
     def serving(self) -> list[str]:
         """Return the replicas that get turns, the oldest first."""
         return [name for name in self.hosts if name not in self._draining]
@@ -155,7 +175,7 @@ class Simulation:
         turn = Turn(
             next(self._numbers),
             session,
-            1 + draw(1 / self._habits.prompt_tokens),
+            1 + draw(1 / self._habits.prompt_tokens) + self._habits.template_tokens,
             1 + draw(1 / self._habits.reply_tokens),
             self.events.now_s,
         )

@@ -56,11 +56,18 @@ def sinkstream_server(options: Sequence[str], *, keeps: bool = True) -> Iterator
     """Run `sinkstream serve` with a store of its own, or with none."""
     with tempfile.TemporaryDirectory() as folder:
         store = folder if keeps else "none"
-        command = [sys.executable, "-m", "sinkstream", "serve", "--port", "0", "--store", store]
-        with _running([*command, *options], subprocess.PIPE) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()  # "Listening on http://127.0.0.1:PORT"
-            yield _ready(Server(int(line.rsplit(":", 1)[1]), process))
+        with serving(["--store", store, *options]) as server:
+            yield server
+
+
+@contextmanager
+def serving(options: Sequence[str]) -> Iterator[Server]:
+    """Run `sinkstream serve` on a free port."""
+    command = [sys.executable, "-m", "sinkstream", "serve", "--port", "0", *options]
+    with _running(command, subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # "Listening on http://127.0.0.1:PORT"
+        yield _ready(Server(int(line.rsplit(":", 1)[1]), process))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Passes requests that name a stored response on to the server that has its conversation.
 
-Clients need no session header for that. If the owner does not answer, the request is answered here:
-the conversation is taken over.
+That is for clients without a session header. With one, the load balancer has chosen this server,
+and the conversation moves here. If the owner does not answer, the conversation is taken over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from functools import partial
 
 import orjson
+from starlette.datastructures import Headers
 
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.conversations.claim import Replica
@@ -23,6 +24,7 @@ from sinkstream.server.parsing import SMALL_BYTES
 from sinkstream.server.peers.fetching import PeerGone, PeerResponse, fetch
 from sinkstream.server.peers.secret import HEADER, is_peer
 from sinkstream.server.service import Service
+from sinkstream.server.session_key import session_key
 from sinkstream.server.writer import EVENT_HEADERS, Send
 
 logger = logging.getLogger("sinkstream.server")
@@ -72,6 +74,8 @@ class Forwarding:
             return found[1]
         body = exchange_of(scope).body
         if not _CREATE.fullmatch(scope["path"]) or _FIELD not in body:
+            return None
+        if session_key(Headers(raw=scope["headers"]), None) is not None:
             return None
         read = partial(_previous_in, body)
         return read() if len(body) <= SMALL_BYTES else await self._service.pool.run(read)

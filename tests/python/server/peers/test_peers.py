@@ -76,6 +76,16 @@ def test_a_response_is_continued_by_its_owner(pair: tuple[Running, Running]) -> 
     assert one.ask("GET", f"/v1/responses/{second.json['id']}").status == 404
 
 
+def test_with_a_session_header_the_conversation_moves(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    first = respond(one, "hello", max_output_tokens=30)
+    body = {"input": "on", "previous_response_id": first.json["id"], "max_output_tokens": 5}
+    moved = two.post("/v1/responses", body, **{"X-Session-Id": "mine"})
+    assert state_of(moved) == "loaded"
+    again = respond(two, "on", previous_response_id=moved.json["id"])
+    assert state_of(again) == "resident"
+
+
 def test_a_stream_passes_as_it_comes(pair: tuple[Running, Running]) -> None:
     one, two = pair
     first = respond(one, "hello")
