@@ -51,8 +51,8 @@ Seats& seats() {
 
 CapacityError no_seat(const std::string& option) {
   return CapacityError(cat("stream: `", option,
-                           "` must be compiled, but other grammars are still compiling. Try again "
-                           "in some seconds."));
+                           "` cannot be compiled yet: other grammars are still being compiled. "
+                           "Try again in a few seconds."));
 }
 
 // What the thread and its caller share.

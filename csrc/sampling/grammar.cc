@@ -130,8 +130,8 @@ TokenMask Grammar::allowed() {
   if (has_failed_) fail();
   if (std::all_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word == 0; })) {
     throw InvalidArgument(cat("stream: `", option_,
-                              "` must be possible with the model's vocabulary, but no token may "
-                              "come next."),
+                              "` must allow some token of the model's vocabulary to come next, but "
+                              "allows none."),
                           option_);
   }
   return mask_;
@@ -144,7 +144,8 @@ void Grammar::accept(int32_t token) {
 
 void Grammar::fail() const {
   throw InvalidArgument(
-      cat("stream: `", option_, "` must be within the limits of llguidance, but it failed: ",
+      cat("stream: `", option_,
+          "` must be within the limits of llguidance, but llguidance failed: ",
           shown(vocabulary_->library().error(matcher_)), ". Other streams continue."),
       option_);
 }

@@ -220,8 +220,8 @@ def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
         window = min(trained, _DEFAULT_CAPACITY) - sinks
         if window < 1:
             raise InvalidArgument(
-                f"load: `sinks` must leave room for a window in {min(trained, _DEFAULT_CAPACITY)} "
-                f"tokens, but is {sinks}. Give `window` as well.",
+                f"load: `sinks` must be less than {min(trained, _DEFAULT_CAPACITY)} if no `window` "
+                f"is given, but is {sinks}. Give `window` as well.",
                 param="sinks",
             )
     elif sinks + window > trained:

@@ -231,7 +231,7 @@ class Model(ClosesOnExit):
         `docs/reference/monitoring.md` lists them with units.
 
         Returns:
-            Current values are `is_dead`; the requests `waiting` for memory, those `running`, and
+            Current values: `is_dead`; the requests `waiting` for memory, those `running`, and
             how many of the latter are `parked`; the number of `pages`, and how many of them are
             `used_pages`, `free_pages` and `shared_pages`; `queue_lag`, the tokens that consumers
             have not taken yet. Totals since load: `requests`, and `finished` by finish reason
@@ -258,9 +258,9 @@ class Model(ClosesOnExit):
         """Start generating, and return a stream of the text.
 
         Generation starts immediately and runs in a native thread; a consumer that falls behind
-        gets fewer, larger pieces of text. `close()`, the end of a `with` block and Ctrl-C end it;
-        so does leaving a loop over a stream that has no other reference. Read the stream with
-        `for`, or with `async for` in asyncio.
+        gets fewer, larger pieces of text. `close()`, the end of a `with` block and Ctrl-C end the
+        generation; so does leaving a loop over a stream that has no other reference. Read the
+        stream with `for`, or with `async for` in asyncio.
 
         Args:
             prompt: A string, token ids, or chat messages (`{"role": …, "content": …}`, as OpenAI
@@ -488,8 +488,8 @@ class Model(ClosesOnExit):
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256. For each prompt, `timeout_s` starts when the prompt is
-        taken. A given `seed` applies to every prompt, so each reply equals that of `generate` for
-        the same prompt, and equal prompts get equal replies. Without a `seed`, each
+        taken. If a `seed` is given, it applies to every prompt, so each reply equals that of
+        `generate` for the same prompt, and equal prompts get equal replies. Without a `seed`, each
         prompt gets its own (`Result.seed`).
 
         Returns:

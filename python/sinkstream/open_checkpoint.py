@@ -116,10 +116,10 @@ def _check_vocabulary(text: TextFormat, rows: int) -> None:
         return
     last = max(excess)
     if excess.keys() <= text.tokenizer.get_added_tokens_decoder().keys():
-        more = f" and {len(excess) - 1} more" if len(excess) > 1 else ""
+        more = f" and {len(excess) - 1} more are" if len(excess) > 1 else " is"
         warn_caller(
             f"load: the ids of added tokens should be in [0, {rows}), the model's vocabulary, but "
-            f"{last} ({quoted(excess[last])}){more} is not. A prompt with such a token is refused."
+            f"{last} ({quoted(excess[last])}){more} not. A prompt with such a token is refused."
         )
         return
     raise CheckpointError(

@@ -19,7 +19,7 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
   const auto require_multiple = [](const char* name, int64_t size, int64_t divisor) {
     if (size % divisor == 0) return;
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
-                              " to run on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
+                              " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
   require_multiple("the head size", spec.head_dim(), 16);
   require_multiple("the hidden size", spec.hidden_size, 8);
@@ -27,13 +27,13 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     require_multiple("the feed-forward size", block.mlp.intermediate_size, 8);
   }
   if (spec.heads() / spec.kv_heads() > kMostGroup) {
-    throw CheckpointError(cat("load: at most ", kMostGroup,
-                              " query heads may share a key head to run on a GPU, but ",
+    throw CheckpointError(cat("load: on a GPU, at most ", kMostGroup,
+                              " query heads may share a key head, but ",
                               spec.heads() / spec.kv_heads(), " do. Use `device=\"cpu\"`."));
   }
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
-                              " tokens to run on a GPU, but has ", spec.vocab_size,
+                              " tokens on a GPU, but has ", spec.vocab_size,
                               ". Use `device=\"cpu\"`."));
   }
   if (options.max_tokens > kMostRows) {

@@ -160,7 +160,7 @@ class Difference:
 
 
 def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
-    """Compare two methods at the tokens of one text that both scored.
+    """Compare two methods at the tokens that both scored in one text.
 
     The differences are paired, so the difficulty of a token cancels out. The standard error treats
     them as independent: nearly true for sampled positions, but not for neighbouring tokens.

@@ -40,8 +40,8 @@ class JsonFile(ABC):
             return cls.from_dict(json.loads(expand_home(path).read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f'{cls.__name__}: "{Path(path).name}" must be written by `to_json`, but is not: '
-                f"{error}",
+                f'{cls.__name__}: "{Path(path).name}" must be a file that `to_json` wrote, but is '
+                f"not: {error}",
                 param="path",
             ) from None
 

@@ -52,10 +52,10 @@ def _check_rotation(
 
 def _check_layers(form: Architecture, spec: DecoderSpec, where: str) -> None:
     if any(spec.own_windows) and not _has_windows(form, spec):
-        layers = "" if form.windows_at is None else f" unless it has {form.windows_at} layers"
+        layers = "" if form.windows_at is None else f" unless they have {form.windows_at} layers"
         raise CheckpointError(
-            f"quantize: {where} must have no sliding-window layers, because llama.cpp ignores the "
-            f"windows of a model of this family{layers}, but has some. {LOAD_THE_FOLDER}"
+            f"quantize: {where} must have no sliding-window layers, but has some. llama.cpp "
+            f"ignores the windows of models of this family{layers}. {LOAD_THE_FOLDER}"
         )
     if form.heads_fill and spec.heads * spec.head_dim != spec.hidden_size:
         raise CheckpointError(

@@ -115,8 +115,8 @@ def _check_description(
     lost = _difference(asdict(spec), asdict(read))
     if lost is not None:
         raise CheckpointError(
-            f"quantize: {where} must be a decoder that GGUF's {quoted(form.name)} describes, "
-            f"but `{lost}` would be lost. {LOAD_THE_FOLDER}"
+            f"quantize: {where} must be a decoder that GGUF's architecture {quoted(form.name)} can "
+            f"describe, but `{lost}` would be lost. {LOAD_THE_FOLDER}"
         )
 
 

@@ -197,7 +197,8 @@ def rounded_rows(content: bytes, storage: Storage, cols: int, to: Storage) -> by
         rows = _core.quantize_rows(storage, content, cols, to)
     if rows is None:
         raise ValueError(
-            f"must hold finite numbers within the range of {to}, but has one that is not"
+            f"must hold finite numbers within the range of {to}, but holds one that is infinite, "
+            "NaN or out of range"
         )
     return rows
 

@@ -32,7 +32,7 @@ def request_waits(request_id: int, before: dict[str, Any], needed_pages: int) ->
     if before["free_pages"] >= needed_pages:
         return
     logger.info(
-        "request %d: is waiting for cache memory; %d of %d pages free, waiting=%d running=%d "
+        "request %d: waiting for cache memory; %d of %d pages free, waiting=%d running=%d "
         "parked=%d",
         request_id,
         *(before[name] for name in ("free_pages", "pages", "waiting", "running", "parked")),

@@ -31,7 +31,7 @@ class Admission:
         if self.in_progress + count > self.limit:
             raise at_capacity(
                 f"server: at most {self.limit} replies can be in progress, but {self.in_progress} "
-                f"are and this request asks for {count} more. Try again later.",
+                f"are, and this request asks for {count} more. Try again later.",
                 self.retry_after_s(count),
             )
         self.in_progress += count

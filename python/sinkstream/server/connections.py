@@ -132,9 +132,9 @@ def check_descriptors(connections: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise InvalidArgument(
-            f"serve: `max_connections` must be at most {hard - SURPLUS - _OWN_FILES}, because this "
-            f"process may open {hard} files, but is {connections}. Raise the limit of open files, "
-            "as `ulimit -n` does.",
+            f"serve: `max_connections` must be at most {hard - SURPLUS - _OWN_FILES}, but is "
+            f"{connections}: this process may open only {hard} files. Raise the limit of open "
+            "files, for example with `ulimit -n`.",
             param="max_connections",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

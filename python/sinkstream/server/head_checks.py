@@ -47,7 +47,9 @@ class HeadChecks:
         method = scope.get("method", "GET")
         if method not in METHODS:
             raise _refusal(
-                405, "method_not_allowed", f"headers: the method must be {', '.join(METHODS)}."
+                405,
+                "method_not_allowed",
+                f"headers: the method must be one of {', '.join(METHODS)}.",
             )
         if method == "OPTIONS" and self.allowed_origin(headers) is not None:
             return ""  # a preflight, which has no key; it is answered without routing
@@ -60,7 +62,7 @@ class HeadChecks:
                     401,
                     "authentication_error",
                     "invalid_api_key",
-                    'headers: `Authorization` must be "Bearer" and a valid API key.',
+                    'headers: `Authorization` must be "Bearer" followed by a valid API key.',
                     headers=((b"www-authenticate", b"Bearer"),),
                 )
         if method == "POST":
@@ -128,7 +130,10 @@ class HeadChecks:
         is_json = kind.strip().lower() == "application/json" and charset in ("", "charset=utf-8")
         if not is_json or _all(headers, b"content-encoding"):
             raise _refusal(
-                415, "content_type", "headers: `Content-Type` must be application/json, unencoded."
+                415,
+                "content_type",
+                "headers: `Content-Type` must be application/json in UTF-8, without "
+                "`Content-Encoding`.",
             )
         for length in _all(headers, b"content-length"):
             if int(length) > self._max_body_bytes:

@@ -149,7 +149,9 @@ class _Run:
                 await self._drain()
                 if self._service.pulse.is_stalled and self._has_signals:
                     # What waits for the engine would never end. The store is as after a kill.
-                    logger.critical("server: the engine makes no step; the process ends now.")
+                    logger.critical(
+                        "server: the engine has made no step for a long time; the process ends now."
+                    )
                     os._exit(1)
             finally:
                 pulse.cancel()

@@ -23,8 +23,8 @@ async def tokenize(request: Request) -> dict[str, Any]:
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise invalid(
-            "body: exactly one of `content`, `prompt` and `messages` must be given, but there are "
-            f"{len(given)}."
+            "body: exactly one of `content`, `prompt` and `messages` must be given, but "
+            f"{len(given)} are."
         )
     if body.content is not None:
         return await service.pool.run(partial(_as_llama_cpp, service.texts, body))

@@ -16,9 +16,9 @@ def enable_streaming_llm(
 ) -> StartRecentKVCache:
     """Enable a transformers model to stream, and return the object that creates its caches.
 
-    `model.generate(…)` then streams by itself: within `start_size + recent_size` tokens it is
-    unchanged, and beyond them the cache stops growing. A prompt longer than that is read densely in
-    one forward pass first, as in the original; `inputs_for_generate` reads it in chunks.
+    `model.generate(…)` then streams by itself: up to `start_size + recent_size` tokens its
+    output is unchanged, and beyond them the cache stops growing. A prompt longer than that is first
+    read densely in one forward pass, as in the original; `inputs_for_generate` reads it in chunks.
 
     Args:
         model: A model of the families falcon, gpt_neox, llama, mistral, mpt, qwen2 or qwen3.

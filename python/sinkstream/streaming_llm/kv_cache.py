@@ -101,7 +101,8 @@ class StartRecentKVCache:
 
         Args:
             past: None, legacy tuples, or a cache (see the class).
-            num_coming: The tokens of the prompt, and of the reply if no `kv_cache(past)` follows.
+            num_coming: The tokens of the prompt, plus those of the reply unless `kv_cache(past)` is
+                called after each of them.
 
         Returns:
             None, the sliced tuples, or a `StreamingCache`.

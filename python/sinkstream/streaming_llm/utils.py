@@ -59,7 +59,7 @@ def load_jsonl(file_path: str | os.PathLike[str]) -> list[Any]:
                     values.append(json.loads(line))
                 except ValueError as error:
                     raise ValueError(
-                        f"load_jsonl: every line must be JSON, but {file_path}: line {number} is "
+                        f"load_jsonl: every line must be JSON, but line {number} of {file_path} is "
                         f"not: {error}."
                     ) from None
     return values

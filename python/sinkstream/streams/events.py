@@ -61,7 +61,7 @@ class Finished:
     text: str = ""
     """Text that was held back and belongs to no new token."""
     thought: str = ""
-    """The same of an unfinished thought."""
+    """The same for an unfinished thought."""
 
 
 Event = Started | Prefill | Token | Evicted | Finished
@@ -128,7 +128,7 @@ class Result:
     dropped_characters: int = 0
     dropped_tokens: int = 0
     thought: str = ""
-    """What a reasoning model has thought before it replied to messages."""
+    """What a reasoning model thought before it replied to messages."""
     thought_tokens: int = 0
     """How many of the generated tokens were thoughts and the tags around them."""
 

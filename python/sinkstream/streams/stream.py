@@ -65,8 +65,8 @@ class Stream(ClosesOnExit):
 
     Generation runs in parallel with the reader, who may fall behind: pending text is joined into
     one piece, and generation pauses about 2,000 tokens ahead of the reader. `close()`, `cancel()`,
-    the end of a `with` block and Ctrl-C end it; so does leaving a loop over a stream that has no
-    other reference.
+    the end of a `with` block and Ctrl-C end the generation; so does leaving a loop over a stream
+    that has no other reference.
 
     In asyncio, `async for`, `async with`, `aevents()`, `aresult()` and `aclose()` do the same
     without blocking the event loop. Cancelling a task that waits for a stream, as `asyncio.timeout`
@@ -322,7 +322,7 @@ class Stream(ClosesOnExit):
     def thought(self) -> str:
         """Return what a reasoning model has thought, as far as the stream has been read.
 
-        Of a long thought it is the end, within the limits of `Result`.
+        Only the end of a long thought is kept, within the limits of `Result`.
         """
         return self._inbox.thoughts.text
 

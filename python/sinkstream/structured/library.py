@@ -61,4 +61,4 @@ def _version(library: ctypes.CDLL) -> str:
 
 
 def _wrong(found: str) -> LibraryMissing:
-    return LibraryMissing(f"llguidance {RELEASE}x, but finds {found}. {_REMEDY}")
+    return LibraryMissing(f"llguidance {RELEASE}x, but {found} was found. {_REMEDY}")

@@ -55,8 +55,8 @@ def encode_prompt(
     """
     if thinking is not None and not is_chat(prompt):
         raise InvalidArgument(
-            "stream: `thinking` must be None, because `prompt` is not a list of messages, but is "
-            f"{thinking!r}.",
+            f"stream: `thinking` must be None, but is {thinking!r}: `prompt` is not a list of "
+            "messages.",
             param="thinking",
         )
     if isinstance(prompt, str):

@@ -102,8 +102,9 @@ def _check_start(session: Session, start_pos: int | None) -> int:
     start = stats.tokens if stats.turns else 0
     if start_pos is not None and as_int(WHERE, "start_pos", start_pos, -(2**63), 2**63) != start:
         raise InvalidArgument(
-            f"{WHERE}: `start_pos` must be {start}, the tokens that the session has processed, but "
-            f"is {start_pos}. A new session begins a new conversation; None continues this one.",
+            f"{WHERE}: `start_pos` must be {start}, the number of tokens that the session has "
+            f"processed, but is {start_pos}. A new session begins a new conversation; None "
+            "continues this one.",
             param="start_pos",
         )
     return start

@@ -504,7 +504,7 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
     FAIL() << "heads of 14 numbers were accepted";
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
-                 "load: the head size must be a multiple of 16 to run on a GPU, but is 14. "
+                 "load: the head size must be a multiple of 16 on a GPU, but is 14. "
                  "Use `device=\"cpu\"`.");
   }
 }

@@ -111,15 +111,16 @@ TEST(Grammar, NamesTheOptionAndTheReason) {
   EXPECT_EQ(refusal([] { grammar(std::string("a\0b", 3)); }),
             "stream: `regex` must not contain a zero byte, but does.");
   EXPECT_EQ(refusal([] { grammar("broken"); }),
-            "stream: `regex` must be within the limits of llguidance, but it failed: too many "
-            "items. Other streams continue.");
-  EXPECT_EQ(refusal([] { grammar("nothing"); }),
-            "stream: `regex` must be possible with the model's vocabulary, but no token may come "
-            "next.");
+            "stream: `regex` must be within the limits of llguidance, but llguidance failed: too "
+            "many items. Other streams continue.");
+  EXPECT_EQ(
+      refusal([] { grammar("nothing"); }),
+      "stream: `regex` must allow some token of the model's vocabulary to come next, but allows "
+      "none.");
   Grammar stuck = grammar("stuck");
   EXPECT_EQ(refusal([&] { stuck.accept(5); }),
-            "stream: `regex` must be within the limits of llguidance, but it failed: no such "
-            "token. Other streams continue.");
+            "stream: `regex` must be within the limits of llguidance, but llguidance failed: no "
+            "such token. Other streams continue.");
 }
 
 TEST(Grammar, ACopyGoesItsOwnWay) {

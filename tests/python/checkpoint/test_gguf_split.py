@@ -180,7 +180,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _of_other_total,
             "m-00003-of-00003.gguf: `split.tensors.count` must be 11, as in m-00001-of-00003.gguf, "
-            "but is 13. The parts belong to two models.",
+            "but is 13. The parts belong to different models.",
         ),
         (
             _with_wrong_total,
@@ -190,7 +190,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _of_other_name,
             'm-00003-of-00003.gguf: `general.name` must be "a", as in m-00001-of-00003.gguf, but '
-            'is "b". The parts belong to two models.',
+            'is "b". The parts belong to different models.',
         ),
         (
             _of_other_count,
@@ -199,7 +199,7 @@ def _without_its_number(parts: list[GgufBytes]) -> None:
         (
             _with_a_repeated_tensor,
             'tensor "token_embd.weight" is both in m-00001-of-00003.gguf and in '
-            "m-00003-of-00003.gguf. The parts belong to two models.",
+            "m-00003-of-00003.gguf. The parts belong to different models.",
         ),
         (
             _without_its_number,
@@ -223,8 +223,8 @@ def test_a_part_of_another_model_lacks_tensors(tmp_path: Path) -> None:
 def test_a_part_whose_name_does_not_lead_to_the_others_is_refused(tmp_path: Path) -> None:
     part = write_parts(tmp_path)[1].rename(tmp_path / "m.gguf")
     assert refusal(part) == (
-        "load: the name of m.gguf must end in -00002-of-00003.gguf, because it is one part "
-        "of several, but does not. The other parts are found by that name."
+        "load: the name of m.gguf must end in -00002-of-00003.gguf, but does not. It is "
+        "one of several parts, and the others are found by their names."
     )
 
 

@@ -187,7 +187,10 @@ def test_nemotron_reads_its_activation_and_epsilon() -> None:
 
 def test_a_file_of_nemotron_whose_heads_are_wider_than_the_hidden_size_is_refused() -> None:
     assert from_config("nemotron", {**SIZES, "head_dim": 32}).ropes[0].rotary_dim == 16
-    rule = "`attention.key_length` must make 6 heads as wide as the hidden size 96, but is 32. Load"
+    rule = (
+        "`attention.key_length` must be such that 6 heads together are as wide as the hidden size, "
+        "96, but is 32. Load"
+    )
     with pytest.raises(CheckpointError, match=rule):
         from_gguf("nemotron", {"attention.key_length": 32})
 

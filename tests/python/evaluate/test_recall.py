@@ -212,7 +212,7 @@ def test_a_file_of_other_answers_is_refused(tmp_path: Path) -> None:
     content = {"task": "needle", "settings": {}, "answers": [{"asked": 1}]}
     (tmp_path / "recall.json").write_text(json.dumps(content))
     with pytest.raises(
-        InvalidArgument, match=r'"recall.json" must be written by `to_json`, but is'
+        InvalidArgument, match=r'"recall.json" must be a file that `to_json` wrote, but is'
     ):
         RecallResult.from_json(tmp_path / "recall.json")
 

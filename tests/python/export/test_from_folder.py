@@ -148,7 +148,7 @@ def test_what_gguf_cannot_describe_is_refused(tmp_path: Path) -> None:
     }  # fmt: skip
     model = replace(model, config={**model.config, "rope_parameters": scaling})
     folder = tiny.write_folder(model, tmp_path / "model")
-    with pytest.raises(CheckpointError, match=r"describes, but `.*frequencies` would be lost\."):
+    with pytest.raises(CheckpointError, match=r"can describe, but `.*frequencies` would be lost\."):
         write_quantized(folder, tmp_path / "out.gguf", "Q8_0")
 
 

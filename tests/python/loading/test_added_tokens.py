@@ -15,7 +15,7 @@ from sinkstream import CheckpointError, InvalidArgument
 
 SENTENCE = (
     r"load: the ids of added tokens should be in \[0, 293\), the model\'s vocabulary, but 294 "
-    r'\("<pad>"\) and 1 more is not\. A prompt with such a token is refused\.'
+    r'\("<pad>"\) and 1 more are not\. A prompt with such a token is refused\.'
 )
 
 

@@ -88,7 +88,7 @@ def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
         ((level, line),) = lines(caplog)[1:]
         assert level == "INFO"
         assert re.fullmatch(
-            f"request {waiting.request_id}: is waiting for cache memory; 0 of {pages} pages "
+            f"request {waiting.request_id}: waiting for cache memory; 0 of {pages} pages "
             "free, waiting=0 running=1 parked=[01]",  # it may have run ahead already
             line,
         )

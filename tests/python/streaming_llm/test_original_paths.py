@@ -53,7 +53,7 @@ def test_load_jsonl_reads_one_value_per_line(tmp_path: Path) -> None:
     path.write_text('{"turns": ["é", "b"]}\n\n{"turns": []}\n', encoding="utf-8")
     assert load_jsonl(path) == [{"turns": ["é", "b"]}, {"turns": []}]
     path.write_text('{"turns": 1}\n{"turns"\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"questions\.jsonl: line 2"):
+    with pytest.raises(ValueError, match=r"line 2 of .*questions\.jsonl is not"):
         load_jsonl(path)
 
 

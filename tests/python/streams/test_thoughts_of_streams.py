@@ -170,7 +170,7 @@ def test_a_prompt_that_is_no_messages_has_text_only(model: sinkstream.Model, pro
     assert model.tokenizer is not None
     assert result.text == model.tokenizer.decode(result.token_ids)
     assert (result.thought, result.thought_tokens) == ("", 0)
-    with pytest.raises(InvalidArgument, match="`thinking` must be None, because `prompt` is not"):
+    with pytest.raises(InvalidArgument, match="`thinking` must be None, but is True: `prompt`"):
         model.generate(prompt, thinking=True)
 
 

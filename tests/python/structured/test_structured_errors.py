@@ -163,7 +163,7 @@ def test_another_release_is_refused(
 ) -> None:
     monkeypatch.setattr(library, "_version", lambda _: "2.0.0")
     assert refusal(tiny_folder("llama")) == (
-        "stream: `schema` needs llguidance 1.9.x, but finds 2.0.0. "
+        "stream: `schema` needs llguidance 1.9.x, but 2.0.0 was found. "
         "`pip install 'sinkstream[structured]'` installs it."
     )
 

@@ -23,7 +23,7 @@ _NAMES = {
     "num_attention_heads": ("n_heads",),
     "num_hidden_layers": ("n_layers",),
 }
-_LEARNED = "Learned positions end where training ended, and a stream does not."
+_LEARNED = "Learned positions end at the trained length, and a stream has no end."
 
 
 def _from_config(config: Fields) -> DecoderSpec:

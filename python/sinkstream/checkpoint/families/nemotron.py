@@ -42,7 +42,10 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     if sizes.heads * sizes.head_dim != sizes.hidden_size:
         # llama.cpp does not load such a file, and its converter takes the rotated part of the
         # hidden size in place of the heads.
-        rule = f"make {sizes.heads} heads as wide as the hidden size {sizes.hidden_size}"
+        rule = (
+            f"be such that {sizes.heads} heads together are as wide as the hidden size, "
+            f"{sizes.hidden_size}"
+        )
         remedy = "Load the Hugging Face folder."
         raise file.metadata.error("attention.key_length", rule, sizes.head_dim, remedy)
     block = ungated_block(

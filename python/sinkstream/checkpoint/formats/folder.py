@@ -60,9 +60,9 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     quantization = read_quantization(folder, config.whole)
     if quantization is not None and family.folder_names.fused:
         raise CheckpointError(
-            f"load: {_CONFIG} must not have `quantization_config` with model_type "
-            f"{quoted(model_type)}, whose tensors hold several weights. Load a GGUF file of the "
-            "model."
+            f"load: {_CONFIG} must not have `quantization_config` if model_type is "
+            f"{quoted(model_type)}, because tensors of this family hold several weights each. Load "
+            "a GGUF file of the model."
         )
     weight_map, held = _open_weights(folder)
     try:

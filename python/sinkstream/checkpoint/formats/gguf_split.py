@@ -112,8 +112,8 @@ def _find_place(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartN
         number = header.metadata.get("split.no")
         number = number + 1 if type(number) is int and 0 <= number < count else 1
         raise CheckpointError(
-            f"load: the name of {path.name} must end in -{number:05}-of-{count:05}.gguf, because "
-            "it is one part of several, but does not. The other parts are found by that name."
+            f"load: the name of {path.name} must end in -{number:05}-of-{count:05}.gguf, but does "
+            "not. It is one of several parts, and the others are found by their names."
         )
     _check_count(found.name, count, place.count)
     if count > MAX_PARTS:
@@ -182,7 +182,7 @@ def _check_same_model(
         if key in first and value != first[key] and key not in _OF_ONE_PART:
             raise CheckpointError(
                 f"load: {name}: `{key}` must be {quoted(first[key])}, as in {first_name}, but is "
-                f"{quoted(value)}. The parts belong to two models."
+                f"{quoted(value)}. The parts belong to different models."
             )
 
 
@@ -191,7 +191,7 @@ def _add(tensors: dict[str, TensorEntry], header: GgufHeader) -> None:
         if name in tensors:
             raise CheckpointError(
                 f"load: tensor {quoted(name)} is both in {tensors[name].file.name} and in "
-                f"{entry.file.name}. The parts belong to two models."
+                f"{entry.file.name}. The parts belong to different models."
             )
         tensors[name] = entry
     if len(tensors) > MAX_ENTRIES:

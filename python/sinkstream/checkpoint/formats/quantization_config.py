@@ -177,7 +177,7 @@ def _read_compressed(fields: Fields) -> FolderQuantization:
     found = [_read_group(groups, name) for name in groups.names()]
     kinds = {one.kind for one in found}
     if len(kinds) != 1:
-        rule = "have groups of one type of weights"
+        rule = "have the same type of weights in all groups"
         raise fields.error("config_groups", rule, sorted(kinds), _ORIGINAL)
     first = found[0]
     if all(one == first for one in found):

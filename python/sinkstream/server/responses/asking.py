@@ -53,9 +53,9 @@ def _begin(asked: Asked) -> Turn:
         turn.stream.close()
         turn.end()
         raise invalid(
-            f'body: with `truncation` "disabled", `input` must have at most {capacity} tokens with '
-            f'the conversation before it, but has {turn.facts.prompt_tokens}. "auto" lets older '
-            "tokens leave the window.",
+            'body: with `truncation` "disabled", `input` and the conversation before it must have '
+            f"at most {capacity} tokens together, but have {turn.facts.prompt_tokens}. "
+            '"auto" lets older tokens leave the window.',
             "input",
             "context_length_exceeded",
         )
@@ -114,7 +114,7 @@ def not_found(previous: str | None) -> ApiError:
     """Return the error for a previous response that there is not."""
     return invalid(
         f"body: `previous_response_id` must name a stored response, but {(previous or '')[:80]!r} "
-        "is none.",
+        "is not one.",
         "previous_response_id",
         "previous_response_not_found",
     )

@@ -125,8 +125,8 @@ async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = 
     live, has_numbers = await _found(service, name, read)
     if numbered and not has_numbers:
         raise invalid(
-            "query: `starting_after` must be left out, because the server was restarted during "
-            f"{name}. Its text is there as one event.",
+            "query: `starting_after` must be left out, because the server was restarted while "
+            f"{name} was in progress. Its whole text is sent as one event.",
             "starting_after",
         )
     return live
@@ -178,7 +178,8 @@ async def cancel_response(request: Request, name: str) -> Response:
         await live.cancel()
     elif not live.state.is_background:
         raise invalid(
-            f"server: to be cancelled, {name} must be in progress or in the background.",
+            f"server: {name} cannot be cancelled: it has ended, and was not created with "
+            "`background`.",
             "response_id",
         )
     return _json(live.resources.response())

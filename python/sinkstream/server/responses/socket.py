@@ -121,7 +121,7 @@ class _Socket:
                 429,
                 "rate_limit_error",
                 "capacity",
-                f"server: at most {MAX_WAITING} requests of a socket can wait.",
+                f"server: at most {MAX_WAITING} requests can wait on one socket.",
             )
         lane = self._lane(body.stream_id)
         previous = body.previous_response_id

@@ -233,9 +233,8 @@ def _warn_of_other_ids(tokenizer: Tokenizer, listed: Mapping[int, AddedToken], f
         token_id = tokenizer.token_to_id(token.content)
         if token_id not in (None, declared):
             warn_caller(
-                f"load: {file} must give {quoted(token.content)} the id {token_id} that "
-                f"follows from tokenizer.json, but gives {declared}. {declared} is "
-                "ignored."
+                f"load: {file} must give {quoted(token.content)} the id {token_id}, which "
+                f"follows from tokenizer.json, but gives it {declared}, which is ignored."
             )
 
 

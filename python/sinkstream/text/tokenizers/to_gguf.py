@@ -83,11 +83,11 @@ def _tokens(state: Mapping[str, Any], rows: int) -> tuple[list[str], list[int]]:
         if any(added[flag] for flag in ("single_word", "lstrip", "rstrip")):
             flagged.append(added["content"])
     if flagged:
-        more = f" and {len(flagged) - 1} more" if len(flagged) > 1 else ""
+        more = f" and {len(flagged) - 1} more have" if len(flagged) > 1 else " has"
         warn_caller(
             "quantize: added tokens should not have the flags `single_word`, `lstrip` or `rstrip`, "
-            f"which GGUF lacks, but {quoted(flagged[0])}{more} has one. Spaces next to it may give "
-            "other ids."
+            f"which GGUF lacks, but {quoted(flagged[0])}{more} one. Spaces next to such a token "
+            "may change the ids."
         )
     return tokens, kinds
 
@@ -239,7 +239,7 @@ def _check(text: TextFormat, metadata: Mapping[str, Any]) -> None:
 
 def _refusal(rule: str, found: str) -> CheckpointError:
     return CheckpointError(
-        f"quantize: the tokenizer must {rule} to be written as GGUF, but {_found(found)}. "
+        f"quantize: to be written as GGUF, the tokenizer must {rule}, but {_found(found)}. "
         f"{_CONVERTER}"
     )
 
