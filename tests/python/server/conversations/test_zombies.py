@@ -15,7 +15,7 @@ import pytest
 import sinkstream
 from sinkstream.errors import SessionBusy
 from sinkstream.server.conversations import recorder, store_reads
-from sinkstream.server.conversations.claim import SessionMoved
+from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.store import Point
 from sinkstream.server.turns import TurnRequest
@@ -83,7 +83,7 @@ def is_exact(
     return reply.bits == alone(model, ids, seed, len(reply.ids))
 
 
-TURNS: list[Point] = ["taken", "loaded", "begin", "part", "commit"]
+TURNS: list[Point] = ["loaded", "begin", "part", "commit"]
 OTHERS: list[Point] = ["note", "snapshot", "delete"]
 
 
@@ -97,10 +97,6 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
     chat = Chat(one)
     first, second = (chat.say(f"{i}", seed=i) for i in range(2))
     session = second.facts.session
-    if point == "taken":
-        chat.conversations = two
-        chat.say("Elsewhere", seed=2)
-        chat.conversations = one
     works: dict[Point, Callable[[], Any]] = {
         "note": lambda: one.note(second.node, "late"),
         "snapshot": lambda: one._upkeep.run(),
@@ -130,6 +126,27 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
     again = Chat(one, other.messages).say("And here again", seed=8)  # it takes it back
     assert is_exact(model, one, again, 8)
     assert [first.node, second.node] == [node.id for node in nodes[:2]]
+
+
+def test_a_replica_that_stalls_after_taking_takes_again(
+    model: sinkstream.Model, place: Place
+) -> None:
+    one, two = replica(model, place, "one"), replica(model, place, "two")
+    chat = Chat(two)
+    chat.say("Hello")
+    stall = Stall(one, "taken")
+    branch = Chat(one, chat.messages)
+    late = Late(lambda: branch.say("From the first one", seed=5))
+    assert stall.reached.wait(WAIT_S)
+    reply = chat.say("From the second one", seed=1)
+    session = reply.facts.session
+    before = two._store.nodes_of(session)
+    stall.goes_on.set()
+    assert late.join() is None
+    assert one._ownership.held(session) == Claim(session, 4)
+    assert two._store.nodes_of(session)[:2] == before
+    replies = [Chat(one, each.messages).say("On", seed=2) for each in (branch, chat)]
+    assert all(is_exact(model, one, each, 2) for each in replies)
 
 
 def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
