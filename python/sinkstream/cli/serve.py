@@ -86,11 +86,35 @@ def serve(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help='Where conversations are kept; "none" keeps none. Default: a folder for this '
-            "model and window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
+            help="Where conversations are kept: a folder, or postgresql://user@host/database for "
+            'replicas on several hosts; "none" keeps none. Default: a folder for this model and '
+            "window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
             "~/.local/state.",
         ),
     ] = None,
+    replica: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The name of this process among those that use the same store. Needed if there "
+            "are several on one host; with PostgreSQL there is a default.",
+        ),
+    ] = "",
+    snapshots: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where the states of conversations are saved: a folder, or s3://bucket/path. "
+            "Needed with PostgreSQL. Default: a folder in the store's.",
+        ),
+    ] = "",
+    snapshot_tokens: Annotated[
+        int,
+        typer.Option(
+            help="A conversation's state is saved when it has grown by so many tokens, so that a "
+            "restart reads no more than that again; 0: sinks + window."
+        ),
+    ] = 0,
     session_ttl: Annotated[
         float,
         typer.Option(help="Seconds after which unused conversations are deleted; 0: never."),
@@ -129,10 +153,6 @@ def serve(
         ),
     ] = False,
     replicas: Annotated[int, typer.Option(help="Processes of --ray, each with the model.")] = 2,
-    replica: Annotated[
-        str | None,
-        typer.Option(help="The name of this server among those that share the store."),
-    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -177,10 +197,12 @@ def serve(
         public_metrics=public_metrics,
         no_page=no_page,
         store=store or "",
+        replica=replica,
+        snapshots=snapshots,
+        snapshot_tokens=snapshot_tokens,
         session_ttl=session_ttl,
         store_max_gb=store_max_gb,
         park_s=park_s,
-        replica=replica or "",
         address=address or "",
         peer_secret=peer_secret or "",
     )

@@ -28,6 +28,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "session_ttl": (0, 1e10),
     "store_max_gb": (0, 1e6),
     "park_s": (0, 1e9),
+    "snapshot_tokens": (0, 1 << 40),
 }
 
 
@@ -74,15 +75,20 @@ class ServerConfig:
     no_page: bool = False
     """Whether there is no web page at /."""
     store: str = ""
-    """The folder of the conversations; "none" keeps none, "" is the model's own folder."""
+    """The folder of the conversations, or `postgresql://…`; "none" keeps none, "" is a folder of the
+    model's own."""
+    replica: str = ""
+    """The name of this process among those that use the store; "" if it is the only one."""
+    snapshots: str = ""
+    """A folder, or `s3://…`, for snapshots of conversations; "" is a folder in the store's."""
+    snapshot_tokens: int = 0
+    """A conversation gets a snapshot when it has grown by so many tokens; 0: sinks + window."""
     session_ttl: float = 30 * 86400.0
     """Seconds after which a conversation that is not used is deleted; 0: never."""
     store_max_gb: float = 20.0
     """Of the store, in units of 10^9 bytes; 0: no limit."""
     park_s: float = 300.0
     """Idle conversations leave memory after this time."""
-    replica: str = ""
-    """The name of this server among those that share the store; "" is the only one."""
     address: str = ""
     """Where servers that share the store reach this one; "" is `host` and `port`."""
     peer_secret: str = ""

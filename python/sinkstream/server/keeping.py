@@ -10,6 +10,7 @@ from pathlib import Path
 from sinkstream.model import Model
 from sinkstream.server.config import NO_STORE, ServerConfig
 from sinkstream.server.conversations.conversations import Conversations, identity_of
+from sinkstream.server.conversations.opening import is_postgres
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.peers.connecting import connect_peers
@@ -27,15 +28,19 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
     """
     if config.store == NO_STORE:
         return PlainTurns(model)
-    folder = Path(config.store).expanduser() if config.store else default_store(model)
+    store: Path | str = config.store
+    if not is_postgres(store):
+        store = Path(store).expanduser() if store else default_store(model)
     settings = Settings(
         park_s=config.park_s,
         ttl_s=config.session_ttl or None,
         max_bytes=int(config.store_max_gb * _GB) or None,
+        snapshot_tokens=config.snapshot_tokens or None,
         replica=config.replica,
         address=config.address,
+        snapshots=config.snapshots,
     )
-    turns = Conversations(model, folder, settings)
+    turns = Conversations(model, store, settings)
     connect_peers(turns, config)
     return turns
 

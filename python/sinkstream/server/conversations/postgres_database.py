@@ -109,7 +109,7 @@ class PostgresWriteConnection:
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
         """Run a statement."""
-        return self._connection.execute(marked(query), values)  # type: ignore[arg-type]
+        return self._connection.execute(marked(query), values)
 
     def begin(self) -> None:
         """Begin a transaction, on a new connection if the last one was lost."""

@@ -111,7 +111,7 @@ class PostgresStore(Store):
         while True:
             try:
                 with self._pool.connection(timeout=RETRY_S) as reader:
-                    return reader.execute(marked(query), values).fetchall()  # type: ignore[arg-type]
+                    return reader.execute(marked(query), values).fetchall()
             except psycopg.Error as error:
                 if not is_transient(error) or time.monotonic() > until:
                     raise postgres_error(self._name, error) from error

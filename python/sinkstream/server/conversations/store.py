@@ -391,4 +391,5 @@ def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> 
 def _is_finished(connection: Connection, node: Node) -> bool:
     """Return whether an earlier commit of a turn's end, whose outcome was not known, succeeded."""
     found = connection.execute("SELECT hash, tokens FROM nodes WHERE id = ?", [node.id])
-    return found.fetchone() == (node.hash, node.tokens)
+    row = found.fetchone()
+    return row is not None and tuple(row) == (node.hash, node.tokens)
