@@ -67,7 +67,7 @@ def serving(options: Sequence[str]) -> Iterator[Server]:
     with _running(command, subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()  # "Listening on http://127.0.0.1:PORT"
-        yield _ready(Server(int(line.rsplit(":", 1)[1]), process))
+        yield ready(Server(int(line.rsplit(":", 1)[1]), process))
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def llama_server(binary: str, port: int, options: Sequence[str]) -> Iterator[Ser
     """Run llama.cpp's server."""
     command = [binary, "--host", "127.0.0.1", "--port", str(port), "--no-webui", "--log-disable"]
     with _running([*command, *options], subprocess.DEVNULL) as process:
-        yield _ready(Server(port, process))
+        yield ready(Server(port, process))
 
 
 @contextmanager
@@ -92,7 +92,8 @@ def _running(command: Sequence[str], stdout: int) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
-def _ready(server: Server) -> Server:
+def ready(server: Server) -> Server:
+    """Return a server once it answers."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and server.process.poll() is None:
         try:

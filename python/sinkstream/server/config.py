@@ -75,8 +75,8 @@ class ServerConfig:
     no_page: bool = False
     """Whether there is no web page at /."""
     store: str = ""
-    """The folder of the conversations, or `postgresql://…`; "none" keeps none, "" is a folder of the
-    model's own."""
+    """The folder of the conversations, or `postgresql://…`; "none" keeps none, "" is the model's
+    own folder."""
     replica: str = ""
     """The name of this process among those that use the store; "" if it is the only one."""
     snapshots: str = ""

@@ -73,11 +73,13 @@ class Ownership:
         Raises:
             StoreError: The store cannot be written.
         """
-        return self._change(session, asks=True)
+        return self.confirmed(session) or self._change(session, asks=True)
 
     def adopt(self, session: str) -> Claim | None:
         """Return the claim to a conversation unless another living replica has it. Blocks."""
-        owner = None if self.held(session) else self._store.owner(session)
+        if (claim := self.confirmed(session)) is not None:
+            return claim
+        owner = self._store.owner(session)
         if owner is not None and owner.is_alive and owner.replica.name != self._store.replica:
             return None
         return self._change(session, asks=False)

@@ -10,16 +10,14 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -34,8 +32,14 @@ from tests.python.server.conversations.sandbox import Begins, Replica, Replying,
 from tests.python.server.conversations.stores import Place
 
 NAMES = "ABC"
+TROUBLES = (
+    "crash", "delete", "deliver_uncertainly", "hand_over", "suspect", "sweep", "upkeep",
+)  # fmt: skip
 names = st.sampled_from(NAMES)
 Opens = Callable[[str], Store]
+
+
+which = st.integers(0, 5)
 
 
 @dataclass(eq=False)
@@ -47,18 +51,27 @@ class Client:
     messages: int = 0
 
 
+@dataclass(eq=False)
+class Asked:
+    """A request that a replica has accepted: it owns the conversation, or will find out."""
+
+    replica: Replica
+    client: Client
+    begins: Begins
+    replying: Replying | None = None
+
+
 def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
     class Machine(RuleBasedStateMachine):
-        clients = Bundle("clients")
-        chosen = Bundle("chosen")
-        replying = Bundle("replying")
-
         def __init__(self) -> None:
             super().__init__()
             self.open = opened()
             self.replicas = {name: Replica(self.open(name)) for name in NAMES}
-            self.all_clients: list[Client] = []
+            self.clients = [Client(0), Client(1)]
+            self.asked: list[Asked] = []
             self.deleted: set[str] = set()  # conversations
+            self.epochs: dict[str, int] = {}  # of each turn's claim
+            self.converse(0, "A", 2)
 
         def teardown(self) -> None:
             for replica in self.replicas.values():
@@ -68,78 +81,85 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
         def reader(self) -> Store:
             return self.replicas["A"].store
 
-        def is_alive(self, name: str, replica: Replica) -> bool:
-            """Return whether it has not crashed since."""
-            return self.replicas[name] is replica
-
         # ---- clients ----------------------------------------------------------------------------
 
-        @rule(target=clients)
-        def arrive(self) -> Client:
-            self.all_clients.append(Client(len(self.all_clients)))
-            return self.all_clients[-1]
-
-        @rule(target=chosen, client=clients, name=names)
-        def ask(self, client: Client, name: str) -> Any:
+        @rule(client=which, name=names)
+        def ask(self, client: int, name: str) -> None:
             """A request reaches a replica, which owns the conversation when this returns."""
-            client.messages += 1
+            asks = self.clients[client % 2]
+            asks.messages += 1
             replica = self.replicas[name]
-            kept = [node for node in client.seen if node.conversation not in self.deleted]
-            try:
-                begins = replica.choose(
-                    [node.hash for node in kept], f"{client.number}: {client.messages}"
-                )
-            except SessionMoved:
-                return None
+            kept = [node for node in asks.seen if node.conversation not in self.deleted]
+            begins = replica.choose([node.hash for node in kept], f"{asks.number}: {asks.messages}")
             if kept:
                 assert begins.base == kept[-1], "an acknowledged turn is not continued"
-            return name, replica, client, begins
+            self.asked.append(Asked(replica, asks, begins))
 
-        @rule(target=replying, one=consumes(chosen))
-        def begin(self, one: Any) -> Any:
-            if one is None or not self.is_alive(*one[:2]):
-                return None
-            name, replica, client, begins = one
-            return name, replica, client, begins, replica.begin(begins)
+        @precondition(lambda self: self.asked)
+        @rule(one=which)
+        def begin(self, one: int) -> None:
+            asked = self.asked[one % len(self.asked)]
+            if asked.replying is None:
+                asked.replying = asked.replica.begin(asked.begins)
+                self.epochs[asked.replying.new.id] = asked.begins.claim.epoch
 
-        @rule(one=replying, count=st.integers(1, 4))
-        def read(self, one: Any, count: int) -> None:
-            if one is not None and one[4] in one[1].running and self.is_alive(*one[:2]):
-                one[4].read(count)
+        @precondition(lambda self: self.asked)
+        @rule(one=which, count=st.integers(1, 4))
+        def read(self, one: int, count: int) -> None:
+            asked = self.asked[one % len(self.asked)]
+            if asked.replying is not None and asked.replying in asked.replica.running:
+                asked.replying.read(count)
 
-        def ends(self, one: Any) -> None:
+        @precondition(lambda self: self.asked)
+        @rule(one=which)
+        def end(self, one: int) -> None:
             """A reply ends, and is acknowledged if it is committed."""
-            if one is None or not self.is_alive(*one[:2]) or one[4] not in one[1].running:
+            asked = self.asked[one % len(self.asked)]
+            if asked.replying is None:
                 return
-            _, replica, client, begins, replying = one
-            node = replica.end(replying)
-            if node is None:
-                return
+            self.asked.remove(asked)
+            if asked.replying not in asked.replica.running:
+                return  # it was handed over
+            node = asked.replica.end(asked.replying)
+            if node is not None:
+                self.acknowledged(asked, node)
+
+        def acknowledged(self, asked: Asked, node: Node) -> None:
+            begins, replying, seen = asked.begins, asked.replying, asked.client.seen
+            assert replying is not None
             owner = self.reader.owner(node.conversation)
             assert owner is not None
             assert owner.epoch == begins.claim.epoch, "committed with an old epoch"
-            self.acknowledged(client, begins, replying, node)
-
-        def acknowledged(
-            self, client: Client, begins: Begins, replying: Replying, node: Node
-        ) -> None:
             assert node.parent == (begins.base and begins.base.id)
             ids = self.reader.ids_of(node.id).tolist()
             assert ids == [7, 7, *range(1, len(replying.text) + 1)]
             # Of two requests at the same time, the later one is a branch that the client leaves.
-            if begins.base == (client.seen[-1] if client.seen else None):
-                client.seen.append(node)
+            kept = [each for each in seen if each.conversation not in self.deleted]
+            if begins.base == (kept[-1] if kept else None):
+                seen.append(node)
 
-        @rule(one=replying)
-        def end(self, one: Any) -> None:
-            self.ends(one)
+        @rule(client=which, name=names, count=st.integers(1, 4))
+        def converse(self, client: int, name: str, count: int) -> None:
+            """A whole turn, while those of others stall."""
+            self.stall(client, name, count, delivers=False)
+            self.end(0)
 
-        @rule(one=replying, other=names, takes=st.booleans())
-        def end_uncertainly(self, one: Any, other: str, takes: bool) -> None:
+        @rule(client=which, name=names, count=st.integers(1, 9), delivers=st.booleans())
+        def stall(self, client: int, name: str, count: int, delivers: bool) -> None:
+            """A turn begins, and does not end yet."""
+            self.ask(client, name)
+            self.asked.insert(0, self.asked.pop())
+            self.begin(0)
+            self.read(0, count)
+            if delivers:
+                self.replicas[name].writer.close()
+
+        @precondition(lambda self: self.asked)
+        @rule(one=which, other=names, takes=st.booleans())
+        def end_uncertainly(self, one: int, other: str, takes: bool) -> None:
             """The connection is lost with the commit; meanwhile another replica may take over."""
-            if one is None or not self.is_alive(*one[:2]) or one[4] not in one[1].running:
-                return
-            replica, session = one[1], one[3].claim.session
+            asked = self.asked[one % len(self.asked)]
+            replica, session = asked.replica, asked.begins.claim.session
 
             def happens() -> None:
                 if takes and self.replicas[other] is not replica:
@@ -148,18 +168,8 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
             while replica.writer.jobs:
                 replica.writer.deliver()
             replica.writer.between = happens
-            self.ends(one)
+            self.end(one)
             replica.writer.between = None
-
-        @rule(client=clients, name=names)
-        def delete(self, client: Client, name: str) -> None:
-            for session in {node.conversation for node in client.seen} - self.deleted:
-                replica = self.replicas[name]
-                claim = replica.ownership.own(session)
-                if claim is None or replica.runs(session):
-                    continue
-                if replica.store.delete_conversation(claim).result():
-                    self.deleted.add(session)
 
         # ---- replicas ---------------------------------------------------------------------------
 
@@ -169,76 +179,79 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
             for _ in range(min(count, len(writer.jobs))):
                 writer.deliver()
 
-        @rule(name=names, other=names)
-        def deliver_uncertainly(self, name: str, other: str) -> None:
+        @rule(name=names, other=names, client=which, kind=st.sampled_from(TROUBLES))
+        def trouble(self, kind: str, name: str, other: str, client: int) -> None:
+            getattr(self, kind)(self.replicas[name], name, self.replicas[other], client % 2)
+
+        def delete(self, replica: Replica, name: str, other: Replica, client: int) -> None:
+            seen = self.clients[client].seen
+            for session in {node.conversation for node in seen} - self.deleted:
+                claim = replica.ownership.own(session)
+                if claim is None or replica.runs(session):
+                    continue
+                try:
+                    if replica.store.delete_conversation(claim).result():
+                        self.deleted.add(session)
+                except (SessionMoved, StoreError):
+                    pass
+
+        def deliver_uncertainly(
+            self, replica: Replica, name: str, other: Replica, client: int
+        ) -> None:
             """A write is repeated, and others write in between."""
-            writer, others = self.replicas[name].writer, self.replicas[other].writer
-            if writer.jobs:
-                writer.between = others.close if others is not writer else lambda: None
-                writer.deliver()
+            if replica.writer.jobs:
+                replica.writer.between = (
+                    other.writer.close if other is not replica else lambda: None
+                )
+                replica.writer.deliver()
 
-        @rule(name=names)
-        def crash(self, name: str) -> None:
+        def crash(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """All that was not delivered is lost; a new process of the same name begins."""
-            old = self.replicas[name]
-            old.writer.jobs.clear()
+            replica.writer.jobs.clear()
             self.replicas[name] = Replica(self.open(name))
-            old.store._writer = _Ended()  # type: ignore[assignment]
-            old.store.leave = lambda claims: None  # type: ignore[method-assign]
-            old.store.close()
+            self.asked = [asked for asked in self.asked if asked.replica is not replica]
+            replica.store.close()
 
-        @rule(name=names, other=names)
-        def hand_over(self, name: str, other: str) -> None:
+        def hand_over(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """Another replica asks for all that this one has."""
-            if name == other:
+            if replica is other:
                 return
-            replica = self.replicas[name]
             for claim in replica.ownership.all():
-                running = [one for one in replica.running if one.turn.conversation == claim.session]
                 assert replica.release(claim.session)
-                assert not any(one in replica.running for one in running)
-                self.replicas[other].ownership.own(claim.session)
+                assert not replica.runs(claim.session)
+                other.ownership.own(claim.session)
 
-        @rule(name=names)
-        def suspect(self, name: str) -> None:
+        def suspect(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """Others believe that a replica is gone, rightly or not."""
-            self.replicas[name].store._writer.submit(
+            replica.store._writer.submit(
                 lambda connection: connection.execute(
                     "UPDATE replicas SET seen = 0 WHERE name = ?", [name]
                 )
             ).result()
 
-        @rule(name=names)
-        def upkeep(self, name: str) -> None:
+        def upkeep(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """A replica says that it lives, and closes what others have left."""
-            replica = self.replicas[name]
             replica.store.announce("")
             for session in replica.store.left_behind(name):
                 replica.ownership.adopt(session)
 
-        @rule(name=names, count=st.integers(1, 2))
-        def sweep(self, name: str, count: int) -> None:
-            """The oldest conversations are deleted, unless another living replica has them."""
-            replica = self.replicas[name]
-            for session, used in replica.store.oldest_conversations(1e12)[:count]:
+        def sweep(self, replica: Replica, name: str, other: Replica, client: int) -> None:
+            """The oldest conversation is deleted, unless another living replica owns it."""
+            for session, used in replica.store.oldest_conversations(1e12)[:1]:
                 owner = replica.store.owner(session)
                 claim = replica.ownership.adopt(session)
-                if claim is None:
-                    assert owner is None or owner.is_alive
+                if claim is None or replica.runs(session):
                     continue
-                if replica.runs(session):
-                    continue
-                try:
-                    if replica.store.delete_conversation(claim, used).result():
-                        self.deleted.add(session)
-                except (SessionMoved, StoreError):
-                    pass  # it was taken since
+                if owner is not None and owner.is_alive:
+                    assert owner.replica.name == name, "taken from a living one"
+                if replica.store.delete_conversation(claim, used).result():
+                    self.deleted.add(session)
 
         # ---- what always holds ------------------------------------------------------------------
 
         @invariant()
         def every_acknowledged_turn_is_there(self) -> None:
-            for client in self.all_clients:
+            for client in self.clients:
                 parent: Node | None = None
                 for node in client.seen:
                     if node.conversation in self.deleted:
@@ -248,15 +261,13 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
                     assert node.parent == (parent and parent.id), "the chain is not linear"
                     parent = node
             check_tree(self.reader)
+            for name, epoch in self.reader._rows(
+                "SELECT id, epoch FROM nodes JOIN owners ON session = conversation "
+                "WHERE hash IS NULL"
+            ):
+                assert self.epochs[name] == epoch, "a turn of an earlier owner is not closed"
 
     return Machine
-
-
-class _Ended:
-    """The writer of a process that is dead."""
-
-    def close(self) -> None:
-        pass
 
 
 def run(opened: Callable[[], Opens], examples: int, *, derandomize: bool) -> None:
