@@ -38,6 +38,7 @@ from server.setting import Setting
 
 _SECRET = "of a benchmark, not a secret"
 _NAMES = ("replica 0", "replica 1", "replica 2")
+WORD = "a "
 HABITS = Habits(prompt_tokens=24.0, reply_tokens=40.0, turns=1e9)
 
 
@@ -66,7 +67,7 @@ class Client:
         run, session = self._run, self._session
         name = run.placement.choose(session.name)
         body = {
-            "input": "a " * prompt, "max_output_tokens": reply, "ignore_eos": True, "stream": True,
+            "input": WORD * prompt, "max_output_tokens": reply, "ignore_eos": True, "stream": True,
             "previous_response_id": self._previous, "seed": 1,
         }  # fmt: skip
         payload = json.dumps(body).encode()
@@ -94,7 +95,7 @@ class Client:
         return True
 
     def _count(self, name: str, response: dict[str, Any], first_s: float) -> None:
-        run, counters, session = self._run, self._run.counters, self._session
+        counters, session = self._run.counters, self._session
         own = response["sinkstream"]
         counters.turns += 1
         counters.moved += session.host not in ("", name)
@@ -204,7 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as store, servers(options, store) as found:
         run = Run(found, HABITS, args.seed)
         asyncio.run(run.go(args.sessions, args.think, args.seconds))
-    habits = replace(HABITS, template_tokens=template_tokens(path))
+    habits = replace(HABITS, **read_tokens(path))
     cluster = Cluster(2, args.sessions, running=args.sequences)
     simulation = simulate(tables, cluster, habits, args.seed, args.think, args.seconds)
     real = counted(run.counters, run.generated)
@@ -225,15 +226,18 @@ def main() -> None:
     )
 
 
-def template_tokens(path: Path) -> float:
-    """Return the tokens of a turn that are neither its text nor its reply."""
+def read_tokens(path: Path) -> dict[str, float]:
+    """Return the tokens of a word of a prompt, and of what the chat template adds to a turn."""
     import sinkstream
 
+    read = []
     with sinkstream.load(path, window=252, threads=1) as model, model.session() as session:
-        session.stream("a " * 10, max_tokens=2, ignore_eos=True, seed=1).result()
-        before = session.stats.tokens
-        session.stream("a " * 10, max_tokens=2, ignore_eos=True, seed=1).result()
-        return float(session.stats.tokens - before - 10 - 2)
+        for words in (10, 10, 40):  # the first turn has a beginning of its own
+            before = session.stats.tokens
+            session.stream(WORD * words, max_tokens=2, ignore_eos=True, seed=1).result()
+            read.append(session.stats.tokens - before - 2)
+    per_word = (read[2] - read[1]) / 30
+    return {"tokens_per_word": per_word, "template_tokens": read[1] - 10 * per_word}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ class Habits:
     """How clients behave. Lengths and times are drawn from exponential distributions."""
 
     prompt_tokens: float = 60.0
+    tokens_per_word: float = 1.0
+    """If prompts are drawn in words."""
     reply_tokens: float = 150.0
     template_tokens: float = 0.0
     """Of each turn, in addition to its prompt and its reply."""

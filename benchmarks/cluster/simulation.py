@@ -171,12 +171,13 @@ class Simulation:
         return session.random.expovariate(session.heat / self._think_s)
 
     def _ask(self, session: Session) -> None:
-        draw = session.random.expovariate
+        draw, habits = session.random.expovariate, self._habits
+        words = 1 + draw(1 / habits.prompt_tokens)
         turn = Turn(
             next(self._numbers),
             session,
-            1 + draw(1 / self._habits.prompt_tokens) + self._habits.template_tokens,
-            1 + draw(1 / self._habits.reply_tokens),
+            words * habits.tokens_per_word + habits.template_tokens,
+            1 + draw(1 / habits.reply_tokens),
             self.events.now_s,
         )
         self._submit(turn)

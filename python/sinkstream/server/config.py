@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.server.conversations.opening import is_postgres
 
 NO_STORE = "none"
 _SECRET = 16
@@ -132,7 +133,8 @@ def _check_peers(config: ServerConfig) -> None:
     secret = config.peer_secret
     if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):
         raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
-    if secret and not config.replica:
+    has_name = config.replica or is_postgres(config.store)  # which has a default
+    if secret and not has_name:
         raise _refusal("replica", "must be given if `peer_secret` is.")
     if config.address and not _ORIGIN.fullmatch(config.address):
         raise _refusal(

@@ -37,6 +37,7 @@ def config_of(application: Any) -> ServerConfig:
 def test_ray_parses_the_example_and_builds_its_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "a-key")
     monkeypatch.setenv("SINKSTREAM_STORE", "postgresql://db/chat")
+    monkeypatch.setenv("SINKSTREAM_SNAPSHOTS", "s3://chat/states")
     schema = ServeDeploySchema.model_validate(yaml.safe_load(EXAMPLE.read_text()))
     (application,) = schema.applications
     assert application.import_path == "sinkstream.integrations.ray_serve:build"
@@ -47,6 +48,7 @@ def test_ray_parses_the_example_and_builds_its_application(monkeypatch: pytest.M
     assert deployment.ray_actor_options["num_cpus"] == 2
     config = config_of(built)
     assert (config.api_keys, config.store) == (("a-key",), "postgresql://db/chat")
+    assert config.snapshots == "s3://chat/states"
     assert (config.allowed_hosts, config.model_name) == (("chat.example",), "smollm2")
 
 

@@ -56,8 +56,8 @@ def app(
         num_gpus: GPUs for a replica.
         server: Settings of `sinkstream serve`, with the names of `ServerConfig`. `host` and `port`
             are those of Ray's proxy. Replicas on several hosts need a `store` that all reach. If
-            they are not given, the API key and the store are SINKSTREAM_API_KEY and
-            SINKSTREAM_STORE in the environment.
+            they are not given, `api_keys`, `store` and `snapshots` are SINKSTREAM_API_KEY,
+            SINKSTREAM_STORE and SINKSTREAM_SNAPSHOTS in the environment.
         **load: Further options of `sinkstream.load`, such as `max_sequences` and `window`.
 
     Raises:
@@ -128,7 +128,8 @@ def _config(model: str | os.PathLike[str] | None, server: Any) -> ServerConfig:
         config = replace(config, model_name=Path(model).name.removesuffix(".gguf"))
     if not config.api_keys and (key := os.environ.get("SINKSTREAM_API_KEY")):
         config = replace(config, api_keys=(key,))
-    if not config.store:
-        config = replace(config, store=os.environ.get("SINKSTREAM_STORE", ""))
+    for name in ("store", "snapshots"):
+        if not getattr(config, name):
+            config = replace(config, **{name: os.environ.get(f"SINKSTREAM_{name.upper()}", "")})
     check_config(config)
     return config
