@@ -103,7 +103,7 @@ class Client:
         counters.loaded += own["state"] == "loaded" or own["replayed_tokens"] > 0
         counters.replayed_tokens += own["replayed_tokens"]
         counters.first_token_s.append(first_s)
-        run.generated += response["usage"]["output_tokens"]
+        counters.generated_tokens += response["usage"]["output_tokens"]
 
 
 class Run:
@@ -114,7 +114,7 @@ class Run:
         self.placement = RingPlacement(100)
         for name in _NAMES[:2]:
             self.placement.add(name)
-        self.counters, self.generated = Counters(), 0
+        self.counters = Counters()
         self._clients = Clients(habits, seed)
 
     async def go(self, sessions: int, think_s: float, seconds: float) -> None:
@@ -168,12 +168,12 @@ def servers(options: list[str], store: str) -> Iterator[dict[str, Server]]:
         yield found
 
 
-def counted(counters: Counters, generated: float) -> dict[str, float]:
+def counted(counters: Counters) -> dict[str, float]:
     """Return what is compared."""
     waits = counters.first_token_s
     return {
         "turns": counters.turns,
-        "generated_tokens": round(generated),
+        "generated_tokens": round(counters.generated_tokens),
         "moved": counters.moved,
         "loaded": counters.loaded,
         "replayed_tokens": round(counters.replayed_tokens),
@@ -208,8 +208,7 @@ def main() -> None:
     habits = replace(HABITS, **read_tokens(path))
     cluster = Cluster(2, args.sessions, running=args.sequences)
     simulation = simulate(tables, cluster, habits, args.seed, args.think, args.seconds)
-    real = counted(run.counters, run.generated)
-    simulated = counted(simulation.counters, simulation.generated)
+    real, simulated = counted(run.counters), counted(simulation.counters)
     report(
         "cluster_comparison",
         {

@@ -50,6 +50,7 @@ class Counters:
     """What happened since the warm-up."""
 
     turns: int = 0
+    generated_tokens: float = 0.0
     moved: int = 0
     """Turns on another replica than the session's turn before."""
     replayed_tokens: float = 0.0
@@ -153,11 +154,6 @@ class Simulation:
             self.events.after(RETRY_S, lambda turn=turn: self._submit(turn))
 
     @property
-    def generated(self) -> float:
-        """Return the tokens that the present replicas have generated."""
-        return sum(host.generated for host in self.hosts.values())
-
-    @property
     def serving(self) -> list[str]:
         """Return the replicas that get turns, the oldest first."""
         return [name for name in self.hosts if name not in self._draining]
@@ -232,6 +228,7 @@ class Simulation:
     def _settle(self, turn: Turn) -> None:
         session: Session = turn.session
         self.counters.turns += 1
+        self.counters.generated_tokens += turn.reply_tokens
         session.tokens += turn.prompt_tokens + turn.reply_tokens
         if session.tokens - session.saved_tokens >= self._times.capacity_tokens:
             session.saved_tokens = session.tokens

@@ -25,11 +25,21 @@ async def retire(service: Service, within_s: float) -> None:
         within_s: The time that replies have to finish.
     """
     service.drain_begins.set()
+    await park_all(service)
     await _until_idle(service, within_s)
     shorten_replies(service)
     await _until_idle(service, _END_S)
-    if isinstance(service.turns, Conversations):
-        await asyncio.to_thread(service.turns.park_all)
+    await park_all(service)
+
+
+async def park_all(service: Service) -> None:
+    """Save and give up the idle conversations, so that other servers need not read them again.
+
+    As long as this server answers its peers: what they take without an answer is replayed.
+    """
+    turns = service.turns if service.loaded else None
+    if service.config.peer_secret and isinstance(turns, Conversations):
+        await asyncio.to_thread(turns.park_all)
 
 
 def shorten_replies(service: Service) -> None:

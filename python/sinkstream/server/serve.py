@@ -25,6 +25,7 @@ from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
 from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp, BoundedSocket
+from sinkstream.server.retiring import park_all
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turns
 
@@ -205,6 +206,7 @@ class _Run:
         self._service.drain_begins.set()
         loop = asyncio.get_running_loop()
         end = loop.time() + self._service.config.drain_s
+        parking = asyncio.create_task(park_all(self._service))
         admission = self._service.admission
         pulse = self._service.pulse
         while admission.in_progress and loop.time() < end and self._signals < 2:
@@ -216,6 +218,9 @@ class _Run:
         while admission.in_progress and loop.time() < end:
             self._end_replies()  # those that have begun meanwhile, too
             await asyncio.sleep(_POLL_S)
+        if not pulse.is_stalled:
+            await parking
+            await park_all(self._service)
 
     def _end_replies(self) -> None:
         """End all replies; their clients get an error event."""

@@ -131,12 +131,14 @@ def events_of(body: bytes) -> list[Any]:
 
 
 @contextmanager
-def running(folder: Path, *, sequences: int = 4, **settings: Any) -> Iterator[Running]:
-    """Serve a tiny model on a free port."""
+def running(
+    folder: Path, *, sequences: int = 4, stop: threading.Event | None = None, **settings: Any
+) -> Iterator[Running]:
+    """Serve a tiny model on a free port; until the block ends, or `stop` is set before."""
     from sinkstream.server.config import ServerConfig
     from sinkstream.server.serve import serve
 
-    stop, ready = threading.Event(), threading.Event()
+    stop, ready = stop or threading.Event(), threading.Event()
     found: list[Running] = []
     failed: list[BaseException] = []
 
