@@ -19,7 +19,8 @@ constexpr size_t kMaxShownError = 300;
 const char* kind_of(const std::string& option) {
   if (option == "schema") return "json_schema";
   if (option == "regex") return "regex";
-  SINKSTREAM_CHECK(option == "grammar", "there is no grammar of kind ", option);
+  SINKSTREAM_CHECK(option == "grammar" || option == "tools", "there is no grammar of kind ",
+                   option);
   return "lark";
 }
 

@@ -37,7 +37,7 @@ class GrammarVocabulary {
 
 // What a grammar is written in, and the option that sets it.
 struct GrammarSource {
-  std::string option;  // "schema", "regex" or "grammar"
+  std::string option;  // "schema", "regex", "grammar" or "tools"
   std::string text;    // without a zero byte
 };
 

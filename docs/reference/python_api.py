@@ -77,7 +77,7 @@ PAGES = {
         "sinkstream",
         (
             *("Stream", "Replies", "StreamOptions", "Sampling", "Event", "FinishReason"),
-            *("Started", "Prefill", "Token", "Evicted", "Finished", "Result", "Stats"),
+            *("Started", "Prefill", "Token", "ToolCall", "Evicted", "Finished", "Result", "Stats"),
         ),
     ),
     "sessions": Page(

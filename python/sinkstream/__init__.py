@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Stats,
         Stream,
         Token,
+        ToolCall,
     )
 
     __version__: str
@@ -88,6 +89,7 @@ _HOMES = {
     "Stream": "sinkstream.streams.stream",
     "StreamOptions": "sinkstream.request.options",
     "Token": "sinkstream.streams.stream",
+    "ToolCall": "sinkstream.streams.stream",
     "list_models": "sinkstream.inventory",
     "load": "sinkstream.loading",
     "prometheus_text": "sinkstream.observe.metrics",
@@ -132,6 +134,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "Token",
+    "ToolCall",
     "list_models",
     "load",
     "prometheus_text",

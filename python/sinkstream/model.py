@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
@@ -28,6 +30,7 @@ from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
+from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions.session import (
     Beginning,
     Host,
@@ -50,12 +53,15 @@ from sinkstream.text.thoughts.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 from sinkstream.text.turns.turn_arguments import TEXT
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
+
+_TURN_FORMATS = 32  # kept: each takes some renderings to find
 
 Message = Mapping[str, Any]
 
@@ -140,8 +146,10 @@ class Model(ClosesOnExit):
                 token.content: i for i, token in control.items() if i < self._spec.vocab_size
             }
         self._table = table
-        self._turns: dict[Thinking, TurnFormat] = {}  # by `thinking`; found by the first session
+        # By `thinking` and the text of `tools`; found by the first session.
+        self._turns: OrderedDict[tuple[Thinking, str], TurnFormat] = OrderedDict()
         self._thoughts: dict[Thinking, ThoughtTags | None] = {}  # found by the first chat
+        self._tool_replies = ToolReplies(self._text, table, self._thought_tags)
         self._closed = False
         self._number = open_models.add(self)
 
@@ -253,6 +261,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = None,
         thinking: bool | str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Stream:
         """Start generating, and return a stream of the text.
@@ -273,6 +284,12 @@ class Model(ClosesOnExit):
                 same, so the window shrinks or grows.
             thinking: For messages to a reasoning model: whether it thinks before it replies, or
                 an effort such as "low". If None, the chat template's default.
+            tools: For messages: functions that the reply may call, in OpenAI's form. The stream's
+                `tool_calls` are the calls. A message with the role "tool" has a result. Needs
+                llguidance, and a chat template with a place for tools.
+            tool_choice: "auto" (default), "none", "required", or a function that must be called,
+                in OpenAI's form. With "none", the model still sees the tools.
+            parallel_tool_calls: Whether a reply may make several calls. If None, it may.
             **options: How to generate; `request/options.py` declares them.
 
         If a sampling argument is None, the checkpoint's default applies. A checkpoint without
@@ -286,14 +303,24 @@ class Model(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         called_at = time.monotonic()
-        return self._submit_now(self._request(prompt, sinks, options, called_at, thinking))
+        checked = check_tools(tools, tool_choice, parallel_tool_calls)
+        request = self._request(prompt, sinks, options, called_at, thinking, checked)
+        return self._submit_now(request)
+
+    def _stream(
+        self, prompt: Prompt, thinking: Thinking, tools: Tools | None, options: StreamOptions
+    ) -> Stream:
+        """Do the same with tools that have been checked."""
+        called_at = time.monotonic()
+        return self._submit_now(self._request(prompt, None, options, called_at, thinking, tools))
 
     def _continue(
         self, ids: list[int], given: str, thinking: Thinking, options: StreamOptions
     ) -> Stream:
         """Continue a reply to messages, of which `given` is the beginning, after all their ids."""
         request = self._request(ids, None, options, time.monotonic())
-        return self._submit_now(request, self._thought_reader(request, thinking, given))
+        has_rule = request.grammar is not None
+        return self._submit_now(request, self._reader(thinking, None, given, has_rule=has_rule))
 
     def _request(
         self,
@@ -302,24 +329,41 @@ class Model(ClosesOnExit):
         options: StreamOptions,
         called_at: float,
         thinking: Any = None,
+        tools: Tools | None = None,
     ) -> StreamRequest:
         self._check_open("stream")
         thinking = check_thinking(thinking, "stream")
+        ids = encode_prompt(self._text, self._spec.vocab_size, prompt, thinking, tools)
+        read = read_tools(tools, options)
         return make_request(
-            encode_prompt(self._text, self._spec.vocab_size, prompt, thinking),
-            options,
+            ids,
+            self._options_with(options, tools, thinking),
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
             sinks=sinks,
             continues_text=isinstance(prompt, str),
             is_chat=is_chat(prompt),
             thinking=thinking,
+            tools=read,
+            grammar_name="grammar" if read is None else "tools",
             called_at=called_at,
             control_tokens=self._control_tokens,
             grammars=self._grammars,
         )
 
-    def _check_options(self, options: StreamOptions, sinks: int | None) -> None:
+    def _options_with(
+        self, options: StreamOptions, tools: Tools | None, thinking: Thinking
+    ) -> StreamOptions:
+        """Return the options of a reply with tools: their grammar is one of them."""
+        if tools is None:
+            return options
+        with_grammar: Any = self._tool_replies.options(options, tools, thinking)
+        checked: StreamOptions = with_grammar
+        return checked
+
+    def _check_options(
+        self, options: StreamOptions, sinks: int | None, grammar_name: str = "grammar"
+    ) -> None:
         """Refuse the options that no prompt can have."""
         make_request(
             [0],
@@ -327,8 +371,14 @@ class Model(ClosesOnExit):
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
             sinks=sinks,
+            grammar_name=grammar_name,
             grammars=self._grammars,
         )
+
+    def _check_reply(self, options: StreamOptions, tools: Tools | None, thinking: Thinking) -> None:
+        """Refuse the options that no prompt can have, with tools."""
+        name = "grammar" if read_tools(tools, options) is None else "tools"
+        self._check_options(self._options_with(options, tools, thinking), None, name)
 
     def _submit_now(self, request: StreamRequest, reader: ThoughtReader | None = None) -> Stream:
         """Submit a request whose caller expects it to start; log it if it has to wait."""
@@ -344,7 +394,8 @@ class Model(ClosesOnExit):
         options = self._options
         sinks = options.sinks if request.sinks is None else request.sinks
         if request.is_chat:
-            reader = self._thought_reader(request, request.thinking)
+            has_rule = request.grammar is not None
+            reader = self._reader(request.thinking, request.tools, has_rule=has_rule)
         return Stream(
             self._native.submit(request),
             request,
@@ -362,6 +413,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = ...,
         thinking: bool | str | None = ...,
+        tools: Sequence[Mapping[str, Any]] | None = ...,
+        tool_choice: str | Mapping[str, Any] | None = ...,
+        parallel_tool_calls: bool | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result: ...
@@ -375,6 +429,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = ...,
         thinking: bool | str | None = ...,
+        tools: Sequence[Mapping[str, Any]] | None = ...,
+        tool_choice: str | Mapping[str, Any] | None = ...,
+        parallel_tool_calls: bool | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> list[Result]: ...
@@ -385,6 +442,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = ...,
         thinking: bool | str | None = ...,
+        tools: Sequence[Mapping[str, Any]] | None = ...,
+        tool_choice: str | Mapping[str, Any] | None = ...,
+        parallel_tool_calls: bool | None = ...,
         progress: Progress | bool | None = ...,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]: ...
@@ -396,6 +456,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = None,
         thinking: bool | str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         progress: Progress | bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Result | list[Result]:
@@ -406,6 +469,9 @@ class Model(ClosesOnExit):
                 row.
             sinks: As for `stream`.
             thinking: As for `stream`.
+            tools: As for `stream`.
+            tool_choice: As for `stream`.
+            parallel_tool_calls: As for `stream`.
             progress: Called with (finished replies, total replies) at the start and after each
                 reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
@@ -430,12 +496,13 @@ class Model(ClosesOnExit):
         called_at = time.monotonic()
         options.setdefault("max_tokens", REPLY_TOKENS)
         report = progress_function("generate", progress, "Replies")
+        checked = check_tools(tools, tool_choice, parallel_tool_calls)
         self._check_options(options, sinks)
         is_list = _is_list_of_prompts(prompt)
         requests: list[StreamRequest] = []
         for index, one in enumerate(prompt if is_list else [prompt]):
             try:
-                requests.append(self._request(one, sinks, options, called_at, thinking))
+                requests.append(self._request(one, sinks, options, called_at, thinking, checked))
             except (SinkstreamError, TypeError) as error:
                 if is_list:
                     _name_prompt(error, index)
@@ -472,6 +539,9 @@ class Model(ClosesOnExit):
         *,
         sinks: int | None = None,
         thinking: bool | str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Replies:
         """Generate for many prompts, and return each reply when it is complete.
@@ -485,6 +555,9 @@ class Model(ClosesOnExit):
                 time.
             sinks: As for `stream`.
             thinking: As for `stream`.
+            tools: As for `stream`.
+            tool_choice: As for `stream`.
+            parallel_tool_calls: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
         The default of `max_tokens` is 256. For each prompt, `timeout_s` starts when the prompt is
@@ -507,12 +580,13 @@ class Model(ClosesOnExit):
         self._check_open("generate_many")
         _refuse_one_prompt(prompts)
         check_thinking(thinking, "generate_many")
+        checked = check_tools(tools, tool_choice, parallel_tool_calls)
         options.setdefault("max_tokens", REPLY_TOKENS)
         self._check_options(options, sinks)
 
         def start(prompt: Prompt) -> Stream:
             called_at = time.monotonic()
-            return self._submit(self._request(prompt, sinks, options, called_at, thinking))
+            return self._submit(self._request(prompt, sinks, options, called_at, thinking, checked))
 
         return Replies(start, prompts, 2 * self._options.max_sequences)
 
@@ -618,22 +692,35 @@ class Model(ClosesOnExit):
         self._check_open("load_session")
         return await aload_session(self._host(), self._conversation_format, path)
 
-    def _turn_format(self, thinking: Thinking = None) -> TurnFormat:
-        if thinking not in self._turns:
-            self._turns[thinking] = detect_turn_format(self._text, thinking)
-        return self._turns[thinking]
+    def _turn_format(self, thinking: Thinking = None, tools: Tools | None = None) -> TurnFormat:
+        key = thinking, "" if tools is None else tools.key
+        found = self._turns.get(key)
+        if found is None:
+            definitions = () if tools is None else tools.definitions
+            found = self._turns[key] = detect_turn_format(self._text, thinking, definitions)
+            with suppress(KeyError):  # another thread may have removed it
+                while len(self._turns) > _TURN_FORMATS:
+                    self._turns.popitem(last=False)
+        return found
 
     def _conversation_format(self, thinking: Thinking) -> tuple[TurnFormat, ThoughtTags | None]:
         return self._turn_format(thinking), self._thought_tags(thinking)
 
-    def _thought_reader(
-        self, request: StreamRequest, thinking: Thinking, given: str = ""
+    def _reader(
+        self,
+        thinking: Thinking,
+        tools: Tools | None = None,
+        given: str = "",
+        *,
+        has_rule: bool = False,
     ) -> ThoughtReader | None:
-        """Return what tells thoughts from text in a reply to messages; None if all is text.
+        """Return what tells thoughts and calls from text in a reply to messages, if anything does.
 
-        So it is with a grammar, which leaves no room for a thought.
+        With a grammar that is not that of tools, all is text.
         """
-        tags = self._thought_tags(thinking) if request.grammar is None else None
+        if tools is not None:
+            return self._tool_replies.reader(tools, thinking)
+        tags = None if has_rule else self._thought_tags(thinking)
         return None if tags is None else tags.reader(given)
 
     def _thought_tags(self, thinking: Thinking = None) -> ThoughtTags | None:

@@ -12,6 +12,7 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_int
 from sinkstream.request.keywords import no_option
 from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
+from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
 
 _MAX_SINKS = 1 << 53  # fits the native type; the engine checks it against the window
@@ -33,6 +34,8 @@ class StreamRequest:
     """Whether the prompt is messages: then a reasoning model's thoughts are told from its text."""
     thinking: bool | str | None = None
     """With which the prompt was written."""
+    tools: Tools | None = None
+    """What the reply may call: `grammar` then says how."""
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
@@ -64,6 +67,8 @@ def make_request(
     continues_text: bool = False,
     is_chat: bool = False,
     thinking: bool | str | None = None,
+    tools: Tools | None = None,
+    grammar_name: str = "grammar",
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
     grammars: Grammars | None = None,
@@ -79,6 +84,8 @@ def make_request(
         continues_text: Whether the prompt is a string that the reply continues.
         is_chat: Whether the prompt is messages.
         thinking: With which the prompt was written.
+        tools: What the reply may call; their grammar is the option `grammar`.
+        grammar_name: What the caller calls that option.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
         grammars: Compiles the grammar that a reply follows. If None, there may be none.
@@ -100,17 +107,18 @@ def make_request(
     return StreamRequest(
         prompt=prompt,
         options=complete,
-        grammar=_grammar_of(texts, grammars),
+        grammar=_grammar_of(texts, grammar_name, grammars),
         sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
         continues_text=continues_text,
         is_chat=is_chat,
         thinking=thinking,
+        tools=tools,
         called_at=time.monotonic() if called_at is None else called_at,
     )
 
 
 def _grammar_of(
-    texts: Mapping[str, str | None], grammars: Grammars | None
+    texts: Mapping[str, str | None], grammar_name: str, grammars: Grammars | None
 ) -> _core.CompiledGrammar | None:
     given = [(name, text) for name, text in texts.items() if text is not None]
     if not given:
@@ -123,7 +131,8 @@ def _grammar_of(
             param=given[1][0],
         )
     assert grammars is not None
-    return grammars.compile(*given[0])
+    name, text = given[0]
+    return grammars.compile(grammar_name if name == "grammar" else name, text)
 
 
 def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> list[int]:

@@ -427,12 +427,14 @@ class Session(ClosesOnExit):
             vocab_size=self._host.spec.vocab_size,
             continues_text=self._host.continues_text,
             control_tokens=self._host.control_tokens,
+            grammar_name="tools" if reader is not None and reader.follows_grammar else "grammar",
             grammars=self._host.grammars,
         )
         self._before = (self._state, self.stats.tokens)
         self._state = state  # set first: an interrupt may come at any time after the turn begins
         native = self._host.native.submit(request, self._native)
         self._turn = native
+        has_rule = request.grammar is not None
         stream = Stream(
             native,
             request,
@@ -440,7 +442,7 @@ class Session(ClosesOnExit):
             has_text=self._host.tokenizer is not None,
             window=(self.sinks, self.window),
             take_back=self._take_back,
-            reader=reader if request.grammar is None else None,
+            reader=reader if reader is None or reader.follows_grammar == has_rule else None,
         )
         # The session keeps `native`, which would otherwise end the turn of a forgotten stream.
         weakref.finalize(stream, native.close).atexit = False

@@ -8,6 +8,7 @@ from typing import Literal
 from sinkstream.observe.notebook import quotation, summary
 from sinkstream.request.options import Sampling
 from sinkstream.text.thoughts.thought_format import Kind
+from sinkstream.text.tools.tool_call import ToolCall
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 
@@ -43,7 +44,8 @@ class Token:
     alternatives: tuple[tuple[int, float], ...] = ()
     """(id, logprob) of the `logprobs` most probable tokens, best first."""
     kind: Kind = "text"
-    """"thought" if it belongs to a thought of a reasoning model, or to the tags around one."""
+    """"thought" if it belongs to a thought of a reasoning model, or to the tags around one;
+    "tool_call" if it belongs to a tool call, which `Stream.tool_calls` has in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ Event = Started | Prefill | Token | Evicted | Finished
 
 
 def text_of(event: Event) -> str:
-    """Return the text of an event; a thought has none."""
+    """Return the text of an event; thoughts and tool calls have none."""
     if isinstance(event, Token):
         return event.text if event.kind == "text" else ""
     return event.text if isinstance(event, Finished) else ""
@@ -114,7 +116,7 @@ class Result:
     """
 
     text: str
-    """Without the thoughts of a reasoning model."""
+    """Without the thoughts of a reasoning model, and without tool calls."""
     token_ids: list[int]
     logprobs: list[float]
     """Of each token, from the model's own distribution."""
@@ -131,6 +133,8 @@ class Result:
     """What a reasoning model thought before it replied to messages."""
     thought_tokens: int = 0
     """How many of the generated tokens were thoughts and the tags around them."""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    """The tools that the reply calls. If it did not end with "stop", the last may be incomplete."""
 
     def __repr__(self) -> str:
         """Return reason, speed and the beginning of the text: ids would fill the screen."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sinkstream import _core
@@ -36,6 +37,7 @@ from sinkstream.streams.inbox import PENDING, Inbox, Need
 from sinkstream.streams.live import GrowingText
 from sinkstream.streams.read_batch import ReadBatch, read_batch
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
+from sinkstream.text.tools.tool_call import ToolCall
 
 if TYPE_CHECKING:
     from sinkstream.text.thoughts.thought_splitter import Parts
@@ -51,6 +53,7 @@ __all__ = [
     "Stats",
     "Stream",
     "Token",
+    "ToolCall",
 ]
 
 _T = TypeVar("_T")
@@ -314,9 +317,17 @@ class Stream(ClosesOnExit):
         return self._inbox.finish_reason
 
     @property
-    def has_thoughts(self) -> bool:
-        """Return whether thoughts are told apart from text in this reply."""
+    def has_parts(self) -> bool:
+        """Return whether thoughts or tool calls are told apart from text in this reply."""
         return self._reads is not None
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Return the tools that the reply calls, as far as the stream has been read.
+
+        The arguments of the last one may still be incomplete.
+        """
+        return [] if self._reads is None else [replace(call) for call in self._reads.calls]
 
     @property
     def thought(self) -> str:
@@ -506,6 +517,7 @@ class Stream(ClosesOnExit):
             dropped_tokens=tail.dropped_tokens,
             thought=self.thought,
             thought_tokens=self.thought_tokens,
+            tool_calls=self.tool_calls,
         )
 
 

@@ -31,7 +31,7 @@ class Grammars:
         """Return a grammar that replies can follow. Blocks for two seconds at most.
 
         Args:
-            option: The option that sets it: "schema", "regex" or "grammar".
+            option: What sets it: "schema", "regex", "grammar" or "tools".
             text: Its value.
 
         Raises:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
+from sinkstream.text.argument_forms import ArgumentForms
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
@@ -43,6 +44,7 @@ def encode_chat(
     add_generation_prompt: bool = True,
     timeout_s: float = TEMPLATE_SECONDS,
     thinking: Thinking = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[int]:
     """Encode a conversation.
 
@@ -55,6 +57,7 @@ def encode_chat(
         timeout_s: Seconds after which the template is stopped.
         thinking: Whether the model thinks before it replies, or with which effort. If None, the
             template's default.
+        tools: What the model may call, as `check_tools` returns it.
 
     Returns:
         Token ids. If no content has control tokens, they equal those of transformers'
@@ -74,7 +77,7 @@ def encode_chat(
             f"{lacks}. {remedy} instead.",
             param="prompt",
         )
-    chat = ChatFormat(text, text.tokenizer, text.chat_template, thinking=thinking)
+    chat = ChatFormat(text, text.tokenizer, text.chat_template, thinking=thinking, tools=tools)
     ids = chat.whole(checked, add_generation_prompt, timeout_s=timeout_s)
     if omitted := chat.forms.omitted(checked):
         warn_caller(
@@ -95,6 +98,7 @@ class ChatFormat:
         argument: ArgumentName = PROMPT,
         *,
         thinking: Thinking = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Compile the template.
 
@@ -104,6 +108,7 @@ class ChatFormat:
             source: Its template.
             argument: The argument that contains the conversation, for errors.
             thinking: Whether the model thinks before it replies, or with which effort.
+            tools: What the model may call, as `check_tools` returns it.
 
         Raises:
             InvalidArgument: The template is too long, has a syntax error, or has no variable for
@@ -112,13 +117,17 @@ class ChatFormat:
         self.template = compile_template(source, argument)
         variables = thinking_variables(self.template.names, thinking, argument)
         self._thinking = traced_data(variables, MESSAGE)
+        self._tools = [dict(tool) for tool in tools]
         self.encoder = PlainEncoder(tokenizer)
         self.control = ControlLiterals(tokenizer)
         self._whole = WholeEncoder(tokenizer)
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)
         self.forms = ContentForms(
-            source, lambda said: self._render(said, False, TEMPLATE_SECONDS, argument)
+            source, lambda said: self._render(said, [], False, TEMPLATE_SECONDS, argument)
+        )
+        self.arguments = ArgumentForms(
+            source, lambda said: self._render(said, [], False, TEMPLATE_SECONDS, argument)
         )
 
     def render(
@@ -175,16 +184,20 @@ class ChatFormat:
     ) -> tuple[TracedText, list[Found], bool]:
         """Return a rendering, its own control tokens, and whether a message spells one."""
 
-        def rendering(said: Sequence[Message]) -> TracedText:
-            return self._render(said, add_generation_prompt, timeout_s, argument)
+        def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
+            return self._render(said, tools, add_generation_prompt, timeout_s, argument)
 
-        messages = self.forms.apply(messages)
-        written = rendering(messages)
+        messages = self.arguments.apply(self.forms.apply(messages), argument)
+        written = rendering(messages, self._tools)
         found = list(self._own_tokens(written, argument))
-        spelled = next(filter(None, map(self.control.first_in, strings_of(list(messages)))), None)
+        strings = strings_of([*messages, *self._tools])
+        spelled = next(filter(None, map(self.control.first_in, strings)), None)
         if spelled is not None:
             # See Note: [Messages that spell control tokens].
-            harmless = rendering([_mapped(message, self.control.without) for message in messages])
+            harmless = rendering(
+                [_mapped(message, self.control.without) for message in messages],
+                _mapped(self._tools, self.control.without),
+            )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
             if kept is None:
@@ -199,6 +212,7 @@ class ChatFormat:
     def _render(
         self,
         messages: Sequence[Message],
+        tools: Sequence[Any],
         add_generation_prompt: bool,
         timeout_s: float,
         argument: ArgumentName,
@@ -208,10 +222,10 @@ class ChatFormat:
             **self._thinking,
             "messages": [_traced_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
+            "tools": traced_data(list(tools), MESSAGE) or None,
             "documents": None,
         }
-        size = sum(map(len, strings_of(list(messages))))
+        size = sum(map(len, strings_of([*messages, *tools])))
         limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
         try:
             return SANDBOX.run(self.template.template, variables, limits)

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
+from sinkstream.request.tools import Tools
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import PlainEncoder, check_characters
@@ -28,7 +29,11 @@ def is_chat(prompt: Any) -> bool:
 
 
 def encode_prompt(
-    text: TextFormat, vocab_size: int, prompt: Prompt, thinking: Thinking = None
+    text: TextFormat,
+    vocab_size: int,
+    prompt: Prompt,
+    thinking: Thinking = None,
+    tools: Tools | None = None,
 ) -> list[int]:
     """Encode a prompt.
 
@@ -39,6 +44,7 @@ def encode_prompt(
             checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
             through the chat template.
         thinking: Whether the model thinks before it replies to messages, or with which effort.
+        tools: What it may call in its reply to messages.
 
     Returns:
         At least one id, each in [0, vocab_size).
@@ -46,8 +52,8 @@ def encode_prompt(
     Raises:
         TypeError: The prompt is of another type.
         InvalidArgument: It is empty, has lone surrogates or ids outside of the vocabulary, or
-            needs a tokenizer or template that the checkpoint lacks; or `thinking` is given, but
-            the prompt is not messages, or the template has no such variable.
+            needs a tokenizer or template that the checkpoint lacks; or `thinking` or `tools` is
+            given, but the prompt is not messages, or the template has no such variable.
 
     Example:
         >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
@@ -58,6 +64,11 @@ def encode_prompt(
             f"stream: `thinking` must be None, but is {thinking!r}: `prompt` is not a list of "
             "messages.",
             param="thinking",
+        )
+    if tools is not None and not is_chat(prompt):
+        raise InvalidArgument(
+            "stream: `tools` must be empty, because `prompt` is not a list of messages.",
+            param="tools",
         )
     if isinstance(prompt, str):
         return _encode_text(text, prompt)
@@ -74,7 +85,8 @@ def encode_prompt(
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if is_message(prompt[0]):
-        return encode_chat(text, prompt, thinking=thinking)
+        definitions = () if tools is None else tools.definitions
+        return encode_chat(text, prompt, thinking=thinking, tools=definitions)
     return as_ids("stream", "prompt", list(prompt), vocab_size)
 
 

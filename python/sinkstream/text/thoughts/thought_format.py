@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["text", "thought"]
+Kind = Literal["text", "thought", "tool_call"]
 Start = Literal["before", "thought", "text"]
 
 # Note: [Marked text]
@@ -40,11 +40,30 @@ class ThoughtFormat:
         """Return the same tags for a reply that begins elsewhere."""
         return replace(self, start=start)
 
+    def spelled(self) -> ThoughtFormat:
+        """Return the same tags, in which only control tokens are markers.
+
+        A grammar does not tell other added tokens from the same letters in other tokens.
+        """
+        shown = {marker: literal for marker, literal in self.literals.items() if literal}
+        return replace(
+            self,
+            begin=_replaced(self.begin, shown),
+            end=_replaced(self.end, shown),
+            answer=_replaced(self.answer, shown),
+            markers={i: marker for i, marker in self.markers.items() if marker not in shown},
+            literals={marker: "" for marker in self.literals if marker not in shown},
+        )
+
     def shown(self, marked: str) -> str:
         """Return marked text as a stream shows it."""
-        for marker, literal in self.literals.items():
-            marked = marked.replace(marker, literal)
-        return marked
+        return _replaced(marked, self.literals)
+
+
+def _replaced(marked: str, literals: Mapping[str, str]) -> str:
+    for marker, literal in literals.items():
+        marked = marked.replace(marker, literal)
+    return marked
 
 
 def marker(number: int) -> str:

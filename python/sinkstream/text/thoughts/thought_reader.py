@@ -11,6 +11,7 @@ from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 from sinkstream.text.thoughts.thought_splitter import Parts, ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
+from sinkstream.text.tools.tool_call import ToolCall
 
 
 class Split(NamedTuple):
@@ -75,12 +76,17 @@ class ThoughtReader:
 
     Attributes:
         tokens: How many tokens of thoughts and their tags have been read.
+        follows_grammar: Whether it is for replies that follow a grammar.
+        calls: The tool calls that have begun; only a `CallReader` finds any.
     """
+
+    follows_grammar = False
 
     def __init__(self, tags: ThoughtTags) -> None:
         self._marked = MarkedText(tags.form.markers, tags.table, tags.hidden)
         self._splitter = ThoughtSplitter(tags.form)
         self.tokens = 0
+        self.calls: list[ToolCall] = []
 
     def token(self, token_id: int, text: str) -> tuple[Kind, Parts]:
         """Return what a token belongs to, and what is now known with the text it completes."""
@@ -101,8 +107,8 @@ class ThoughtReader:
 
     def end(self, text: str = "") -> Parts:
         """Return what was held back, at the end of the reply; a second call returns nothing."""
-        parts = self.rest(text) + self._splitter.push(self._marked.end())
-        return parts + self._splitter.end()
+        marked = self._marked.rest(text) + self._marked.end()
+        return self._splitter.push(marked) + self._splitter.end()
 
 
 def joined(parts: Sequence[tuple[Kind, str]], kind: Kind) -> str:

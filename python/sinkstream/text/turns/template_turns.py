@@ -132,14 +132,28 @@ class TemplateTurns:
 
     def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written."""
+        # What follows calls are results: a template may leave out thoughts once the user replies.
+        for role in ("tool", "user") if reply.get("tool_calls") else ("user",):
+            passage = self._exchange(said, reply, after, role)
+            if passage is not None:
+                return self.chat.encode(passage, TEXT)
+        raise _refusal("second turn", TEXT)
+
+    def _exchange(
+        self, said: Message, reply: Message, after: str | None, role: str
+    ) -> Passage | None:
+        """Return what a message and its reply look like before a message of a role, if known."""
         texts = "".join(strings_of([dict(said), dict(reply)]))
-        user = as_message("user", placeholders(self.chat, texts)[-1])
-        following = self.part(user, "assistant", True)
-        passage = self.part(said, after, True, [reply, user])
+        later = as_message(role, placeholders(self.chat, texts)[-1])
+        try:
+            following = self.part(later, "assistant", True)
+            passage = self.part(said, after, True, [reply, later])
+        except InvalidArgument:
+            if role == "user":
+                raise
+            return None  # the template refuses results there
         pieces = passage.without_end(following.pieces)
-        if pieces is None:
-            raise _refusal("second turn", TEXT)
-        return self.chat.encode(dataclasses.replace(passage, pieces=pieces), TEXT)
+        return None if pieces is None else dataclasses.replace(passage, pieces=pieces)
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return the ids between a reply of the model and the next message."""

@@ -7,8 +7,8 @@ parts; no template is known by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
@@ -98,7 +98,9 @@ class TurnFormat(Protocol):
         """
 
 
-def detect_turn_format(text: TextFormat, thinking: Thinking = None) -> TurnFormat:
+def detect_turn_format(
+    text: TextFormat, thinking: Thinking = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> TurnFormat:
     """Detect the parts of a checkpoint's conversations.
 
     Without a template there are no roles: the session is one growing text that opens with the
@@ -109,6 +111,7 @@ def detect_turn_format(text: TextFormat, thinking: Thinking = None) -> TurnForma
         text: The checkpoint's tokenizer and template.
         thinking: Whether the model thinks before it replies, or with which effort. If None, the
             template's default.
+        tools: What the model may call, as `check_tools` returns it.
 
     Raises:
         InvalidArgument: The template fails, refuses a conversation of two turns, or omits earlier
@@ -117,7 +120,9 @@ def detect_turn_format(text: TextFormat, thinking: Thinking = None) -> TurnForma
     if text.tokenizer is None or text.chat_template is None:
         thinking_variables((), thinking, TEXT)  # refuses any
         return PlainTurns(text)
-    chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
+    chat = ChatFormat(
+        text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=tools
+    )
     turns = split_template(chat, text.end_token_ids)
     return turns.with_difference(find_difference(turns))
 

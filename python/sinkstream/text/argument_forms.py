@@ -1,0 +1,113 @@
+"""In which form a chat template reads the arguments of tool calls: as JSON text, or as an object.
+
+OpenAI's messages have JSON text. Most templates read objects, which they write as JSON themselves;
+some read either. Short conversations show which; no template is known by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.argument_name import ArgumentName
+from sinkstream.text.messages import Message
+
+Form = Literal["text", "object", "either"]
+
+_KEY, _VALUE = "Placeholderkey", "Placeholdervalue"
+_MAX_DEPTH = 64
+
+
+class ArgumentForms:
+    """Gives arguments the form that a template reads."""
+
+    def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
+        """Remember a template and the function that renders it, or raises `InvalidArgument`."""
+        self._has_calls = "tool_calls" in source
+        self._render = render
+        self._known: Form | None = None
+
+    def apply(self, messages: Sequence[Message], argument: ArgumentName) -> list[Message]:
+        """Return the messages, with arguments in the form that the template reads.
+
+        Raises:
+            InvalidArgument: The template reads objects, and arguments are not one.
+        """
+        if not self._has_calls:
+            return list(messages)
+        return [
+            self._applied(message, f"{argument.call}: message {i} of `{argument.name}`", argument)
+            for i, message in enumerate(messages)
+        ]
+
+    def _applied(self, message: Message, where: str, argument: ArgumentName) -> Message:
+        calls = message.get("tool_calls")
+        if not calls or self._form() == "either":
+            return message
+        return {**message, "tool_calls": [self._call(call, where, argument) for call in calls]}
+
+    def _call(self, call: Any, where: str, argument: ArgumentName) -> Any:
+        function = call.get("function")
+        if not isinstance(function, Mapping) or "arguments" not in function:
+            return call
+        given = function["arguments"]
+        if self._form() == "text" and isinstance(given, dict):
+            given = json.dumps(given, ensure_ascii=False)
+        elif self._form() == "object" and isinstance(given, str):
+            given = _object(given, where, argument)
+        return {**call, "function": {**function, "arguments": given}}
+
+    def _form(self) -> Form:
+        if self._known is None:
+            self._known = "object"  # while it is being found out
+            reads_text = self._reads(json.dumps({_KEY: _VALUE}))
+            reads_objects = self._reads({_KEY: _VALUE})
+            if reads_text:
+                self._known = "either" if reads_objects else "text"
+        return self._known
+
+    def _reads(self, arguments: Any) -> bool:
+        """Return whether arguments in this form are written as JSON, without further quotes."""
+        function = {"name": "placeholder", "arguments": arguments}
+        for call_id in ("call_placeholder0", "plchldr00"):
+            call = {"id": call_id, "type": "function", "function": function}
+            try:
+                written = self._render(
+                    [
+                        {"role": "user", "content": "Placeholder"},
+                        {"role": "assistant", "content": "", "tool_calls": [call]},
+                    ]
+                )
+            except InvalidArgument:
+                continue
+            return f'"{_KEY}": "{_VALUE}"' in written or f'"{_KEY}":"{_VALUE}"' in written
+        return False
+
+
+def _object(text: str, where: str, argument: ArgumentName) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not _is_shallow(value, 0):
+        raise InvalidArgument(
+            f"{where}: `arguments` of a tool call must be a JSON object, nested at most "
+            f"{_MAX_DEPTH} deep, but are not.",
+            param=argument.name,
+        )
+    return value
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number in JSON")
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    if depth > _MAX_DEPTH:
+        return False
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_is_shallow(part, depth + 1) for part in parts)

@@ -1,0 +1,214 @@
+"""Splits marked text that arrives in pieces into text and tool calls.
+
+However it is cut into pieces, the result is the same. A grammar has made sure that a call is
+complete and its arguments are JSON: they end where their outermost brace closes, whatever their
+strings contain. White space before a call is the template's and is left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sinkstream.text.thoughts.thought_format import Kind
+from sinkstream.text.thoughts.thought_splitter import MAX_SPACES, Parts
+from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
+from sinkstream.text.tools.tool_call import ToolCall
+
+_State = Literal["text", "literal", "name", "arguments", "after", "end", "all_text"]
+_LETTERS = string.ascii_letters + string.digits
+
+
+@dataclass(slots=True)
+class _Json:
+    """Where in a JSON object a reader is."""
+
+    depth: int = 0
+    is_string: bool = False
+    is_escaped: bool = False
+
+    def ends_at(self, text: str) -> int:
+        """Return the length of `text` up to where the object ends; 0 if that is not in it."""
+        for i, letter in enumerate(text):
+            if self.is_escaped:
+                self.is_escaped = False
+            elif self.is_string:
+                self.is_escaped = letter == "\\"
+                self.is_string = letter != '"'
+            elif letter == '"':
+                self.is_string = True
+            elif letter in "{[":
+                self.depth += 1
+            elif letter in "}]":
+                self.depth -= 1
+                if self.depth == 0:
+                    return i + 1
+        return 0
+
+
+@dataclass(slots=True)
+class CallSplitter:
+    """For one reply."""
+
+    form: CallFormat
+    is_first: bool
+    """Whether calls can only begin the reply."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """Those that have begun."""
+    _state: _State = "text"
+    _held: str = ""
+    _expected: str = ""  # of the literal that is being read
+    _name: str = ""
+    _json: _Json = field(default_factory=_Json)
+
+    @property
+    def kind(self) -> Kind:
+        """Return what the next text is, as far as is known."""
+        return "text" if self._state in ("text", "all_text") else "tool_call"
+
+    def push(self, marked: str) -> Parts:
+        """Add marked text; return what is now known of it."""
+        self._held += marked
+        parts: Parts = []
+        while self._held and self._advance(parts):
+            pass
+        return parts
+
+    def end(self) -> Parts:
+        """Return what was held back, at the end of the reply."""
+        parts: Parts = []
+        self._give(parts, self.kind, self._held)
+        self._held = ""
+        return parts
+
+    def _advance(self, parts: Parts) -> bool:
+        """Move what is known from `_held` to `parts`; return whether there may be more."""
+        if self._state == "text":
+            return self._look_for_call(parts)
+        if self._state == "literal":
+            return self._read_literal(parts)
+        if self._state == "name":
+            return self._read_name(parts)
+        if self._state == "arguments":
+            return self._read_arguments(parts)
+        if self._state == "after":
+            return self._look_for_next(parts)
+        self._give(parts, self.kind, self._held)
+        self._held = ""
+        return False
+
+    def _look_for_call(self, parts: Parts) -> bool:
+        trigger = self.form.trigger
+        if self.is_first:
+            rest = self._held.lstrip()
+            if trigger.startswith(rest) and len(self._held) - len(rest) <= MAX_SPACES:
+                if len(rest) < len(trigger):
+                    return False
+            elif not rest.startswith(trigger):
+                self._state = "all_text"
+                return True
+            found = len(self._held) - len(rest)
+        else:
+            found = self._held.find(trigger)
+        if found < 0:
+            known = _without_spaces(self._held, len(self._held) - _begun(self._held, trigger))
+            self._give(parts, "text", self._held[:known])
+            self._held = self._held[known:]
+            return False
+        self._give(parts, "text", self._held[: _without_spaces(self._held, found)])
+        self._held = self._held[found:]
+        self._state, self._expected = "literal", self.form.begin
+        return True
+
+    def _read_literal(self, parts: Parts) -> bool:
+        """Read what stands before a name."""
+        length = _match(self._expected, self._held)
+        if length is None:
+            return False
+        if length < 0:  # the reply follows no grammar here
+            self._state = "all_text"
+            return True
+        self._give(parts, "tool_call", self._held[:length])
+        self._held = self._held[length:]
+        self._state, self._name = "name", ""
+        return True
+
+    def _read_name(self, parts: Parts) -> bool:
+        held, middle = self._held, self.form.middle
+        length = next((i for i, letter in enumerate(held) if letter not in NAME_LETTERS), len(held))
+        rest = held[length:]
+        matched = _match(middle, rest) if rest else None
+        if matched is None:
+            return False
+        if matched < 0:
+            self._state = "all_text"
+            return True
+        self._give(parts, "tool_call", held[: length + matched])
+        self.calls.append(ToolCall(self._new_id(), held[:length]))
+        self._held = rest[matched:]
+        self._state, self._json = "arguments", _Json()
+        return True
+
+    def _read_arguments(self, parts: Parts) -> bool:
+        end = self._json.ends_at(self._held)
+        arguments = self._held[:end] if end else self._held
+        call = self.calls[-1]
+        call.arguments += arguments if call.arguments else arguments.lstrip()
+        self._give(parts, "tool_call", arguments)
+        self._held = self._held[len(arguments) :]
+        if end:
+            self._state = "after"
+        return bool(end)
+
+    def _look_for_next(self, parts: Parts) -> bool:
+        between = self.form.between
+        length = -1 if between is None else _match(between, self._held)
+        if length is None:
+            return False
+        if length < 0:  # that was the last call
+            self._state = "end"
+            return True
+        self._give(parts, "tool_call", self._held[:length])
+        self._held = self._held[length:]
+        self._state, self._name = "name", ""
+        return True
+
+    def _new_id(self) -> str:
+        if self.form.has_short_ids:
+            return "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
+        return "call_" + secrets.token_hex(12)
+
+    def _give(self, parts: Parts, kind: Kind, marked: str) -> None:
+        shown = self.form.shown(marked)
+        if shown:
+            parts.append((kind, shown))
+
+
+def _match(literal: str, text: str) -> int | None:
+    """Return how much of a text a literal takes; None if more is needed, -1 if they differ."""
+    at = 0
+    for letter in literal:
+        if letter == ID_MARK:
+            if len(text) - at < ID_LENGTH:
+                return None
+            at += ID_LENGTH
+        elif at == len(text):
+            return None
+        elif text[at] != letter:
+            return -1
+        else:
+            at += 1
+    return at
+
+
+def _without_spaces(text: str, end: int) -> int:
+    """Return where the white space before `end` begins, or where the last of it does."""
+    return max(len(text[:end].rstrip()), end - MAX_SPACES)
+
+
+def _begun(text: str, tag: str) -> int:
+    """Return how many of the last characters may begin a tag."""
+    longest = min(len(tag) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

@@ -1,0 +1,224 @@
+"""Finds how a chat template writes tool calls, by rendering short conversations that have some.
+
+What the template writes between the generation prompt, the name, the arguments and the reply's end
+token is the form in which the model has learned to call. No template is known by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.text.chat import ChatFormat
+from sinkstream.text.templates.passage import Passage, common_prefix
+from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thoughts.thought_format import ThoughtFormat
+from sinkstream.text.tools.call_format import FIRST_MARKER, ID_MARK, NAME_LETTERS, CallFormat
+from sinkstream.text.turns.template_turns import as_message, placeholders
+from sinkstream.text.turns.turn_arguments import TEXT
+
+# A tool as good as any: a template may look up the one that is called.
+_NAME = "placeholder_tool"
+_KEY = "placeholder_key"
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Placeholder description.",
+        "parameters": {
+            "type": "object",
+            "properties": {_KEY: {"type": "string", "description": "Placeholder description."}},
+            "required": [_KEY],
+        },
+    },
+}
+# Templates that check ids want Mistral's: nine letters and digits.
+_LONG_IDS = ("call_placeholder0", "call_placeholder1", "call_placeholder2")
+_SHORT_IDS = ("plchldr00", "plchldr01", "plchldr02")
+# What a first call may begin with: a tag in brackets, or one that the name completes.
+_TAG = re.compile(r"<[^<>\s\"]+>|\[[^\[\]\s\"]+\]|<[^<>\s\"]+$")
+_NO_TOOLS = "has no place for tools"
+_UNKNOWN = "writes tool calls in a form that is not supported"
+
+
+def find_calls(
+    text: TextFormat, thinking: Thinking = None, thoughts: ThoughtFormat | None = None
+) -> CallFormat:
+    """Return how a checkpoint's model calls tools.
+
+    Args:
+        text: The checkpoint's tokenizer and template.
+        thinking: As for `ChatFormat`.
+        thoughts: The tags around thoughts, if the model has thoughts.
+
+    Raises:
+        InvalidArgument: There is no chat template, it has no place for tools, or it writes calls in
+            a form that cannot be read: not as JSON arguments after a name.
+    """
+    if text.tokenizer is None or text.chat_template is None:
+        raise _refusal("must have a chat template", "the checkpoint has none")
+    chat = ChatFormat(
+        text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=(_TOOL,)
+    )
+    if thoughts is not None and thoughts.answer and "\n" not in thoughts.answer:
+        raise _refused(_UNKNOWN)  # channels
+    try:
+        probe = _Probe(chat, text.end_token_ids, thoughts)
+    except InvalidArgument:
+        raise _refused(_NO_TOOLS) from None
+    if not probe.shows_tools:
+        raise _refused(_NO_TOOLS)
+    for ids in (_LONG_IDS, _SHORT_IDS):
+        one = probe.written(ids[:1])
+        if one is not None:
+            return probe.form(one, ids)
+    raise _refused(_UNKNOWN)
+
+
+def _refused(fault: str) -> InvalidArgument:
+    return _refusal("must be empty", f"the checkpoint's chat template {fault}")
+
+
+def _refusal(rule: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"stream: to use `tools`, the checkpoint {rule}, but {reason}."
+        if rule.startswith("must have")
+        else f"stream: `tools` {rule}: {reason}.",
+        param="tools",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A reply with calls, as marked text."""
+
+    begin: str
+    middle: str
+    betweens: tuple[str, ...]
+    end: str
+
+
+class _Probe:
+    """Renders replies with calls."""
+
+    def __init__(
+        self, chat: ChatFormat, end_token_ids: frozenset[int], thoughts: ThoughtFormat | None
+    ) -> None:
+        self._chat = chat
+        self._thoughts = thoughts
+        self._question, self._value, self._answer, reply = placeholders(chat, "")
+        self._markers: dict[int, str] = {}
+        user = as_message("user", self._question)
+        prompt = chat.render([user], True, argument=TEXT)
+        self.shows_tools = _NAME in self._marked(prompt)
+        said = [user, as_message("assistant", reply), as_message("user", self._answer)]
+        asked = prompt.after(self._question)
+        later = chat.render(said, False, argument=TEXT).after(self._question)
+        if asked is None or later is None:
+            raise _refused(_NO_TOOLS)  # it omits messages
+        header = Passage(common_prefix(asked.pieces, later.pieces))
+        self._header = self._marked(header)
+        self._ends = {self._mark(token_id) for token_id in end_token_ids}
+
+    def _mark(self, token_id: int) -> str:
+        return self._markers.setdefault(token_id, chr(FIRST_MARKER + len(self._markers)))
+
+    def _marked(self, passage: Passage) -> str:
+        return "".join(
+            piece if isinstance(piece, str) else self._mark(piece) for piece in passage.pieces
+        )
+
+    def written(self, ids: Sequence[str]) -> _Written | None:
+        """Return a reply with as many calls as there are ids; None if it cannot be read."""
+        calls = [
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": _NAME, "arguments": {_KEY: f"{self._value}{i}"}},
+            }
+            for i, call_id in enumerate(ids)
+        ]
+        user = as_message("user", self._question)
+        reply = {"role": "assistant", "content": "", "tool_calls": calls}
+        results = [
+            {"role": "tool", "content": self._answer, "tool_call_id": call_id, "name": _NAME}
+            for call_id in ids
+        ]
+        for following in (results, []):
+            try:
+                rendering = self._chat.render([user, reply, *following], False, argument=TEXT)
+            except InvalidArgument:
+                continue
+            passage = rendering.after(self._question)
+            found = None if passage is None else self._split(self._marked(passage), ids)
+            if found is not None:
+                return found
+        return None
+
+    def _split(self, marked: str, ids: Sequence[str]) -> _Written | None:
+        text = marked.removeprefix(self._header)
+        if self._thoughts is not None and self._thoughts.end in text.partition(_NAME)[0]:
+            text = text.partition(self._thoughts.end)[2]  # an empty thought
+        parts: list[str] = []
+        for i in range(len(ids)):
+            before, name, rest = text.partition(_NAME)
+            value = re.escape(f"{self._value}{i}")
+            found = re.search(rf'\{{\s*"{_KEY}"\s*:\s*"{value}"\s*\}}', rest)
+            if not name or found is None:
+                return None
+            parts += [before, rest[: found.start()]]
+            text = rest[found.end() :]
+        end = min((text.find(mark) for mark in self._ends if mark in text), default=-1)
+        if end < 0:
+            return None  # nothing says where the reply ends
+        parts = [_with_id_marks(part, ids) for part in (*parts, text[:end])]
+        begin, end_text, middles = parts[0].lstrip(), parts[-1], set(parts[1::2])
+        middle = parts[1]
+        is_known = len(middles) == 1 and middle[0] not in NAME_LETTERS and ID_MARK not in begin
+        if not begin or not is_known:
+            return None
+        return _Written(begin, middle, tuple(parts[2:-1:2]), end_text)
+
+    def form(self, one: _Written, ids: Sequence[str]) -> CallFormat:
+        """Return the form of which a reply with one call is an example.
+
+        Raises:
+            InvalidArgument: Nothing tells a call from text.
+        """
+        several = self.written(ids)
+        between = None
+        if several is not None and len(set(several.betweens)) == 1:
+            alone = (several.begin, several.middle, several.end)
+            if alone == (one.begin, one.middle, one.end):
+                between = several.betweens[0]
+        is_bare = one.begin[0] in "{["
+        tag = _TAG.match(one.begin)
+        if one.begin[0] in self._markers.values():
+            trigger, is_bare = one.begin[0], False
+        elif tag is not None:
+            trigger, is_bare = tag[0], False
+        elif is_bare:
+            trigger = one.begin
+        else:
+            raise _refused(_UNKNOWN)
+        used = "".join((one.begin, one.middle, between or "", one.end))
+        return CallFormat(
+            trigger=trigger,
+            is_bare=is_bare,
+            begin=one.begin,
+            middle=one.middle,
+            between=between,
+            end=one.end,
+            markers={i: mark for i, mark in self._markers.items() if mark in used},
+            has_short_ids=ids is _SHORT_IDS,
+        )
+
+
+def _with_id_marks(text: str, ids: Sequence[str]) -> str:
+    for call_id in ids:
+        text = text.replace(call_id, ID_MARK)
+    return text

@@ -1,0 +1,22 @@
+"""A call of a tool, as a reply makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A tool that a reply calls."""
+
+    id: str
+    """Drawn when the call begins. The message with the tool's result repeats it."""
+    name: str
+    arguments: str = ""
+    """A JSON object as text, as far as it has been read."""
+
+    def as_message(self) -> dict[str, Any]:
+        """Return it as an item of `tool_calls` in the assistant's message."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}

@@ -1,0 +1,111 @@
+"""What replies with tools need of a checkpoint: the form of calls, a grammar, and a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument
+from sinkstream.request.json_schema import as_schema_text
+from sinkstream.request.options import GRAMMARS, has_grammar
+from sinkstream.request.tools import Tools
+from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tools.call_format import CallFormat
+from sinkstream.text.tools.call_grammar import call_grammar
+from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
+from sinkstream.text.tools.find_calls import find_calls
+
+
+def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
+    """Return the tools whose calls are looked for in a reply with these options.
+
+    Where the text has a grammar of its own, it and calls exclude each other.
+    """
+    if tools is None or not has_grammar(options):
+        return tools
+    return None if tools.choice == "none" else replace(tools, choice="required")
+
+
+class ToolReplies:
+    """Of one checkpoint. Any thread may call it."""
+
+    def __init__(
+        self,
+        text: TextFormat,
+        table: TokenBytes | None,
+        thought_tags: Callable[[Thinking], ThoughtTags | None],
+    ) -> None:
+        """Remember a checkpoint; the form of its calls is found with the first request.
+
+        Args:
+            text: Its tokenizer and template.
+            table: The bytes of its tokens; None if it has no tokenizer.
+            thought_tags: Returns the tags around its thoughts.
+        """
+        self._text = text
+        self._table = table
+        self._thought_tags = thought_tags
+        self._known: dict[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument] = {}
+
+    def options(
+        self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
+    ) -> dict[str, Any]:
+        """Return the options of a reply with tools, whose grammar they set.
+
+        With a `schema`, the text of the reply matches it if no tool is called.
+
+        Raises:
+            InvalidArgument: The template has no place for tools, or the options set another
+                grammar.
+        """
+        form, tags = self._found(thinking)
+        given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
+        if given and tools.choice == "none":
+            return dict(options)
+        answer = None
+        if given and tools.choice == "auto":
+            if set(given) != {"schema"} or form.is_bare:
+                name = next(iter(given))
+                raise InvalidArgument(
+                    f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".'
+                    if name != "schema"
+                    else "stream: `schema` must be None with `tools`: this model's calls are JSON, "
+                    "too.",
+                    param=name,
+                )
+            answer = as_schema_text("stream", "schema", given["schema"])
+        rest = {name: value for name, value in options.items() if name not in GRAMMARS}
+        return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
+
+    def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
+        """Return a reader of a reply with tools, which `read_tools` returns.
+
+        Raises:
+            InvalidArgument: The template has no place for tools.
+        """
+        form, tags = self._found(thinking)
+        is_first = form.is_bare or tools.choice == "required"
+        return CallReader(tags, form, is_first=is_first)
+
+    def _found(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
+        if thinking not in self._known:
+            self._known[thinking] = self._find(thinking)
+        found = self._known[thinking]
+        if isinstance(found, InvalidArgument):
+            raise InvalidArgument(str(found), param=found.param)
+        return found
+
+    def _find(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags] | InvalidArgument:
+        tags = self._thought_tags(thinking)
+        thoughts = None if tags is None else tags.form.spelled()
+        try:
+            form = find_calls(self._text, thinking, thoughts)
+        except InvalidArgument as error:
+            return error
+        assert self._table is not None  # there is a tokenizer
+        table, hidden = self._table, self._text.end_token_ids
+        return form, ThoughtTags(thoughts or NO_THOUGHTS, table, hidden)
