@@ -21,6 +21,7 @@ from sinkstream.server.requests import ChatRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of
+from sinkstream.server.tools import as_chunk, tools_of
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
 
@@ -39,7 +40,14 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    await service.grammars.compile(service.model, options, names)
+    thinking = thinking_of(service.model, body)
+    tools = tools_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    if tools is not None and body.continue_final_message:
+        raise invalid(
+            "body: `continue_final_message` must not be true with `tools`.",
+            "continue_final_message",
+        )
+    await service.grammars.compile(service.model, options, names, tools, thinking)
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,
@@ -50,7 +58,8 @@ async def chat(request: Request) -> Response:
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
         has_siblings=n > 1,
-        thinking=thinking_of(service.model, body),
+        thinking=thinking,
+        tools=tools,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]
@@ -77,6 +86,8 @@ class ChatDialect:
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a delta with text, or with a thought."""
+        if piece.delta is not None:
+            return frames.chat_call(index, as_chunk(piece.delta))
         if piece.thought:
             choice = frames.chat_thought(index, piece.thought)
         else:
@@ -89,9 +100,12 @@ class ChatDialect:
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its message."""
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
         if piece.thought:
             message["reasoning_content"] = piece.thought
+        if piece.calls:
+            message["content"] = piece.text or None
+            message["tool_calls"] = [call.as_message() for call in piece.calls]
         return {
             "index": index,
             "message": message,

@@ -64,6 +64,11 @@ def chat_thought(index: int, thought: str) -> bytes:
     return _chat(index, b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
 
 
+def chat_call(index: int, call: dict[str, Any]) -> bytes:
+    """Return a choice with the beginning of a tool call, or with a part of its arguments."""
+    return _chat(index, b'{"tool_calls":[' + orjson.dumps(call) + b"]}")
+
+
 def with_fields(choice: bytes, **fields: Any) -> bytes:
     """Return a choice with further fields."""
     return choice[:-1] + b"," + orjson.dumps(fields)[1:] if fields else choice

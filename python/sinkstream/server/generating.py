@@ -111,7 +111,9 @@ async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
     choices = [
-        job.dialect.whole(index, piece, finish_reason(end.finish_reason))
+        job.dialect.whole(
+            index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls))
+        )
         for index, (piece, _, end) in enumerate(results)
     ]
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
@@ -162,17 +164,18 @@ async def _deliver(
             await writer.write(frames.without_choices(prompt_progress=progress))
     usage = _usage_now(turn) if continuous else None
     begun = [frames.with_choice(choice, usage) for choice in dialect.first(reply.index)]
-    offset = 0
+    offset, has_calls = 0, False
     flush_s = job.service.config.flush_s
     read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens, with_thoughts=True)
     async for piece in read:
         usage = _usage_now(turn) if continuous else None
         choice = dialect.piece(reply.index, piece, offset)
         offset += len(piece.text)
+        has_calls = has_calls or piece.delta is not None
         await writer.write(b"".join(begun) + frames.with_choice(choice, usage))
         begun.clear()
     end = await reply.end()
-    last = dialect.last(reply.index, finish_reason(end.finish_reason))
+    last = dialect.last(reply.index, finish_reason(end.finish_reason, has_calls=has_calls))
     own = {"finish_reason": end.finish_reason, **own_facts(turn.facts, end)}
     usage = _usage_now(turn) if continuous else None
     await writer.write(b"".join(begun) + frames.last_of_choice(last, own, usage))

@@ -150,7 +150,5 @@ def _check_chat(body: ChatRequest) -> None:
         )
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise not_supported("a forced tool call", "tool_choice")
     if body.function_call not in (None, "none", "auto"):
         raise not_supported("a forced function call", "function_call")

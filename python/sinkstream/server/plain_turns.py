@@ -51,8 +51,8 @@ class PlainTurns:
         """
         _check_previous(request)
         if not request.continue_final:
-            stream = self._model.stream(
-                request.messages, thinking=request.thinking, **request.options
+            stream = self._model._stream(
+                request.messages, request.thinking, request.tools, request.options
             )
             return _turn(stream)
         if request.messages[-1].get("role") != "assistant":
@@ -81,7 +81,8 @@ class PlainTurns:
         """
         _check_previous(request)
         text = self._model._text
-        return len(encode_chat(text, request.messages, thinking=request.thinking))
+        tools = () if request.tools is None else request.tools.definitions
+        return len(encode_chat(text, request.messages, thinking=request.thinking, tools=tools))
 
     def text_of(self, tenant: str, name: str) -> TurnText:
         """Refuse: nothing is kept.

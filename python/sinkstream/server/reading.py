@@ -7,8 +7,10 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from sinkstream.server.tools import CallDelta, CallDeltas
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.stream import Stream
+from sinkstream.text.tools.tool_call import ToolCall
 
 
 @dataclass(slots=True)
@@ -20,6 +22,10 @@ class Piece:
     """Of a reasoning model; before the text."""
     tokens: list[Token] = field(default_factory=list)
     """Empty unless tokens are asked for."""
+    delta: CallDelta | None = None
+    """What has been added to a tool call; then there is nothing else."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """Of a whole reply."""
 
 
 async def pieces(
@@ -27,9 +33,11 @@ async def pieces(
 ) -> AsyncIterator[Piece]:
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
-    While this waits, the native side joins what is generated. No piece has both text and a thought.
+    While this waits, the native side joins what is generated. A piece has text, a thought, or a
+    part of a tool call.
     """
-    as_events = with_tokens or (with_thoughts and stream.has_thoughts)
+    calls = CallDeltas()
+    as_events = with_tokens or stream.has_parts
     while (piece := await _next(stream, as_events=as_events)) is not None:
         read_at = time.monotonic()
         if piece.thought and with_thoughts:
@@ -37,7 +45,10 @@ async def pieces(
         tokens = piece.tokens if with_tokens else []
         if piece.text or tokens:
             yield Piece(piece.text, tokens=tokens)
-        if piece.thought or piece.text or tokens:
+        deltas = calls.next(stream.tool_calls) if as_events else []
+        for delta in deltas:
+            yield Piece(delta=delta)
+        if piece.thought or piece.text or tokens or deltas:
             rest_s = flush_s - (time.monotonic() - read_at)
             if rest_s > 0 and stream.finish_reason is None:
                 await asyncio.sleep(rest_s)
@@ -47,12 +58,12 @@ async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
     """Return a reply as one piece."""
     if not with_tokens:
         result = await stream.aresult()
-        return Piece(result.text, result.thought)
+        return Piece(result.text, result.thought, calls=result.tool_calls)
     reply = Piece()
     async for piece in pieces(stream, 0, with_tokens=True):
         reply.text += piece.text
         reply.tokens += piece.tokens
-    reply.thought = stream.thought
+    reply.thought, reply.calls = stream.thought, stream.tool_calls
     return reply
 
 
@@ -68,7 +79,7 @@ async def _next(stream: Stream, *, as_events: bool) -> Piece | None:
     for event in events:
         if isinstance(event, Token) and event.kind == "thought":
             thought += event.text
-        elif isinstance(event, Token):
+        elif isinstance(event, Token) and event.kind == "text":
             text += event.text
             tokens.append(event)
         elif isinstance(event, Finished):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 # The first wrong item ends the check: each error takes a hundred times the memory of its item.
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 
@@ -70,9 +71,10 @@ class ChatRequest(Generation):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
-    functions: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Objects | None = None
     function_call: str | dict[str, Any] | None = None
     audio: Any = None
     modalities: Strings | None = None
@@ -105,6 +107,7 @@ class TokenizeRequest(Body):
     with_pieces: bool | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    tools: Objects | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -121,4 +124,5 @@ class TemplateRequest(Body):
     """Of `POST /apply-template`."""
 
     messages: Messages
+    tools: Objects | None = None
     add_generation_prompt: bool | None = None

@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions, has_grammar
+from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.requests import Generation
+from sinkstream.text.thoughts.thinking import Thinking
 
 Rule = tuple[str, Any]
 """An option of GRAMMARS and its value."""
@@ -125,25 +128,36 @@ class GrammarQueue:
         self._executor = ThreadPoolExecutor(2, thread_name_prefix="sinkstream-grammar")
         self._waiting = 0
 
-    async def compile(self, model: Model, options: StreamOptions, names: Mapping[str, str]) -> None:
+    async def compile(
+        self,
+        model: Model,
+        options: StreamOptions,
+        names: Mapping[str, str],
+        tools: Tools | None = None,
+        thinking: Thinking = None,
+    ) -> None:
         """Compile the grammar of a request, if it has one; its replies find it compiled.
 
         Args:
             model: Whose vocabulary it is compiled for.
             options: Of the request.
             names: Fields of the request by the arguments of `Model.stream`.
+            tools: What its replies may call.
+            thinking: Of `Model.stream`.
 
         Raises:
-            ApiError: It is not valid, or too many are waiting.
+            ApiError: It is not valid, the chat template has no place for tools, or too many are
+                waiting.
         """
-        if not has_grammar(options):
+        if tools is None and not has_grammar(options):
             return
         if self._waiting >= _MAX_WAITING:
             raise at_capacity("server: too many grammars are being compiled.", 2)
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, model._check_options, options, None)
+            check = partial(model._check_reply, options, tools, thinking)
+            await loop.run_in_executor(self._executor, check)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:

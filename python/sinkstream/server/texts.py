@@ -11,6 +11,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 from sinkstream.request.checks import as_ids
+from sinkstream.request.tools import Tools
 from sinkstream.server.turns import TurnRequest
 from sinkstream.streams.stream import Stream
 from sinkstream.text.argument_name import PROMPT
@@ -51,10 +52,13 @@ class Texts:
         return ids + (PlainEncoder(tokenizer).encode(content) if content else [])
 
     def encode_messages(
-        self, messages: Sequence[Any], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
     ) -> list[int]:
         """Return the ids of a conversation."""
-        return encode_chat(self._text, messages, add_generation_prompt=add_generation_prompt)
+        definitions = () if tools is None else tools.definitions
+        return encode_chat(
+            self._text, messages, add_generation_prompt=add_generation_prompt, tools=definitions
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, without control tokens.
@@ -78,12 +82,15 @@ class Texts:
         """Return the chat template's source, if there is one."""
         return self._text.chat_template
 
-    def render(self, messages: Sequence[Any], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
+    ) -> str:
         """Return what the chat template writes."""
         tokenizer, source = self._tokenizer(), self._text.chat_template
         if source is None:
             raise InvalidArgument("stream: the checkpoint must have a chat template, but has none.")
-        chat = ChatFormat(self._text, tokenizer, source)
+        definitions = () if tools is None else tools.definitions
+        chat = ChatFormat(self._text, tokenizer, source, tools=definitions)
         passage = chat.render(check_messages(messages), add_generation_prompt)
         return "".join(
             piece if isinstance(piece, str) else str(tokenizer.id_to_token(piece))

@@ -14,6 +14,7 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts, open_reply
+from sinkstream.server.tools import tools_of
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     elif body.messages is not None:
         ids = texts.encode_messages(
             without_unknown(body.messages),
+            tools_of(body.tools, None, None),
             add_generation_prompt=body.add_generation_prompt is not False,
         )
     else:
@@ -78,6 +80,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
     count = partial(
         service.texts.encode_messages,
         without_unknown(body.messages),
+        tools_of(body.tools, None, None),
         add_generation_prompt=body.add_generation_prompt is not False,
     )
     return {"input_tokens": len(await service.pool.run(count))}
@@ -98,6 +101,7 @@ async def apply_template(request: Request) -> dict[str, Any]:
     render = partial(
         service.texts.render,
         without_unknown(body.messages),
+        tools_of(body.tools, None, None),
         add_generation_prompt=body.add_generation_prompt is not False,
     )
     return {"prompt": await service.pool.run(render)}

@@ -5,11 +5,13 @@ Knows no HTTP, and no store. `plain_turns.py` keeps nothing between requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sinkstream.request.options import StreamOptions
+from sinkstream.request.tools import Tools
 from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.stream import Stream
@@ -42,6 +44,8 @@ class TurnRequest:
     """Whether the last message is the assistant's, and the reply continues it."""
     thinking: bool | str | None = None
     """Of `Model.stream`, as the chat template reads it."""
+    tools: Tools | None = None
+    """What the reply may call."""
     forks: bool = False
     """Whether a `previous` turn that is not stored stays in memory as well, if there is room."""
     node: str | None = None
@@ -193,6 +197,17 @@ class Turns(Protocol):
     def close(self) -> None:
         """End all turns, and keep what the store keeps. May be called more than once."""
         ...
+
+
+def note_of_calls(calls: Sequence[Mapping[str, Any]], **further: Any) -> str:
+    """Return a note on a turn whose reply calls tools; `calls` are as in a message."""
+    return json.dumps({"tool_calls": list(calls), **further}, ensure_ascii=False)
+
+
+def calls_of(turn: TurnText) -> list[dict[str, Any]]:
+    """Return the `tool_calls` of a stored turn's reply."""
+    calls: list[dict[str, Any]] = json.loads(turn.note).get("tool_calls", []) if turn.note else []
+    return calls
 
 
 class NotFound(LookupError):

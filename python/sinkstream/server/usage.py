@@ -12,9 +12,9 @@ from sinkstream.streams.events import FinishReason, Stats
 _REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout": "length"}
 
 
-def finish_reason(reason: FinishReason) -> str:
-    """Return how a reply ended in OpenAI's words."""
-    return _REASONS[reason]
+def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str:
+    """Return how a reply ended in OpenAI's words; `has_calls`: whether it calls tools."""
+    return "tool_calls" if has_calls and reason == "stop" else _REASONS[reason]
 
 
 def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dict[str, Any]:

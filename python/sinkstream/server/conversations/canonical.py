@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
@@ -69,6 +70,28 @@ def without_reasoning(message: Message) -> Message:
     return {key: value for key, value in message.items() if key not in _REASONING}
 
 
+def identifying(message: Message) -> Message:
+    """Return what of a canonical message tells conversations apart, in one form.
+
+    Many clients read the arguments of tool calls and write them again, with other spaces.
+    """
+    kept = dict(without_reasoning(message))
+    calls = kept.pop("tool_calls", None)
+    if calls:
+        kept["tool_calls"] = [_identifying_call(call) for call in calls]
+    return kept
+
+
+def _identifying_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in call.items() if key not in ("index", "type")}
+    function = call.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+        with suppress(ValueError, RecursionError):
+            arguments = encode(json.loads(function["arguments"]))
+            kept["function"] = {**function, "arguments": arguments}
+    return kept
+
+
 def encode(value: Any) -> str:
     """Return the one JSON text of a canonical message, with sorted keys."""
     if isinstance(value, dict) and value.keys() == _PLAIN and isinstance(value["content"], str):
@@ -93,7 +116,7 @@ def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
 def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the hash after each canonical message."""
     for message in messages:
-        content = encode(without_reasoning(message)).encode()
+        content = encode(identifying(message)).encode("utf-8", "surrogatepass")
         before = blake2b(before + content, digest_size=_SIZE).digest()
         yield before
 
@@ -121,10 +144,15 @@ class ReplyHash:
             self._trimmed = self._whole.copy()
         self._whole.update(_escaped(text[len(body) :]))
 
-    def digest(self) -> bytes:
-        """Return the hash of the conversation that ends with the reply as it is now."""
+    def digest(self, calls: Sequence[Mapping[str, Any]] = ()) -> bytes:
+        """Return the hash of the conversation that ends with the reply as it is now.
+
+        Args:
+            calls: Its `tool_calls`.
+        """
         ended = self._trimmed.copy()
-        ended.update(b'","role":"assistant"}')
+        rest = encode(identifying({"role": "assistant", "tool_calls": list(calls)}))
+        ended.update(b'",' + rest[1:].encode("utf-8", "surrogatepass"))
         return ended.digest()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sinkstream.errors import SessionBusy, SinkstreamError
 from sinkstream.model import Model
-from sinkstream.request.options import StreamOptions
+from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.server.conversations.canonical import (
     canonical_messages,
     encode,
@@ -41,6 +41,7 @@ from sinkstream.server.plain_turns import PlainTurn, begin_text
 from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText
 from sinkstream.streams.stream import Stream
 from sinkstream.text.messages import Message
+from sinkstream.text.tools.tool_replies import read_tools
 
 logger = logging.getLogger("sinkstream")
 
@@ -108,7 +109,7 @@ class Conversations:
         """
         if self._is_closed:
             raise StoreError("store: the store is closed.")
-        self._model._check_options(request.options, None)
+        self._model._check_reply(request.options, request.tools, request.thinking)
         match, claim = self._claimed(request)
         try:
             following = self._following(request, match)
@@ -119,11 +120,7 @@ class Conversations:
         found = self._found(request, match, following)
         self._store.reach("loaded")
         try:
-            tags = self._model._thought_tags(request.thinking)
-            given = match.unread[-1]["content"] if request.continue_final else ""
-            stream = found.resident.session._stream_ids(
-                found.ids.tolist(), None if tags is None else tags.reader(given), **request.options
-            )
+            stream = self._stream(request, match, found)
         except BaseException:  # such as an option out of range: the session is as it was
             self._states.residency.unclaim(found.resident)
             raise
@@ -174,6 +171,15 @@ class Conversations:
             )
         return True
 
+    def _stream(self, request: TurnRequest, match: Match, found: Found) -> Stream:
+        model, options = self._model, request.options
+        given = match.unread[-1]["content"] if request.continue_final else ""
+        has_rule = request.tools is not None or has_grammar(options)
+        tools = read_tools(request.tools, options)
+        reader = model._reader(request.thinking, tools, given, has_rule=has_rule)
+        options = model._options_with(options, request.tools, request.thinking)
+        return found.resident.session._stream_ids(found.ids.tolist(), reader, **options)
+
     def _match(self, request: TurnRequest) -> Match:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
         if request.previous:
@@ -185,7 +191,7 @@ class Conversations:
         base = match.base
         place = BEGINNING if base is None else Place("assistant", True, base.last_id)
         ids = read_messages(
-            self._model._turn_format(request.thinking),
+            self._model._turn_format(request.thinking, request.tools),
             match.unread,
             place,
             continue_final=request.continue_final,

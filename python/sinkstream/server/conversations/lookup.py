@@ -42,7 +42,9 @@ class Lookup:
 
     def by_messages(self, request: TurnRequest, messages: list[Message]) -> Match:
         """Return the longest beginning of the messages that is a turn."""
-        start = beginning(self._store.secret, request.tenant, request.cache_salt, self._identity)
+        tools = "" if request.tools is None else request.tools.key
+        identity = self._identity + tools
+        start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
         # The last message is always read, and so is the one before a reply that is continued.
         most = len(messages) - (2 if request.continue_final else 1)
         hashes = list(follow(start, messages[: max(0, most)]))

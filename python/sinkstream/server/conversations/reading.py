@@ -69,6 +69,10 @@ def read_messages(
     while rest:
         following = rest[1] if len(rest) > 1 else None
         is_last_reply = len(rest) == 2 and not continue_final
+        if len(rest) > 2 and _has_calls(rest[0], rest[1]):
+            ids += turns.exchange(rest[0], rest[1], after=after)
+            after, rest = "assistant", rest[2:]
+            continue
         if following is not None and _is_reply(rest[0], following) and not is_last_reply:
             if has_thoughts and len(rest) > 2:
                 ids += turns.exchange(rest[0], following, after=after)
@@ -94,6 +98,12 @@ def read_messages(
         after = rest[0]["role"]
         rest = rest[1:]
     return ids
+
+
+def _has_calls(message: Message, following: Message) -> bool:
+    """Return whether `following` calls tools in reply to `message`."""
+    has_calls = following["role"] == "assistant" and bool(following.get("tool_calls"))
+    return has_calls and message["role"] in ("user", "tool")
 
 
 def _is_reply(message: Message, following: Message) -> bool:

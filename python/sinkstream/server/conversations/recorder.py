@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sinkstream.server.conversations.canonical import ReplyHash
 from sinkstream.server.conversations.claim import Claim
@@ -67,6 +68,6 @@ class Recorder:
         """Return the text that is not committed yet."""
         return "".join(self._text)
 
-    def digest(self) -> bytes:
-        """Return the hash of the conversation up to here."""
-        return self._hash.digest()
+    def digest(self, calls: Sequence[Mapping[str, Any]] = ()) -> bytes:
+        """Return the hash of the conversation up to here, with the reply's `tool_calls`."""
+        return self._hash.digest(calls)

@@ -6,13 +6,14 @@ import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.recorder import Recorder
 from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.store import Store
-from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.server.turns import TurnEnd, TurnFacts, note_of_calls
 from sinkstream.streams.events import FinishReason
 from sinkstream.streams.stream import Stream
 
@@ -119,6 +120,8 @@ class RunningTurn:
                 recorder = self._recorder
                 part = (recorder.part, recorder.ids, recorder.text)
                 self._store.finish(self._begun.claim, node, *part).result()
+                if calls := self._calls():
+                    self._store.note(node.id, note_of_calls(calls)).result()
         except BaseException:
             self._residency.discard(resident)
             raise
@@ -131,6 +134,9 @@ class RunningTurn:
         else:
             self._residency.release(resident)
         return node.id
+
+    def _calls(self) -> list[dict[str, Any]]:
+        return [call.as_message() for call in self.stream.tool_calls]
 
     def _tokens_now(self) -> int:
         """Return the tokens in the session's sequence, once the engine has let go of it."""
@@ -148,7 +154,7 @@ class RunningTurn:
             new.parent,
             new.conversation,
             new.tenant,
-            recorder.digest(),
+            recorder.digest(self._calls()),
             new.tokens + recorder.count,
             recorder.last_id,
             new.session_key,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sinkstream.server.errors import ApiError, invalid
-from sinkstream.server.responses.kept import history_of, instructions_of
+from sinkstream.server.responses.kept import history_of, opening_of
+from sinkstream.server.responses.opening import opening_with
 from sinkstream.server.service import Service
 from sinkstream.server.turns import NotFound, Turn, TurnRequest
 
@@ -77,11 +78,11 @@ def count(asked: Asked) -> int:
 def turn_request(asked: Asked) -> TurnRequest:
     """Return the turn to begin. Blocks.
 
-    Instructions are not carried over: if they differ from those before, the conversation is read
-    again after the new ones.
+    Instructions and tools are not carried over: if they differ from those before, the conversation
+    is read again after the new ones.
 
     Raises:
-        ApiError: The previous response is not stored, and has other instructions.
+        ApiError: The previous response is not stored, and has other instructions or tools.
         NotFound: There is no such previous response.
     """
     turn, previous = asked.turn, asked.turn.previous
@@ -91,16 +92,16 @@ def turn_request(asked: Asked) -> TurnRequest:
     live, turns = asked.service.live, asked.service.turns
     is_unstored = live.is_unstored(turn.tenant, previous)
     before = (
-        live.instructions_of(turn.tenant, previous)
+        live.opening_of(turn.tenant, previous)
         if is_unstored
-        else instructions_of(turns, turn.tenant, previous)
+        else opening_of(turns, turn.tenant, previous)
     )
-    if before == asked.instructions:
+    if before == opening_with(asked.instructions, turn.tools):
         return turn
     if is_unstored:
+        name = "tools" if before.instructions == asked.instructions else "instructions"
         raise invalid(
-            "body: `instructions` must be those of `previous_response_id`, which was not stored.",
-            "instructions",
+            f"body: `{name}` must be those of `previous_response_id`, which was not stored.", name
         )
     history = history_of(turns, turn.tenant, previous)
     return replace(turn, previous=None, messages=opening + history + turn.messages)

@@ -22,6 +22,7 @@ from sinkstream.server.responses.requests import (
     check_read,
     names_in,
     options_of,
+    response_tools,
 )
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.state import ResponseState
@@ -51,10 +52,10 @@ async def create(
     """
     check_model(service, body.model)
     options = options_of(body, service.config.max_tokens)
-    names = names_in(body)
-    await service.grammars.compile(service.model, options, names)
+    names, tools = names_in(body), response_tools(body)
+    await service.grammars.compile(service.model, options, names, tools)
     try:
-        service.model._check_options(options, None)
+        service.model._check_reply(options, tools, None)
     except Exception as error:
         raise from_exception(error, names) or error from None
     held_bytes = response_bytes(options)
@@ -88,6 +89,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
         previous=body.previous_response_id,
         session_key=session_key(headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
+        tools=response_tools(body),
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
     )
     return Asked(service, turn, body.instructions)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
-from sinkstream.server.responses.state import Outcome, ResponseState
-from sinkstream.server.turns import NotFound, Turns, TurnText
+from sinkstream.server.responses.opening import Opening, opening_of_echo
+from sinkstream.server.responses.state import CallState, Outcome, ResponseState
+from sinkstream.server.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
+from sinkstream.text.tools.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}
 _STATUSES = {"stop": "completed", "stop_string": "completed", "cancelled": "cancelled"}
@@ -16,7 +19,12 @@ _STATUSES = {"stop": "completed", "stop_string": "completed", "cancelled": "canc
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:
     """Return what is kept with a turn once its response has ended."""
-    return orjson.dumps({"outcome": asdict(outcome), "sizes": state.sizes}).decode()
+    return note_of_calls(
+        [one.call.as_message() for one in state.calls],
+        outcome=asdict(outcome),
+        sizes=state.sizes,
+        call_sizes=[list(map(len, one.deltas)) for one in state.calls],
+    )
 
 
 def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
@@ -27,16 +35,30 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
     """
     turn = turns.text_of(tenant, name)
     state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
-    if turn.note:
-        note = orjson.loads(turn.note)
+    note = orjson.loads(turn.note or "{}")
+    calls = calls_of(turn)
+    if "outcome" in note:
         state.outcome = Outcome(**note["outcome"])
         text, begin = turn.text.encode(), 0
         for size in note["sizes"]:
             state.add(text[begin : begin + size].decode(), [])
             begin += size
+        for call, sizes in zip(calls, note.get("call_sizes", ()), strict=True):
+            state.calls.append(_call(call, sizes))
     else:  # the server was killed
         state.outcome = _outcome(turn)
-        state.add(turn.text, [])
+        if turn.text or not calls:
+            state.add(turn.text, [])
+        state.calls += [_call(call, [len(call["function"]["arguments"])]) for call in calls]
+    return state
+
+
+def _call(call: dict[str, Any], sizes: Sequence[int]) -> CallState:
+    function = call["function"]
+    state, begin = CallState(ToolCall(call["id"], function["name"])), 0
+    for size in sizes:
+        state.add(function["arguments"][begin : begin + size])
+        begin += size
     return state
 
 
@@ -54,7 +76,7 @@ def is_numbered(turns: Turns, tenant: str, name: str) -> bool:
     Raises:
         NotFound: The tenant has none of that name.
     """
-    return bool(turns.text_of(tenant, name).note)
+    return "outcome" in orjson.loads(turns.text_of(tenant, name).note or "{}")
 
 
 def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
@@ -69,15 +91,14 @@ def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     return found[len(found) - count :]
 
 
-def instructions_of(turns: Turns, tenant: str, name: str) -> str | None:
-    """Return the instructions of a stored turn. Blocks.
+def opening_of(turns: Turns, tenant: str, name: str) -> Opening:
+    """Return what a stored turn's conversation begins with. Blocks.
 
     Raises:
         NotFound: The tenant has none of that name.
     """
     record = turns.text_of(tenant, name).record
-    instructions: str | None = orjson.loads(record)["echo"]["instructions"] if record else None
-    return instructions
+    return opening_of_echo(orjson.loads(record)["echo"]) if record else Opening(None, "")
 
 
 def history_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
@@ -90,7 +111,7 @@ def history_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     """
     turn = turns.text_of(tenant, name)
     messages = [*_conversation(turns, tenant, turn), _reply(turn)]
-    has_instructions = instructions_of(turns, tenant, name) is not None
+    has_instructions = opening_of(turns, tenant, name).instructions is not None
     return messages[1:] if has_instructions else messages
 
 
@@ -110,7 +131,9 @@ def _read(turn: TurnText) -> list[dict[str, Any]]:
 
 
 def _reply(turn: TurnText) -> dict[str, Any]:
-    return {"role": "assistant", "content": turn.given + turn.text}
+    reply = {"role": "assistant", "content": turn.given + turn.text}
+    calls = calls_of(turn)
+    return {**reply, "tool_calls": calls} if calls else reply
 
 
 def _record(turn: TurnText, name: str) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 
 from sinkstream.server.errors import ApiError
 from sinkstream.server.responses.events import Events
+from sinkstream.server.responses.opening import Opening
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.turns import Turn
 
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
-_UNSTORED = 1024  # whose instructions are remembered
+_UNSTORED = 1024  # whose openings are remembered
 _BATCH = 256  # events that are made at a time
 
 
@@ -87,7 +88,7 @@ class LiveResponses:
     def __init__(self) -> None:
         self._found: dict[str, Live] = {}
         self._ended: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
-        self._unstored: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._unstored: OrderedDict[tuple[str, str], Opening] = OrderedDict()
 
     def add(self, live: Live) -> None:
         """Find a response from now on."""
@@ -112,9 +113,9 @@ class LiveResponses:
         while len(self._ended) > _KEPT:
             self.forget(next(iter(self._ended)))
 
-    def note_unstored(self, tenant: str, name: str, instructions: str | None) -> None:
-        """Remember the instructions of a response that is not stored."""
-        self._unstored[tenant, name] = instructions
+    def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
+        """Remember the opening of a response that is not stored."""
+        self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
             self._unstored.popitem(last=False)
 
@@ -122,6 +123,6 @@ class LiveResponses:
         """Return whether a response is remembered that is not stored."""
         return (tenant, name) in self._unstored
 
-    def instructions_of(self, tenant: str, name: str) -> str | None:
-        """Return the instructions of such a response."""
+    def opening_of(self, tenant: str, name: str) -> Opening:
+        """Return the opening of such a response."""
         return self._unstored[tenant, name]

@@ -15,6 +15,7 @@ from sinkstream.server.reading import pieces
 from sinkstream.server.responses.asking import NAMES
 from sinkstream.server.responses.kept import note_of
 from sinkstream.server.responses.live import Live
+from sinkstream.server.responses.opening import opening_of_echo
 from sinkstream.server.responses.state import Outcome
 from sinkstream.server.running import Reply, Start, as_api_error, running
 from sinkstream.server.service import Service
@@ -54,7 +55,10 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
             live.notify()
             with_tokens = state.tokens is not None
             async for piece in pieces(turn.stream, service.config.flush_s, with_tokens=with_tokens):
-                state.add(piece.text, piece.tokens)
+                if piece.delta is not None:
+                    state.add_call(piece.delta)
+                else:
+                    state.add(piece.text, piece.tokens)
                 live.notify()
             await reply.end()
     except asyncio.CancelledError:
@@ -84,7 +88,7 @@ async def _finish(
         with suppress(SinkstreamError):  # the turn itself is kept; the store has logged the error
             await service.pool.submit(partial(service.turns.note, state.id, note))
     elif is_left:
-        service.live.note_unstored(state.tenant, state.id, state.echo["instructions"])
+        service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
     state.outcome, live.messages = outcome, None
     live.notify()
     if is_stored or not (state.echo["store"] or state.is_background):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from sinkstream.request.options import StreamOptions, has_grammar
+from sinkstream.request.tools import Tools
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.options import names_of, response_options
-from sinkstream.server.requests import Body, Generation, Strings
+from sinkstream.server.requests import Body, Generation, Objects, Strings
 from sinkstream.server.responses.asking import NAMES
 from sinkstream.server.structured import Rule, rule_of_format
-
-Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+from sinkstream.server.tools import as_chat_tools, tools_of
 
 LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
@@ -32,6 +30,9 @@ class ReadRequest(Body):
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     store: bool | None = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class ResponseRequest(Generation, ReadRequest):
@@ -42,12 +43,9 @@ class ResponseRequest(Generation, ReadRequest):
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
     text: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    tools: Objects | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
     user: str | None = None
@@ -75,7 +73,6 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     """
     check_read(body)
     _check_metadata(body.metadata)
-    _check_tools(body)
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
@@ -138,11 +135,13 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
-def _check_tools(body: ResponseRequest) -> None:
+def response_tools(body: ReadRequest) -> Tools | None:
+    """Return the tools of a request.
+
+    Raises:
+        ApiError: They are malformed, or hosted ones, which this server does not have.
+    """
     for tool in body.tools or ():
         if tool.get("type") != "function":
             raise not_supported("a tool that is not a function", "tools")
-        if not isinstance(tool.get("name"), str):
-            raise invalid("body: a function in `tools` must have a `name`.", "tools")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise not_supported("a forced tool call", "tool_choice")
+    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)

@@ -1,4 +1,4 @@
-"""The `response` object, and the message in it."""
+"""The `response` object, and the message and the calls in it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def message_id(response_id: str) -> str:
     return "msg_" + response_id.rpartition("_")[2]
 
 
+def call_item_id(response_id: str, index: int) -> str:
+    """Return the id of one of a response's calls, which a restart does not change."""
+    return f"fc_{response_id.rpartition('_')[2]}_{index}"
+
+
 class Resources:
     """Makes the objects of one response."""
 
@@ -23,9 +28,9 @@ class Resources:
         self._piece = piece
 
     def response(self) -> dict[str, Any]:
-        """Return the response as it is now; its text is there once it has ended."""
+        """Return the response as it is now; its output is there once it has ended."""
         outcome = self.state.outcome
-        has_text = outcome is not None and self.state.is_begun
+        has_reply = outcome is not None and self.state.is_begun
         return self._with(
             self.state.status,
             completed_at=outcome and outcome.completed_at,
@@ -33,7 +38,7 @@ class Resources:
             incomplete_details=(
                 {"reason": outcome.incomplete} if outcome and outcome.incomplete else None
             ),
-            output=[self.message()] if has_text else [],
+            output=self._output() if has_reply else [],
             usage=outcome and outcome.usage,
             sinkstream=outcome and outcome.own,
         )
@@ -53,13 +58,17 @@ class Resources:
     def _with(self, status: str, **fields: Any) -> dict[str, Any]:
         return {**self.state.echo, "status": status, **fields}
 
+    def _output(self) -> list[dict[str, Any]]:
+        messages = [self.message()] if self.state.has_message else []
+        return messages + [self.call(i) for i in range(len(self.state.calls))]
+
     def message(self, *, is_empty: bool = False) -> dict[str, Any]:
         """Return the message as the output has it, or before it has a part."""
         outcome = self.state.outcome
         status = "incomplete"
         if is_empty:
             status = "in_progress"
-        elif outcome is not None and outcome.status == "completed":
+        elif self.state.calls or (outcome is not None and outcome.status == "completed"):
             status = "completed"
         return {
             "id": message_id(self.state.id),
@@ -67,6 +76,24 @@ class Resources:
             "role": "assistant",
             "status": status,
             "content": [] if is_empty else [self.part()],
+        }
+
+    def call(self, index: int, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return a call as the output has it, or before it has arguments."""
+        state, call = self.state, self.state.calls[index].call
+        is_last = index == len(state.calls) - 1
+        status = "completed"
+        if is_empty:
+            status = "in_progress"
+        elif is_last and state.outcome is not None and state.outcome.status != "completed":
+            status = "incomplete"
+        return {
+            "id": call_item_id(state.id, index),
+            "type": "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": "" if is_empty else call.arguments,
         }
 
     def part(self, *, is_empty: bool = False) -> dict[str, Any]:

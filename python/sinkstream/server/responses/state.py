@@ -10,7 +10,9 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from sinkstream.server.tools import CallDelta
 from sinkstream.streams.events import Token
+from sinkstream.text.tools.tool_call import ToolCall
 
 
 @dataclass(slots=True)
@@ -30,6 +32,19 @@ class Outcome:
 
 
 @dataclass(slots=True)
+class CallState:
+    """A call of a tool, with its arguments in the pieces that are its deltas."""
+
+    call: ToolCall
+    deltas: list[str] = field(default_factory=list)
+
+    def add(self, arguments: str) -> None:
+        """Add a delta."""
+        self.call.arguments += arguments
+        self.deltas.append(arguments)
+
+
+@dataclass(slots=True)
 class ResponseState:
     """Of one response; the text is UTF-8, in the pieces that are its deltas."""
 
@@ -43,8 +58,17 @@ class ResponseState:
     """Where each delta ends in the text."""
     tokens: list[list[Token]] | None = None
     """Of each delta; None unless log-probabilities are asked for."""
+    calls: list[CallState] = field(default_factory=list)
+    """After the text."""
     outcome: Outcome | None = None
     """None while it is in progress."""
+
+    @property
+    def has_message(self) -> bool:
+        """Return whether there is a message: of a reply that may call tools, only with text."""
+        if not self.echo["tools"] or len(self.ends) > 0:
+            return True
+        return self.outcome is not None and not self.calls
 
     @property
     def id(self) -> str:
@@ -69,6 +93,13 @@ class ResponseState:
         self.ends.append(len(self.text))
         if self.tokens is not None:
             self.tokens.append(tokens)
+
+    def add_call(self, delta: CallDelta) -> None:
+        """Add a call, or a delta to its arguments."""
+        if delta.begun is not None:
+            self.calls.append(CallState(delta.begun))
+        else:
+            self.calls[delta.index].add(delta.arguments)
 
     def delta(self, number: int) -> str:
         """Return the text of a delta, counted from 0."""
