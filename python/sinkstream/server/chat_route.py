@@ -41,7 +41,8 @@ async def chat(request: Request) -> Response:
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
     thinking = thinking_of(service.model, body)
-    tools = tools_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    given = body.tools, body.tool_choice, body.parallel_tool_calls
+    tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:
         raise invalid(
             "body: `continue_final_message` must not be true with `tools`.",

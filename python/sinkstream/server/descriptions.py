@@ -26,7 +26,7 @@ FIELDS = {
     "frequency_penalty": "Lowers a token's logit by this number for each time that it was "
     "generated.",
     "function_call": "The old form of `tool_choice`; a forced call is refused.",
-    "functions": "The old form of `tools`.",
+    "functions": "Refused: the old form of `tools`.",
     "grammar": "A grammar that the reply must follow, as in llama.cpp.",
     "ignore_eos": "Whether the reply goes on after an end token.",
     "include": "Further parts of the response; `message.output_text.logprobs` asks for "
@@ -57,7 +57,7 @@ FIELDS = {
     "`--strict-model`.",
     "n": "How many replies to generate. With a `seed`, reply *i* uses the seed plus *i*.",
     "ResponseRequest.n": "Without effect: a response has one reply.",
-    "parallel_tool_calls": "Accepted without effect.",
+    "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
     "presence_penalty": "Lowers by this number the logit of each token that was generated.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
@@ -94,8 +94,9 @@ FIELDS = {
     "timeout_s": "Ends the reply after this number of seconds.",
     "timings_per_token": "Whether the response has `timings`, in llama.cpp's format.",
     "tokens": "Token ids.",
-    "tool_choice": "Whether a tool is called: `none` or `auto`.",
-    "tools": "Functions that the model may call.",
+    "tool_choice": "Whether tools are called: `none`, `auto`, `required`, or a function that must "
+    "be called.",
+    "tools": "Functions that the model may call; at most 128.",
     "top_k": "Keeps this many of the most probable tokens; 0 keeps all.",
     "top_logprobs": "How many of the most probable tokens to return for each token; needs "
     "`logprobs`.",

@@ -150,5 +150,7 @@ def _check_chat(body: ChatRequest) -> None:
         )
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
+    if body.functions:
+        raise not_supported("the old form of `tools`", "functions")
     if body.function_call not in (None, "none", "auto"):
         raise not_supported("a forced function call", "function_call")

@@ -85,7 +85,13 @@ def check_completions(client: openai.OpenAI) -> None:
 
 
 def check_errors(client: openai.OpenAI) -> None:
-    wrongs: list[dict[str, Any]] = [{"temperature": -1}, {"n": 0}, {"messages": []}]
+    tool = {"type": "function", "function": {"name": "a name"}}
+    wrongs: list[dict[str, Any]] = [
+        {"temperature": -1},
+        {"n": 0},
+        {"messages": []},
+        {"tools": [tool]},
+    ]
     for wrong in wrongs:
         request = {**OPTIONS, **wrong}
         error = refusal(partial(client.chat.completions.create, **request))

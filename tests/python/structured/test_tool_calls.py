@@ -174,9 +174,9 @@ def test_other_replies_are_not_affected_by_a_reply_with_tools(models: GiveModel)
     model = models("hermes")
     alone = model.generate(HELLO, seed=3, temperature=1.0, max_tokens=60)
     with model.stream(HELLO, tools=TOOLS, tool_choice="required", seed=1, **RANDOM) as stream:
-        beside = model.generate(HELLO, seed=3, temperature=1.0, max_tokens=60)
+        alongside = model.generate(HELLO, seed=3, temperature=1.0, max_tokens=60)
         stream.result()
-    assert beside.token_ids == alone.token_ids
+    assert alongside.token_ids == alone.token_ids
 
 
 def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) -> None:
@@ -233,5 +233,5 @@ def test_tools_need_messages_and_a_template_with_a_place_for_them(
     for prompt in ("Hi", [1, 2]):
         with pytest.raises(InvalidArgument, match="`prompt` is not a list of messages"):
             models("hermes").stream(prompt, tools=TOOLS)
-    with pytest.raises(InvalidArgument, match=r"has no place for tools|has none"):
+    with pytest.raises(InvalidArgument, match=r"has no place for tools"):
         model.stream(HELLO, tools=TOOLS)

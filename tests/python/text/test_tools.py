@@ -100,9 +100,33 @@ def test_a_template_that_leaves_tools_out_is_named() -> None:
         assert caught.value.param == "tools"
 
 
-def test_a_form_that_is_not_json_is_named() -> None:
+@pytest.mark.parametrize(
+    "template",
+    [
+        XML,
+        # Arguments that are left out, before the name, after a name that is not told apart.
+        HERMES.replace("c.function.arguments | tojson", "c.function.arguments | length"),
+        HERMES.replace('"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | '
+                       'tojson }}', '"arguments": {{ c.function.arguments | tojson }}, "name": '
+                       '"{{ c.function.name }}"'),
+        HERMES.replace('", "arguments": ', "-arguments: "),
+        # A thought that is not known as one; no tag, in text; a reply without an end.
+        HERMES.replace("<tool_call>", "<thinking></thinking><tool_call>"),
+        HERMES.replace("<tool_call>", "Action:"),
+        HERMES.replace("<|im_end|>", ""),
+    ],
+    ids=["xml", "left_out", "arguments_first", "name", "thought", "no_tag", "no_end"],
+)  # fmt: skip
+def test_a_form_that_cannot_be_read_is_named(template: str) -> None:
     with pytest.raises(InvalidArgument, match="in a form that is not supported"):
-        find_calls(tool_format(XML, "<|im_end|>"))
+        find_calls(tool_format(template, "<|im_end|>"))
+
+
+def test_calls_that_are_numbered_are_made_one_at_a_time() -> None:
+    numbered = HERMES.replace('{"name"', '{"id": "{{ loop.index0 }}", "name"')
+    form = find_calls(tool_format(numbered, "<|im_end|>"))
+    assert form.begin == '<tool_call>\n{"id": "0", "name": "'
+    assert form.between is None
 
 
 # ---- tools and calls in prompts --------------------------------------------------------------

@@ -121,7 +121,7 @@ class RunningTurn:
                 part = (recorder.part, recorder.ids, recorder.text)
                 self._store.finish(self._begun.claim, node, *part).result()
                 if calls := self._calls():
-                    self._store.note(node.id, note_of_calls(calls)).result()
+                    self._store.note(self._begun.claim, node.id, note_of_calls(calls)).result()
         except BaseException:
             self._residency.discard(resident)
             raise

@@ -52,15 +52,17 @@ async def create(
     """
     check_model(service, body.model)
     options = options_of(body, service.config.max_tokens)
-    names, tools = names_in(body), response_tools(body)
+    names = names_in(body)
+    asked = await asked_of(service, body, tenant, headers)
+    tools = asked.turn.tools
     await service.grammars.compile(service.model, options, names, tools)
     try:
-        service.model._check_reply(options, tools, None)
+        if tools is None:
+            service.model._check_options(options, None)
     except Exception as error:
         raise from_exception(error, names) or error from None
     held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
-    asked = await asked_of(service, body, tenant, headers)
     name = new_id("resp")
     echo = echo_of(service, body, name, store=asked.turn.store)
     record = record_of(echo, len(asked.turn.messages))
@@ -82,6 +84,8 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
     check_read(body)
     read = partial(messages_of, body.input)
     is_long = not isinstance(body.input, str) and len(body.input) > _MANY_ITEMS
+    find_tools = partial(response_tools, body)
+    tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,
         messages=await service.pool.run(read) if is_long else read(),
@@ -89,7 +93,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
         previous=body.previous_response_id,
         session_key=session_key(headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
-        tools=response_tools(body),
+        tools=tools,
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
     )
     return Asked(service, turn, body.instructions)

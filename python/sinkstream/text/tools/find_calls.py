@@ -41,6 +41,8 @@ _LONG_IDS = ("call_placeholder0", "call_placeholder1", "call_placeholder2")
 _SHORT_IDS = ("plchldr00", "plchldr01", "plchldr02")
 # What a first call may begin with: a tag in brackets, or one that the name completes.
 _TAG = re.compile(r"<[^<>\s\"]+>|\[[^\[\]\s\"]+\]|<[^<>\s\"]+$")
+# A thought whose tags are unknown: they would be taken for a part of the call.
+_THOUGHT = re.compile("think|thought|reason", re.IGNORECASE)
 _NO_TOOLS = "has no place for tools"
 _UNKNOWN = "writes tool calls in a form that is not supported"
 
@@ -60,7 +62,9 @@ def find_calls(
             a form that cannot be read: not as JSON arguments after a name.
     """
     if text.tokenizer is None or text.chat_template is None:
-        raise _refusal("must have a chat template", "the checkpoint has none")
+        raise InvalidArgument(
+            "stream: `tools` must be empty: the checkpoint has no chat template.", param="tools"
+        )
     chat = ChatFormat(
         text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=(_TOOL,)
     )
@@ -80,15 +84,8 @@ def find_calls(
 
 
 def _refused(fault: str) -> InvalidArgument:
-    return _refusal("must be empty", f"the checkpoint's chat template {fault}")
-
-
-def _refusal(rule: str, reason: str) -> InvalidArgument:
     return InvalidArgument(
-        f"stream: to use `tools`, the checkpoint {rule}, but {reason}."
-        if rule.startswith("must have")
-        else f"stream: `tools` {rule}: {reason}.",
-        param="tools",
+        f"stream: `tools` must be empty: the checkpoint's chat template {fault}.", param="tools"
     )
 
 
@@ -122,6 +119,8 @@ class _Probe:
             raise _refused(_NO_TOOLS)  # it omits messages
         header = Passage(common_prefix(asked.pieces, later.pieces))
         self._header = self._marked(header)
+        # What ends a message and begins the next one.
+        self._between_turns = set(self._marked(asked)) & set(self._markers.values())
         self._ends = {self._mark(token_id) for token_id in end_token_ids}
 
     def _mark(self, token_id: int) -> str:
@@ -131,6 +130,11 @@ class _Probe:
         return "".join(
             piece if isinstance(piece, str) else self._mark(piece) for piece in passage.pieces
         )
+
+    def _literal(self, marked: str) -> str:
+        for token_id, mark in self._markers.items():
+            marked = marked.replace(mark, self._chat.control.literal(token_id))
+        return marked
 
     def written(self, ids: Sequence[str]) -> _Written | None:
         """Return a reply with as many calls as there are ids; None if it cannot be read."""
@@ -160,7 +164,10 @@ class _Probe:
         return None
 
     def _split(self, marked: str, ids: Sequence[str]) -> _Written | None:
-        text = marked.removeprefix(self._header)
+        header, text = self._header.strip(), marked.lstrip()
+        if not text.startswith(header):
+            return None  # calls are not in a reply
+        text = text[len(header) :]
         if self._thoughts is not None and self._thoughts.end in text.partition(_NAME)[0]:
             text = text.partition(self._thoughts.end)[2]  # an empty thought
         parts: list[str] = []
@@ -173,13 +180,15 @@ class _Probe:
             parts += [before, rest[: found.start()]]
             text = rest[found.end() :]
         end = min((text.find(mark) for mark in self._ends if mark in text), default=-1)
-        if end < 0:
+        if end < 0 or self._answer in text[:end]:
             return None  # nothing says where the reply ends
         parts = [_with_id_marks(part, ids) for part in (*parts, text[:end])]
-        begin, end_text, middles = parts[0].lstrip(), parts[-1], set(parts[1::2])
+        if self._between_turns & set("".join(parts)):
+            return None  # there is a second message
+        begin, end_text, middles = parts[0].lstrip(), parts[-1].rstrip(), set(parts[1::2])
         middle = parts[1]
         is_known = len(middles) == 1 and middle[0] not in NAME_LETTERS and ID_MARK not in begin
-        if not begin or not is_known:
+        if not begin or not is_known or _THOUGHT.search(self._literal(begin)):
             return None
         return _Written(begin, middle, tuple(parts[2:-1:2]), end_text)
 
@@ -195,20 +204,19 @@ class _Probe:
             alone = (several.begin, several.middle, several.end)
             if alone == (one.begin, one.middle, one.end):
                 between = several.betweens[0]
-        is_bare = one.begin[0] in "{["
         tag = _TAG.match(one.begin)
         if one.begin[0] in self._markers.values():
-            trigger, is_bare = one.begin[0], False
+            trigger = one.begin[0]
         elif tag is not None:
-            trigger, is_bare = tag[0], False
-        elif is_bare:
+            trigger = tag[0]
+        elif one.begin[0] in "{[":
             trigger = one.begin
         else:
             raise _refused(_UNKNOWN)
         used = "".join((one.begin, one.middle, between or "", one.end))
         return CallFormat(
             trigger=trigger,
-            is_bare=is_bare,
+            is_bare=one.begin[0] in "{[" and tag is None,
             begin=one.begin,
             middle=one.middle,
             between=between,
