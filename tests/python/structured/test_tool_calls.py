@@ -141,6 +141,31 @@ def test_a_reply_without_a_call_is_what_it_would_be_without_a_grammar(models: Gi
         assert (reply.token_ids, reply.text) == (free.token_ids, free.text)
 
 
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [("reasoning", "[THINK]", "[/THINK]"), ("thinking", "<think>", "</think>")],
+)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_thought_comes_before_calls(
+    models: GiveModel, name: str, begin: str, end: str, choice: str
+) -> None:
+    model = models(name)
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    thoughts = 0
+    for seed in range(4):
+        bias = {tokenizer.token_to_id(begin): 9.0, tokenizer.token_to_id(end): 7.0,
+                trigger_of(model): 9.0}  # fmt: skip
+        reply = model.generate(
+            HELLO, tools=TOOLS, tool_choice=choice, seed=seed, logit_bias=bias,
+            parallel_tool_calls=False, **RANDOM,
+        )  # fmt: skip
+        if reply.finish_reason == "stop":
+            check(reply.tool_calls)
+            thoughts += bool(reply.thought) and len(reply.tool_calls)
+    assert thoughts > 0
+
+
 def test_none_never_begins_a_call(models: GiveModel) -> None:
     for name in ("function", "mistral", "llama", "thinking"):
         model = models(name)
@@ -205,7 +230,7 @@ def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) ->
     ("name", "options", "sentence", "param"),
     [
         ("hermes", {"regex": "a"}, "`regex` must be None with `tools`", "regex"),
-        ("llama", {"schema": {}}, "this model's calls are JSON", "schema"),
+        ("llama", {"schema": {}}, "the calls of this model are JSON", "schema"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
             "properties": {"a": {"type": "wrong"}}}}}]}, "`tools` must be valid for llgu", "tools"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {

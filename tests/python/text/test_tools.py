@@ -74,6 +74,7 @@ def literal(name: str, marked: str) -> str:
         ("mistral", "[TOOL_CALLS]", '[TOOL_CALLS][{"name": "F", "arguments": A',
          ', "id": "123456789"}, {"name": "', ', "id": "123456789"}]'),
         ("args", "[TOOL_CALLS]", "[TOOL_CALLS]F[ARGS]A", "[TOOL_CALLS]", ""),
+        ("reasoning", "[TOOL_CALLS]", "[TOOL_CALLS]F[ARGS]A", "[TOOL_CALLS]", ""),
         ("function", "<function=", "<function=F>A", "</function>\n<function=", "</function>"),
         ("deepseek", "<|calls|>", "<|calls|><|call|>function<|sep|>F\n```json\nA",
          "\n```<|/call|>\n<|call|>function<|sep|>", "\n```<|/call|><|/calls|>"),
@@ -90,7 +91,7 @@ def test_the_form_of_calls_is_found_by_rendering(
     assert (None if form.between is None else literal(name, form.between)) == between
     assert literal(name, form.end) == end
     assert form.is_bare == (name == "llama")
-    assert form.has_short_ids == (name in ("mistral", "args"))
+    assert form.has_short_ids == (name in ("mistral", "args", "reasoning"))
 
 
 def test_a_template_that_leaves_tools_out_is_named() -> None:
@@ -230,14 +231,18 @@ def test_calls_are_read(name: str, is_first: bool) -> None:
     calls = [("get_weather", nasty), ("get_time", "{}")]
     if tags(name)[0].between is None:
         calls = calls[:1]
-    thought = {"opened": "Hm.\n</think>\n\n", "thinking": "<think>\nHm.\n</think>\n\n"}
+    thought = {
+        "reasoning": "[THINK]Hm.[/THINK]",
+        "opened": "Hm.\n</think>\n\n",
+        "thinking": "<think>\nHm.\n</think>\n\n",
+    }
     text = "" if is_first or name == "llama" else "I see. "
     written = thought.get(name, "") + reply(name, text, *calls)
     parts, reader = read(name, written, is_first=is_first)
     assert [(call.name, call.arguments) for call in reader.calls] == calls
     assert joined(parts, "text") == text.rstrip()
     assert joined(parts, "thought") == ("Hm." if name in thought else "")
-    length = 9 if name in ("mistral", "args") else 29
+    length = 9 if tags(name)[0].has_short_ids else 29
     assert [len(call.id) for call in reader.calls] == [length] * len(calls)
     assert len({call.id for call in reader.calls}) == len(calls)
 

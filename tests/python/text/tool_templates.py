@@ -78,6 +78,10 @@ ARGS = MISTRAL.replace('[TOOL_CALLS][{% for', "{% for").replace(
     '"id": "{{ c.id }}"}{{ ", " if not loop.last else "" }}{% endfor %}]</s>',
     "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}</s>",
 )  # fmt: skip
+# Their reasoning models: control tokens around thoughts, too.
+REASONING = ARGS.replace("{% elif m.tool_calls %}", "{% elif m.role == 'assistant' and "
+                         "m.reasoning_content %}[THINK]{{ m.reasoning_content }}[/THINK]"
+                         "{{ m.content }}</s>{% elif m.tool_calls %}")  # fmt: skip
 # The tag is completed by the name; the arguments are read as text.
 FUNCTION = HERMES.replace(
     '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": '
@@ -121,6 +125,7 @@ FORMATS: dict[str, TextFormat] = {
     "llama": tool_format(LLAMA, "<|eot_id|>", *LLAMA_TOKENS, *plain('{"name": "')),
     "mistral": tool_format(MISTRAL, "</s>", *MISTRAL_TOKENS),
     "args": tool_format(ARGS, "</s>", *MISTRAL_TOKENS),
+    "reasoning": tool_format(REASONING, "</s>", *MISTRAL_TOKENS, *special("[THINK]", "[/THINK]")),
     "function": tool_format(FUNCTION, "<|im_end|>", *plain("<function=")),
     "deepseek": tool_format(DEEPSEEK, "<|end|>", *DEEPSEEK_TOKENS),
 }

@@ -64,13 +64,11 @@ class _Writer:
         begin, end = self._items(thoughts.begin), self._items(thoughts.end)
         if _is_text(begin) and _is_text(end):
             yield from self._written_thought(thoughts, begin, end)
-        elif thoughts.start == "thought":
-            yield f"start: thought {end} body"
-            yield "thought: ANY"
-            yield from self._body("body")
         else:
-            yield f"start: (SPACES {begin} thought {end})? body"
-            yield "thought: ANY"
+            yield f"thought[lazy]: ANY {end}" if _is_text(end) else f"thought: inside {end}"
+            yield "inside: ANY"
+            is_open = thoughts.start == "thought"
+            yield "start: thought body" if is_open else f"start: (SPACES {begin} thought)? body"
             yield from self._body("body")
 
     def _written_thought(self, thoughts: ThoughtFormat, begin: str, end: str) -> Iterator[str]:

@@ -68,8 +68,8 @@ def find_calls(
     chat = ChatFormat(
         text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=(_TOOL,)
     )
-    if thoughts is not None and thoughts.answer and "\n" not in thoughts.answer:
-        raise _refused(_UNKNOWN)  # channels
+    if thoughts is not None and thoughts.answer:
+        raise _refused(_UNKNOWN)  # channels: what precedes a call depends on the thought
     try:
         probe = _Probe(chat, text.end_token_ids, thoughts)
     except InvalidArgument:
@@ -133,7 +133,8 @@ class _Probe:
 
     def _literal(self, marked: str) -> str:
         for token_id, mark in self._markers.items():
-            marked = marked.replace(mark, self._chat.control.literal(token_id))
+            if mark in marked:
+                marked = marked.replace(mark, self._chat.control.literal(token_id))
         return marked
 
     def written(self, ids: Sequence[str]) -> _Written | None:
@@ -187,7 +188,7 @@ class _Probe:
             return None  # there is a second message
         begin, end_text, middles = parts[0].lstrip(), parts[-1].rstrip(), set(parts[1::2])
         middle = parts[1]
-        is_known = len(middles) == 1 and middle[0] not in NAME_LETTERS and ID_MARK not in begin
+        is_known = len(middles) == 1 and ID_MARK not in begin and middle[:1] not in NAME_LETTERS
         if not begin or not is_known or _THOUGHT.search(self._literal(begin)):
             return None
         return _Written(begin, middle, tuple(parts[2:-1:2]), end_text)

@@ -66,16 +66,19 @@ class ToolReplies:
         given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
         if given and tools.choice == "none":
             return dict(options)
+        for name in given:
+            if name != "schema":
+                raise InvalidArgument(
+                    f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".',
+                    param=name,
+                )
         answer = None
         if given and tools.choice == "auto":
-            if set(given) != {"schema"} or form.is_bare:
-                name = next(iter(given))
+            if form.is_bare:
                 raise InvalidArgument(
-                    f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".'
-                    if name != "schema"
-                    else "stream: `schema` must be None with `tools`: this model's calls are JSON, "
+                    "stream: `schema` must be None with `tools`: the calls of this model are JSON, "
                     "too.",
-                    param=name,
+                    param="schema",
                 )
             answer = as_schema_text("stream", "schema", given["schema"])
         rest = {name: value for name, value in options.items() if name not in GRAMMARS}

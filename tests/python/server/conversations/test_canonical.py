@@ -185,3 +185,59 @@ def test_a_plain_message_has_the_text_that_any_message_has(content: str, role: s
     assert encode(message) == general
     named = {**message, "name": None}  # takes the general way
     assert canonical_messages([{"role": role, "content": content}]) == canonical_messages([named])
+
+
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "f", "arguments": '{"b": [1, 2.5], "a": "é\\u2028"}'},
+}
+
+
+def said(**function: Any) -> Message:
+    call = {**CALL, "function": {**CALL["function"], **function}}  # type: ignore[dict-item]
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        said(arguments='{"b":[1,2.5],"a":"é\\u2028"}'),
+        said(arguments='{"a": "\\u00e9\\u2028", "b": [1, 2.5]}\n'),
+        {"role": "assistant", "tool_calls": [{**CALL, "index": 0}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    ],
+)
+def test_calls_that_clients_rewrite_are_the_same(other: Message) -> None:
+    assert chain(HELLO, other) == chain(HELLO, said())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        said(arguments='{"b": [2.5, 1], "a": "é\\u2028"}'),
+        said(name="g"),
+        {**said(), "content": "Yes."},
+        {"role": "assistant", "content": "", "tool_calls": [{**CALL, "id": "call_2"}]},
+        {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]},
+        {"role": "assistant", "content": ""},
+    ],
+)
+def test_calls_that_differ_are_told_apart(other: Message) -> None:
+    assert chain(HELLO, other) != chain(HELLO, said())
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1}', "{", "", '{"a": "\\ud800"}', "[" * 100_000, "1" * 5000, '{"a": NaN}']
+)
+def test_a_reply_with_calls_has_the_hash_of_its_message(arguments: str) -> None:
+    message = {**said(arguments=arguments), "content": "So:"}
+    reply = ReplyHash(chain(HELLO))
+    for piece in ("So", ": ", "\n"):
+        reply.add(piece)
+    assert reply.digest(message["tool_calls"]) == chain(HELLO, message)
+
+
+def test_messages_are_read_as_the_client_wrote_them() -> None:
+    (message,) = canonical_messages([said()])
+    assert message["tool_calls"] == [CALL]

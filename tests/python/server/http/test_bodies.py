@@ -101,6 +101,7 @@ def test_bad_messages_are_refused(server: Running, messages: Any) -> None:
     [
         ("response_format", {"type": "json_schema"}), ("response_format", {"type": "x"}),
         ("tool_choice", "required"), ("tool_choice", {"type": "function"}), ("audio", {}),
+        ("functions", [{"name": "f"}]), ("tools", [{"type": "function"}]),
         ("modalities", ["text", "audio"]), ("web_search_options", {}),
         ("stream_options", {"include_usage": True}), ("top_logprobs", 2),
         ("logit_bias", {"x": 1}), ("logit_bias", {"99999999": 1}), ("stop", [1]),
@@ -118,7 +119,7 @@ def test_what_clients_send_in_addition_is_ignored(server: Running) -> None:
         "messages": [{"role": "user", "content": [marked], "id": "x"}], "max_tokens": 1,
         "store": True, "metadata": {}, "user": "u", "parallel_tool_calls": True, "verbosity": "low",
         "service_tier": "auto", "reasoning_effort": "low", "prediction": {}, "unknown": [1],
-        "tools": [{"type": "function"}], "tool_choice": "auto", "response_format": {"type": "text"},
+        "tools": [], "tool_choice": "auto", "response_format": {"type": "text"},
     }  # fmt: skip
     assert server.post(CHAT, body).status == 200
 

@@ -28,12 +28,13 @@ _EVENTS: dict[str, Any] = {
     "response.output_text.done": schema.ResponseOutputTextDoneStreamingEvent,
     "response.content_part.done": schema.ResponseContentPartDoneStreamingEvent,
     "response.output_item.done": schema.ResponseOutputItemDoneStreamingEvent,
-    "response.function_call_arguments.delta": schema.ResponseFunctionCallArgumentsDeltaStreamingEvent,
-    "response.function_call_arguments.done": schema.ResponseFunctionCallArgumentsDoneStreamingEvent,
     "response.completed": schema.ResponseCompletedStreamingEvent,
     "response.incomplete": schema.ResponseIncompleteStreamingEvent,
     "response.failed": schema.ResponseFailedStreamingEvent,
 }
+_CALL = "response.function_call_arguments"
+_EVENTS[f"{_CALL}.delta"] = schema.ResponseFunctionCallArgumentsDeltaStreamingEvent
+_EVENTS[f"{_CALL}.done"] = schema.ResponseFunctionCallArgumentsDoneStreamingEvent
 OPENING = [
     "response.created",
     "response.in_progress",
