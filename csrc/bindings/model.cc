@@ -289,7 +289,8 @@ void register_model(py::module_& module) {
       .def_property_readonly("scratch_bytes", &LoadedModel::scratch_bytes)
       .def_property_readonly("cache_bytes", &LoadedModel::cache_bytes)
       .def_property_readonly("bytes_per_token", &LoadedModel::bytes_per_token)
-      .def_property_readonly("bytes_per_sequence", &LoadedModel::bytes_per_sequence);
+      .def_property_readonly("bytes_per_sequence", &LoadedModel::bytes_per_sequence)
+      .def_property_readonly("spare_cache_bytes", &LoadedModel::spare_cache_bytes);
 }
 
 }  // namespace sinkstream

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/cuda/gpu.h"
+
 namespace sinkstream {
 
 HostLogits::HostLogits(const cuda::Runtime& runtime, cuda::Stream stream, const Shape& shape)

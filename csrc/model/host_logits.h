@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/sampling/sampling.h"
 
 namespace sinkstream {

@@ -100,7 +100,10 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       input_type_(input_type_of(options, kernels_.kernels)),
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
-      pool_(make_pool(max_sequences_ * layers_.most_pages(window_), &threads_)) {
+      pool_(make_pool(max_sequences_ * layers_.most_pages(window_), &threads_)),
+      spare_(gpu_ ? std::make_unique<cuda::SpareMemory>(gpu_->plugin.runtime, gpu_->stream.get(),
+                                                        pool_.bytes())
+                  : nullptr) {
   EngineOptions engine;
   engine.pool = &pool_;
   engine.layers = layers_;
@@ -144,12 +147,21 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   return decoder;
 }
 
-PagePool LoadedModel::make_pool(int64_t pages, ThreadPool* threads) const {
+PagePool LoadedModel::make_pool(int64_t pages, ThreadPool* threads) {
   const PageShape shape = decoder_->page_shape();
   if (!gpu_) return PagePool(shape, pages, poison_from_environment(), threads);
   return PagePool(shape, pages,
                   std::make_unique<DevicePages>(pages * shape.bytes(), gpu_->plugin.runtime,
                                                 gpu_->stream.get()),
+                  poison_from_environment());
+}
+
+PagePool LoadedModel::make_cache_pool(int64_t pages) const {
+  const PageShape shape = decoder_->page_shape();
+  if (!gpu_) return PagePool(shape, pages, poison_from_environment());
+  return PagePool(shape, pages,
+                  std::make_unique<DevicePages>(pages * shape.bytes(), gpu_->plugin.runtime,
+                                                gpu_->stream.get(), spare_.get()),
                   poison_from_environment());
 }
 
@@ -161,6 +173,7 @@ void LoadedModel::close() {
   store_.release();
   decoder_->release();  // waits for work in flight, which uses the pool
   pool_.release();
+  if (spare_) spare_->close();
 }
 
 std::string LoadedModel::fingerprint() {
@@ -180,12 +193,12 @@ int64_t LoadedModel::bytes_per_sequence() const {
 
 std::unique_ptr<ForwardCache> LoadedModel::new_cache(int64_t batch, const Window& window) const {
   return std::make_unique<ForwardCache>(
-      serial_, make_pool(ForwardCache::pages_needed(layers_, window, batch, kEndlessLength)),
+      serial_, make_cache_pool(ForwardCache::pages_needed(layers_, window, batch, kEndlessLength)),
       layers_, window, batch, kEndlessLength);
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) const {
-  return std::make_unique<ForwardCache>(cache, make_pool(cache.pool.pages()), layers_);
+  return std::make_unique<ForwardCache>(cache, make_cache_pool(cache.pool.pages()), layers_);
 }
 
 void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
@@ -202,8 +215,8 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
   if (cache == nullptr) {
     const Window window{0, tokens};
     dense = std::make_unique<ForwardCache>(
-        serial_, make_pool(ForwardCache::pages_needed(layers_, window, batch, tokens)), layers_,
-        window, batch, tokens);
+        serial_, make_cache_pool(ForwardCache::pages_needed(layers_, window, batch, tokens)),
+        layers_, window, batch, tokens);
     cache = dense.get();
   }
   // All rows in one call if they fit: its logits are then [batch, tokens, vocab]. Otherwise row by

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "kernels/choose.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/memory.h"
 #include "model/cpu/decoder.h"
 #include "runtime/forward_cache.h"
 
@@ -61,6 +62,8 @@ class LoadedModel {
   int64_t cache_bytes() const { return pool_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
   int64_t bytes_per_sequence() const;  // the pages of an endless sequence
+  // GPU memory that freed ForwardCaches have left for the next one, at most cache_bytes().
+  int64_t spare_cache_bytes() const { return spare_ ? spare_->kept_bytes() : 0; }
 
   std::unique_ptr<ForwardCache> new_cache(int64_t batch, const Window& window) const;
   std::unique_ptr<ForwardCache> copy_of(const ForwardCache& cache) const;
@@ -83,7 +86,8 @@ class LoadedModel {
   };
 
   std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);
-  PagePool make_pool(int64_t pages, ThreadPool* threads = nullptr) const;
+  PagePool make_pool(int64_t pages, ThreadPool* threads);
+  PagePool make_cache_pool(int64_t pages) const;  // of a ForwardCache
 
   int64_t serial_;  // unique in this process; ForwardCache::model
   DecoderSpec spec_;
@@ -102,7 +106,8 @@ class LoadedModel {
   int64_t weight_bytes_;
   std::unique_ptr<WeightedModel> decoder_;
   PagePool pool_;
-  std::unique_ptr<Engine> engine_;  // last: its thread uses everything above
+  std::unique_ptr<cuda::SpareMemory> spare_;  // of ForwardCaches; null on a CPU
+  std::unique_ptr<Engine> engine_;            // last: its thread uses everything above
 };
 
 }  // namespace sinkstream

@@ -103,7 +103,10 @@ class Cache(NeverCopied):
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the cache in bytes, which never grows."""
+        """Return the memory that the cache holds, in bytes, which never grows.
+
+        On a GPU, a cache in memory that a larger one has left holds all of it.
+        """
         return self._native.bytes
 
     def copy(self) -> Cache:

@@ -208,6 +208,16 @@ class Model(ClosesOnExit):
         )
 
     @property
+    def spare_cache_bytes(self) -> int:
+        """Return the GPU memory that freed caches have left for the next one, 0 on a CPU.
+
+        `new_cache`, `Cache.copy` and `forward` without a cache use it again, because allocating
+        memory would stop all streams. At most `capacity.cache_bytes`, and not part of `capacity`;
+        whatever needs GPU memory in this package frees it first.
+        """
+        return self._native.spare_cache_bytes
+
+    @property
     def runtime(self) -> dict[str, Any]:
         """Return the kernel tables, types and threads in use, as `sinkstream info` shows them."""
         native = self._native

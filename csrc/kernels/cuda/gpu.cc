@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "common/errors.h"
-#include "common/human_bytes.h"
 #include "device/shared_library.h"
 
 namespace sinkstream::cuda {
@@ -93,30 +92,6 @@ GpuSearch find_gpu(const std::string& path) {
     return found;
   }
   return find_gpu(*plugin);
-}
-
-MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose) {
-  std::byte* memory = nullptr;
-  if (runtime.new_memory(bytes, &memory) == kSuccess) {
-    return MemoryBlock(memory, runtime.free_memory);
-  }
-  GpuFacts facts;
-  const bool is_known = runtime.describe(0, &facts) == kSuccess;
-  throw CapacityError(
-      cat("memory: the GPU cannot allocate ", human_bytes(bytes), " for ", purpose,
-          is_known ? cat("; ", human_bytes(facts.free_bytes), " of ",
-                         human_bytes(facts.total_bytes), " is free")
-                   : std::string(),
-          ". Choose a smaller window or fewer sequences, or free other GPU "
-          "memory. torch.cuda.empty_cache() frees what PyTorch keeps in this process."));
-}
-
-MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose) {
-  std::byte* memory = nullptr;
-  const Status status = runtime.new_pinned(bytes, &memory);
-  if (status == kSuccess) return MemoryBlock(memory, runtime.free_pinned);
-  throw CapacityError(cat("memory: the driver cannot allocate ", human_bytes(bytes),
-                          " of pinned memory for ", purpose, ": ", runtime.message(status), "."));
 }
 
 UniqueStream::UniqueStream(const Runtime& runtime) : runtime_(runtime) {

@@ -1,8 +1,6 @@
 // Finds the GPU for a model, or says why there is none.
 #pragma once
 
-#include <cstddef>
-#include <memory>
 #include <string>
 
 #include "kernels/cuda/plugin.h"
@@ -22,15 +20,6 @@ GpuSearch find_gpu(const std::string& path);
 
 // The same for a library that is already loaded.
 GpuSearch find_gpu(const Plugin& plugin);
-
-// Device memory, or pinned host memory. Freed with its last owner.
-using MemoryBlock = std::shared_ptr<std::byte>;
-
-// Throws CapacityError with the size, the purpose and the free memory.
-MemoryBlock allocate_device(const Runtime& runtime, int64_t bytes, const char* purpose);
-
-// Pinned host memory, which the GPU reads and writes directly. Throws CapacityError.
-MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* purpose);
 
 // Owns a stream.
 class UniqueStream {

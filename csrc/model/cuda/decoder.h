@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/plugin.h"
 #include "model/cuda/evict_range.h"
 #include "model/cuda/graphs.h"

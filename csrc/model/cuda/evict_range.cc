@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/carver.h"
+#include "kernels/cuda/gpu.h"
 
 namespace sinkstream {
 

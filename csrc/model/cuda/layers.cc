@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/carver.h"
+#include "kernels/cuda/gpu.h"
 
 namespace sinkstream {
 

@@ -6,6 +6,7 @@
 #include "common/carver.h"
 #include "common/check.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/gpu.h"
 
 namespace sinkstream {
 

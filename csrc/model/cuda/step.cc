@@ -6,6 +6,7 @@
 
 #include "common/carver.h"
 #include "kernels/cuda/attention/seen_pages.h"
+#include "kernels/cuda/gpu.h"
 
 namespace sinkstream {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "kernels/cuda/device_types.h"
-#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "model/forward_plan.h"
 #include "model/layer_views.h"

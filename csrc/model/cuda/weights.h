@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/rope_append.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/linear/plan.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/norm.h"
 #include "model/weights.h"
 

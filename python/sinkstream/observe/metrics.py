@@ -123,6 +123,10 @@ def _pages(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
     yield "", {"state": "free"}, stats["free_pages"]
 
 
+def _spare_cache(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
+    yield "", {}, model.spare_cache_bytes
+
+
 def _info(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
     runtime = model.runtime
     names = ("kernels", "dtype", "kv_dtype")
@@ -202,6 +206,12 @@ _FAMILIES = (
         "gauge",
         "Memory reserved for the cache.",
         _capacity("cache_bytes"),
+    ),
+    _Family(
+        "sinkstream_spare_cache_bytes",
+        "gauge",
+        "GPU memory that freed caches have left for the next one.",
+        _spare_cache,
     ),
     _Family(
         "sinkstream_weight_bytes", "gauge", "Memory of the weights.", _capacity("weight_bytes")

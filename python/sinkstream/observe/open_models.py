@@ -36,6 +36,11 @@ class OpenModel(Protocol):
         ...
 
     @property
+    def spare_cache_bytes(self) -> int:
+        """Return the GPU memory that freed caches have left for the next one."""
+        ...
+
+    @property
     def runtime(self) -> dict[str, Any]:
         """Return the model's kernel tables, types and threads."""
         ...

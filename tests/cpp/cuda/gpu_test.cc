@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "common/errors.h"
-
 #include "cuda/emulated_gpu.h"
 
 namespace sinkstream::cuda {
@@ -88,21 +86,6 @@ TEST(FindGpu, KnowsForWhichGpusTheDriverCompiles) {
 TEST(FindGpu, SaysThatABuildHasNoKernels) {
   EXPECT_EQ(find_gpu(std::string("/nowhere/_cuda.so")).problem,
             "this build has no CUDA kernels. Rebuild it with nvcc on PATH.");
-}
-
-TEST(GpuMemory, SaysWhatWasAskedForAndWhatIsFree) {
-  const Runtime& runtime = emulated_plugin().runtime;
-  EXPECT_NE(allocate_device(runtime, 1000, "a test"), nullptr);
-  try {
-    allocate_device(runtime, int64_t{1} << 40, "the cache");
-    FAIL() << "a terabyte was given";
-  } catch (const CapacityError& error) {
-    EXPECT_STREQ(error.what(),
-                 "memory: the GPU cannot allocate 1.1 TB for the cache; 8.6 GB of 8.6 GB is "
-                 "free. Choose a smaller window or fewer sequences, or free other GPU memory. "
-                 "torch.cuda.empty_cache() frees what PyTorch keeps in this process.");
-  }
-  EXPECT_THROW(allocate_pinned(runtime, int64_t{1} << 40, "logits"), CapacityError);
 }
 
 }  // namespace

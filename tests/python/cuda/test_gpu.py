@@ -74,6 +74,23 @@ class TestEmulated:
             error = (ours - theirs).abs().max() / theirs.abs().max()
             assert error < BFLOAT16
 
+    def test_memory_of_freed_caches_is_kept_for_the_next_ones(self, llama: Path) -> None:
+        with sinkstream.load(llama, device="cuda", **WINDOW) as model:
+            cache = model.new_cache()
+            size = cache.nbytes
+            assert size == model.capacity.bytes_per_sequence
+            assert model.spare_cache_bytes == 0
+            copy = cache.copy()
+            del cache, copy
+            assert model.spare_cache_bytes == 2 * size == model.capacity.cache_bytes
+            held = model.new_cache()
+            assert model.spare_cache_bytes == size
+            text = sinkstream.prometheus_text(model)
+            assert f"sinkstream_spare_cache_bytes {size}\n" in text
+        assert model.spare_cache_bytes == 0
+        del held
+        assert model.spare_cache_bytes == 0
+
     def test_streams_do_not_depend_on_their_company(self, llama: Path) -> None:
         options = {"max_tokens": 40, "temperature": 0.8, "seed": 3, "ignore_eos": True}
         with sinkstream.load(llama, device="cuda", **WINDOW) as model:
