@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "cache/device_pages.h"
 #include "common/check.h"
 #include "common/errors.h"
+#include "common/quiet_thread.h"
 #include "common/usable_threads.h"
 #include "model/cuda/decoder.h"
 
@@ -78,6 +83,27 @@ void check_gpu(const LoadOptions& options) {
   }
 }
 
+// Runs a function in a thread of its own.
+class Background {
+ public:
+  explicit Background(std::function<void()> body)
+      : task_(std::move(body)), end_(task_.get_future()) {
+    try {
+      thread_ = start_quiet_thread("sinkstream load", [this] { task_(); });
+    } catch (const std::system_error& error) {
+      throw CapacityError(cat("load: the system cannot start a thread: ", error.what(), "."));
+    }
+  }
+  ~Background() { thread_.join(); }
+  // Rethrows what the function threw.
+  void wait() { end_.get(); }
+
+ private:
+  std::packaged_task<void()> task_;
+  std::future<void> end_;
+  std::thread thread_;
+};
+
 int64_t next_serial() {
   static std::atomic<int64_t> next{0};
   return next.fetch_add(1);
@@ -138,11 +164,12 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   chosen.max_tokens = rows_of(options);
   chosen.max_sequences = options.max_sequences;
   chosen.pages = pages_of(options);
+  // The host's copy is freed when the GPU has the weights, so the fingerprint is taken meanwhile.
+  Background fingerprint([this] { fingerprint_ = store_.digest(); });
   auto decoder = std::make_unique<CudaDecoder>(spec_, weights, gpu_->plugin, gpu_->stream.get(),
                                                &threads_, chosen);
   weight_bytes_ = decoder->weight_bytes();
-  // The GPU has the weights now: take the fingerprint, and free the host's copy.
-  fingerprint_ = store_.digest();
+  fingerprint.wait();
   store_.release();
   return decoder;
 }

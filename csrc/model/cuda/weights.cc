@@ -2,39 +2,28 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 #include <span>
 
 #include "common/carver.h"
 #include "common/check.h"
-#include "common/divide_up.h"
+#include "model/cuda/upload.h"
 
 namespace sinkstream {
 
 namespace {
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kPieceRows = 64 * kPanelRows;  // that a thread tiles at a time
 
-// Threads must not share a tile, so a part that begins within one is tiled by one thread.
-void tile_part(const PackedMatrix& part, int64_t first_row, std::byte* tiles, ThreadPool* threads) {
-  if (threads == nullptr || first_row % cuda::kTileRows != 0) {
-    return cuda::tile_rows(part, first_row, tiles);
-  }
-  threads->run(divide_up(part.rows, kPieceRows), [&](int64_t piece, int) {
-    const int64_t row = piece * kPieceRows;
-    const PackedMatrix rows = {part.type, std::min(kPieceRows, part.rows - row), part.cols,
-                               part.panel(row / kPanelRows)};
-    cuda::tile_rows(rows, first_row + row, tiles);
-  });
-}
-
-// Runs twice: once to count bytes, once to copy.
+// Gives each weight its place, in the order of the calls: first only to count bytes, then to copy.
 class Copier {
  public:
-  Copier(std::byte* base, const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads)
-      : base_(base), carver_(base), runtime_(runtime), stream_(stream), threads_(threads) {}
+  Copier() : carver_(nullptr) {}
+  Copier(std::byte* base, Upload* upload, ThreadPool* threads)
+      : carver_(base), upload_(upload), threads_(threads) {}
 
   int64_t used() const { return carver_.used(); }
+  int64_t largest_piece() const { return largest_piece_; }  // that must be in one buffer
 
   CudaMap map(std::initializer_list<PackedMatrix> parts) {
     CudaMap map;
@@ -55,14 +44,14 @@ class Copier {
     const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
     auto* const place = carver_.take<std::byte>(bytes);
     matrix.tiles = place;
-    if (base_ == nullptr) return matrix;
-    staged_.assign(bytes, std::byte{0});
-    int64_t row = 0;
-    for (const PackedMatrix& part : parts) {
-      tile_part(part, row, staged_.data(), threads_);
-      row += part.rows;
+    const int64_t count = cuda::row_tiles(matrix.rows), tile_bytes = bytes / count;
+    largest_piece_ = std::max(largest_piece_, tile_bytes);
+    if (upload_ == nullptr) return matrix;
+    for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+      std::byte* const to = place + begin * tile_bytes;
+      end = std::min(begin + upload_->room(to, tile_bytes) / tile_bytes, count);
+      write_tiles(parts, begin, end, tile_bytes, upload_->write(to, (end - begin) * tile_bytes));
     }
-    send(place, staged_.data(), bytes);
     return matrix;
   }
 
@@ -74,37 +63,34 @@ class Copier {
     if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {
       return nullptr;
     }
-    int64_t total = 0;
-    for (const int64_t count : counts) total += count;
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const int64_t bytes = total * int64_t{sizeof(float)};
     auto* const place = carver_.take<float>(total);
-    if (base_ == nullptr) return place;
-    std::vector<float> joined;
-    joined.reserve(total);
+    largest_piece_ = std::max(largest_piece_, bytes);
+    if (upload_ == nullptr) return place;
+    auto* to = reinterpret_cast<float*>(upload_->write(reinterpret_cast<std::byte*>(place), bytes));
     auto count = counts.begin();
     for (const float* part : parts) {
-      if (part == nullptr) {
-        joined.insert(joined.end(), *count, 0.0f);
-      } else {
-        joined.insert(joined.end(), part, part + *count);
-      }
+      to = part == nullptr ? std::fill_n(to, *count, 0.0f) : std::copy_n(part, *count, to);
       ++count;
     }
-    send(place, joined.data(), total * int64_t{sizeof(float)});
     return place;
   }
 
  private:
-  void send(void* to, const void* from, int64_t bytes) {
-    cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying weights");
-    cuda::check(runtime_, runtime_.synchronize(stream_), "copying weights");
+  void write_tiles(std::span<const PackedMatrix> parts, int64_t begin, int64_t end,
+                   int64_t tile_bytes, std::byte* to) {
+    const auto write = [&](int64_t tile, int) {
+      cuda::tile_rows(parts, begin + tile, to + tile * tile_bytes);
+    };
+    if (threads_ != nullptr) return threads_->run(end - begin, write);
+    for (int64_t tile = 0; tile < end - begin; ++tile) write(tile, 0);
   }
 
-  std::byte* base_;
   Carver<kAlignment> carver_;
-  const cuda::Runtime& runtime_;
-  cuda::Stream stream_;
-  ThreadPool* threads_;
-  std::vector<std::byte> staged_;
+  Upload* upload_ = nullptr;  // null: only counts
+  ThreadPool* threads_ = nullptr;
+  int64_t largest_piece_ = 0;
 };
 
 NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
@@ -142,7 +128,7 @@ void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, 
   to->mlp_post_norm = norm(from.mlp_post_norm, hidden, copier);
 }
 
-CudaWeights upload(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
+CudaWeights place_weights(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
   const int64_t hidden = spec.hidden_size;
   CudaWeights to;
   to.embedding = copier->matrix({&from.embedding, 1});
@@ -175,12 +161,16 @@ int64_t CudaMap::rows() const {
 }
 
 CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
-                        const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads) {
-  Copier counter(nullptr, runtime, stream, threads);
-  const int64_t bytes = upload(spec, weights, &counter).bytes;
+                        const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads,
+                        int64_t buffer_bytes) {
+  Copier counter;
+  const int64_t bytes = place_weights(spec, weights, &counter).bytes;
   const cuda::MemoryBlock block = cuda::allocate_device(runtime, bytes, "the weights");
-  Copier copier(block.get(), runtime, stream, threads);
-  CudaWeights copied = upload(spec, weights, &copier);
+  buffer_bytes = std::max(std::min(buffer_bytes, bytes), counter.largest_piece() + kAlignment);
+  Upload upload(block.get(), buffer_bytes, runtime, stream);
+  Copier copier(block.get(), &upload, threads);
+  CudaWeights copied = place_weights(spec, weights, &copier);
+  upload.finish();
   copied.memory = block;
   SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes instead of ",
                    bytes);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/cuda/attention/rope_append.h"
-#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/linear/plan.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/norm.h"
@@ -50,9 +49,15 @@ struct CudaWeights {
   cuda::MemoryBlock memory;  // holds everything above
 };
 
+// A copy of this size takes one or two milliseconds. Larger ones are no faster, and the host's
+// first and the GPU's last, which nothing overlaps, take longer.
+constexpr int64_t kUploadBytes = int64_t{32} << 20;
+
 // Allocates memory and copies the weights there; the host's are not needed afterwards. `threads`
-// help to convert the layout; null: only the caller's thread. Throws CapacityError, DeviceError.
+// convert the layout; null: the caller's thread does. Takes two pinned buffers of `buffer_bytes`
+// bytes, or of the largest 16 rows if that is more. Throws CapacityError, DeviceError.
 CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
-                        const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads);
+                        const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads,
+                        int64_t buffer_bytes = kUploadBytes);
 
 }  // namespace sinkstream

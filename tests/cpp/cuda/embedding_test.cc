@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/device_array.h"
+#include "cuda/tiles.h"
 #include "cuda_emulator/orders.h"
 #include "kernels/matrix.h"
 #include "kernels/table.h"
@@ -21,8 +22,7 @@ struct Table {
   Table(Storage storage, int64_t rows, int64_t cols)
       : matrix(random_matrix(storage, rows, cols, 3)),
         tiles(tiled_bytes(weight_type_of(storage), rows, cols)) {
-    std::memset(tiles.get(), 0, tiles.bytes());
-    tile_rows(matrix.packed(), 0, tiles.get());
+    std::memcpy(tiles.get(), tiles_of(matrix).memory.get(), tiles.bytes());
   }
 
   EmbeddingArgs args(const DeviceArray<int32_t>& ids, DeviceArray<float>* out) const {

@@ -1,6 +1,7 @@
 // Matrices and inputs in the layouts of the GPU kernels.
 #pragma once
 
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -23,11 +24,21 @@ inline Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols) {
   return {std::move(memory), matrix};
 }
 
-inline Tiles tiles_of(const Matrix& matrix) {
-  Tiles tiles = empty_tiles(matrix.packed().type, matrix.rows, matrix.cols);
-  tile_rows(matrix.packed(), 0, tiles.memory.get());
+// Of the matrix that these make on top of each other.
+inline Tiles tiles_of(const std::vector<PackedMatrix>& parts) {
+  int64_t rows = 0;
+  for (const PackedMatrix& part : parts) rows += part.rows;
+  const PackedMatrix& first = parts.front();
+  Tiles tiles = empty_tiles(first.type, rows, first.cols);
+  const int64_t bytes = row_tile_bytes(format_of(first.type), first.cols);
+  std::memset(tiles.memory.get(), 0xff, row_tiles(rows) * bytes);
+  for (int64_t tile = 0; tile < row_tiles(rows); ++tile) {
+    tile_rows(parts, tile, tiles.memory.get() + tile * bytes);
+  }
   return tiles;
 }
+
+inline Tiles tiles_of(const Matrix& matrix) { return tiles_of({matrix.packed()}); }
 
 // Rows of bfloat16 numbers, 16-byte aligned, with NaN after each row's columns and after the last
 // row.

@@ -140,8 +140,7 @@ TEST(Weights, GiveEveryLaneItsFragmentAndZerosPastTheEnd) {
     for (const int64_t rows : {1, 15, 16, 17, 40}) {
       for (const int64_t cols : cols_of(storage)) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
-        const Tiles tiles = empty_tiles(matrix.packed().type, rows, cols);
-        tile_rows(matrix.packed(), 0, tiles.memory.get());
+        const Tiles tiles = tiles_of(matrix);
         int64_t seen = 0;
         for_each_number(tiles.matrix, [&](int64_t row, int64_t col, double number) {
           const bool is_inside = row < rows && col < cols;
@@ -188,14 +187,11 @@ TEST(Weights, PutPartsOnTopOfEachOtherAtAnyRow) {
   for (const Storage storage : kTiledStorages) {
     constexpr int64_t kRows[] = {9, 5, 33};
     const int64_t cols = whole_blocks(storage, 96);
-    const Tiles tiles = empty_tiles(weight_type_of(storage), 9 + 5 + 33, cols);
     std::vector<Matrix> parts;
-    int64_t first = 0;
     for (const int64_t rows : kRows) {
-      parts.push_back(random_matrix(storage, rows, cols, static_cast<uint32_t>(first)));
-      tile_rows(parts.back().packed(), first, tiles.memory.get());
-      first += rows;
+      parts.push_back(random_matrix(storage, rows, cols, static_cast<uint32_t>(rows)));
     }
+    const Tiles tiles = tiles_of({parts[0].packed(), parts[1].packed(), parts[2].packed()});
     for_each_number(tiles.matrix, [&](int64_t row, int64_t col, double number) {
       size_t part = 0;
       while (part < 3 && row >= kRows[part]) row -= kRows[part++];

@@ -1,5 +1,6 @@
 #include "kernels/cuda/linear/weights.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"
@@ -19,44 +20,91 @@ constexpr std::array<BitOffset, kTileRows * kTileCols> kOffsets = [] {
   return offsets;
 }();
 
-// Adds a number to a plane that is zero there.
-template <int kBits>
-void put(uint32_t number, int tile_row, int64_t col, std::byte* plane) {
-  const BitOffset to = kOffsets<kBits>[tile_row * kTileCols + col % kTileCols];
-  uint32_t word;
-  std::memcpy(&word, plane + to.byte, 4);
-  word |= number << to.shift;
-  std::memcpy(plane + to.byte, &word, 4);
-}
+// The lowest `bits` bits of both halves of a word.
+constexpr uint32_t in_halves(int bits) { return ((uint32_t{1} << bits) - 1) * 0x10001u; }
 
-// The bits of row `r` of a panel in column `col`.
+// The numbers of row `r` of a panel of floats in columns `col`, an even one, and the next: a word's
+// halves.
 template <PanelFormat kFormat>
-uint32_t bits_at(const std::byte* panel, int64_t r, int64_t col) {
-  switch (kFormat.number) {
-    case Number::kFloat32: return read_at<uint32_t>(panel, col * kPanelRows + r);
-    case Number::kFloat16: return read_at<uint16_t>(panel, col * kPanelRows + r);
-    case Number::kBFloat16:
-      return read_at<uint16_t>(panel, (col / 2 * kPanelRows + r) * 2 + col % 2);
-    case Number::kCode: break;
+uint32_t floats_at(const std::byte* panel, int64_t r, int64_t col, int64_t cols) {
+  if constexpr (kFormat.number == Number::kBFloat16) {
+    return read_at<uint32_t>(panel, col / 2 * kPanelRows + r);
+  } else {
+    const uint32_t first = read_at<uint16_t>(panel, col * kPanelRows + r);
+    if (col + 1 == cols) return first;
+    return first | uint32_t{read_at<uint16_t>(panel, (col + 1) * kPanelRows + r)} << 16;
   }
-  const std::byte* unit = panel + col / kFormat.block * block_bytes(kFormat) +
-                          col % kFormat.block / kUnit * unit_bytes(kFormat);
-  const int64_t c = col % kUnit;
-  if constexpr (kFormat.bits == 8)
-    return read_at<uint8_t>(unit, (c / 4 * kPanelRows + r) * 4 + c % 4);
-  if constexpr (is_coded(kFormat)) return static_cast<uint32_t>(code_at(kFormat, unit, r, c));
-  return 0;
 }
 
-// `row_tile`: 16 rows of tiles.
+// Codes `pair` and the next of a row of a unit: Note [Panels] of packed_matrix.h. `words`: the
+// row's.
+template <int kBits>
+uint32_t codes_at(const uint32_t (&words)[kBits], int pair) {
+  constexpr int kPairs = 16 / kBits;  // in a word, without those that are spread
+  if constexpr (kBits == 8) {
+    const uint32_t four = words[pair / 2] >> pair % 2 * 16;
+    return (four & 0xFF) | (four & 0xFF00) << 8;
+  } else if constexpr (kBits == 6) {
+    const int first = pair / 8 * 3, j = pair % 8;
+    if (j < 6) return words[first + j % 3] >> j / 3 * 6 & in_halves(6);
+    const uint32_t high = words[first + 2] >> (j == 6 ? 12 : 14) & in_halves(2);
+    return (words[first + j - 6] >> 12 & in_halves(4)) | high << 4;
+  } else {
+    if (pair < kPairs * kBits)
+      return words[pair / kPairs] >> pair % kPairs * kBits & in_halves(kBits);
+    uint32_t codes = 0;
+    for (int i = 0; i < kBits; ++i) codes |= (words[i] >> 15 & in_halves(1)) << i;
+    return codes;
+  }
+}
+
+// Adds two numbers, a word's halves, to a plane that is zero there. `at`: of the first in a tile.
+template <int kBits>
+void put_pair(uint32_t pair, int at, std::byte* plane) {
+  const BitOffset to = kOffsets<kBits>[at];
+  if constexpr (kBits == 16) {
+    std::memcpy(plane + to.byte, &pair, 4);
+  } else {
+    uint32_t word;
+    std::memcpy(&word, plane + to.byte, 4);
+    word |= pair << to.shift;
+    std::memcpy(plane + to.byte, &word, 4);
+  }
+}
+
+// Adds the numbers of a row in the columns of a tile, from `col` on, to planes that are zero there.
 template <PanelFormat kFormat>
-void copy_number(const std::byte* panel, int64_t r, int64_t col, int tile_row,
-                 std::byte* row_tile) {
+void copy_numbers(const std::byte* panel, int64_t r, int64_t col, int64_t cols, int tile_row,
+                  std::byte* tile) {
   constexpr int kLow = low_bits(kFormat), kHigh = high_bits(kFormat);
-  std::byte* tile = row_tile + tile_offset(kFormat, col / kTileCols);
-  const uint32_t number = bits_at<kFormat>(panel, r, col);
-  put<kLow>(number & static_cast<uint32_t>((uint64_t{1} << kLow) - 1), tile_row, col, tile);
-  if constexpr (kHigh > 0) put<kHigh>(number >> kLow, tile_row, col, tile + plane_bytes(kLow));
+  const auto count = static_cast<int>(std::min<int64_t>(kTileCols, cols - col));
+  const int first = tile_row * kTileCols;
+  if constexpr (is_coded(kFormat)) {
+    for (int begin = 0; begin < count; begin += int{kUnit}) {
+      const std::byte* unit = panel + (col + begin) / kFormat.block * block_bytes(kFormat) +
+                              (col + begin) % kFormat.block / kUnit * unit_bytes(kFormat);
+      uint32_t words[kFormat.bits];
+      for (int i = 0; i < kFormat.bits; ++i) words[i] = read_at<uint32_t>(unit, i * kPanelRows + r);
+#pragma GCC unroll 16
+      for (int pair = 0; pair < int{kUnit} / 2; ++pair) {
+        const uint32_t codes = codes_at(words, pair);
+        const int at = first + begin + 2 * pair;
+        put_pair<kLow>(codes & in_halves(kLow), at, tile);
+        if constexpr (kHigh > 0) {
+          put_pair<kHigh>(codes >> kLow & in_halves(kHigh), at, tile + plane_bytes(kLow));
+        }
+      }
+    }
+  } else if constexpr (kFormat.number == Number::kFloat32) {
+    for (int i = 0; i < count; ++i) {
+      const uint32_t number = read_at<uint32_t>(panel, (col + i) * kPanelRows + r);
+      std::memcpy(tile + kOffsets<32>[first + i].byte, &number, 4);
+    }
+  } else {
+    for (int i = 0; i < count; i += 2) {
+      put_pair<16>(floats_at<kFormat>(panel, r, col + i, cols), first + i, tile);
+    }
+  }
 }
 
 // The scales of the group that begins at `col`, and, with the first group of a block, its head.
@@ -84,32 +132,38 @@ void copy_scales(const std::byte* panel, int64_t r, int64_t col, int tile_row,
 }
 
 template <PanelFormat kFormat>
-void tile_rows_of(const PackedMatrix& part, int64_t first_row, std::byte* tiles) {
-  for (int64_t row = 0; row < part.rows; ++row) {
-    const int64_t to = first_row + row, r = row % kPanelRows;
-    const auto tile_row = static_cast<int>(to % kTileRows);
-    const std::byte* panel = part.panel(row / kPanelRows);
-    std::byte* row_tile = tiles + to / kTileRows * row_tile_bytes(kFormat, part.cols);
-    for (int64_t col = 0; col < part.cols; ++col) {
-      copy_number<kFormat>(panel, r, col, tile_row, row_tile);
-    }
-    for (int64_t col = 0; is_coded(kFormat) && col < part.cols; col += kFormat.group) {
-      copy_scales<kFormat>(panel, r, col, tile_row, row_tile);
-    }
+void tile_row(const PackedMatrix& part, int64_t row, int tile_row, std::byte* row_tile) {
+  const std::byte* panel = part.panel(row / kPanelRows);
+  const int64_t r = row % kPanelRows;
+  for (int64_t tile = 0; tile < col_tiles(part.cols); ++tile) {
+    copy_numbers<kFormat>(panel, r, tile * kTileCols, part.cols, tile_row,
+                          row_tile + tile_offset(kFormat, tile));
+  }
+  for (int64_t col = 0; is_coded(kFormat) && col < part.cols; col += kFormat.group) {
+    copy_scales<kFormat>(panel, r, col, tile_row, row_tile);
   }
 }
 
-using TileRows = void(const PackedMatrix& part, int64_t first_row, std::byte* tiles);
-constexpr auto kTileRowsOf =
-    per_type<TileRows*>([]<WeightType kType>() { return tile_rows_of<format_of(kType)>; });
+using TileRow = void(const PackedMatrix& part, int64_t row, int tile_row, std::byte* row_tile);
+constexpr auto kTileRowOf =
+    per_type<TileRow*>([]<WeightType kType>() { return tile_row<format_of(kType)>; });
 
 }  // namespace
 
-void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles) {
-  const PanelFormat format = format_of(part.type);
-  SINKSTREAM_CHECK(has_tiles(format), name_of(part.type), " has no tiles");
-  SINKSTREAM_CHECK(!is_coded(format) || part.cols % format.block == 0, "cols is ", part.cols);
-  kTileRowsOf[static_cast<size_t>(part.type)](part, first_row, tiles);
+void tile_rows(std::span<const PackedMatrix> parts, int64_t row_tile, std::byte* to) {
+  const WeightType type = parts.front().type;
+  const PanelFormat format = format_of(type);
+  const int64_t cols = parts.front().cols;
+  SINKSTREAM_CHECK(has_tiles(format), name_of(type), " has no tiles");
+  SINKSTREAM_CHECK(!is_coded(format) || cols % format.block == 0, "cols is ", cols);
+  std::memset(to, 0, static_cast<size_t>(row_tile_bytes(format, cols)));
+  TileRow* const tile_row = kTileRowOf[static_cast<size_t>(type)];
+  int64_t row = row_tile * kTileRows;  // among those of this part and the next ones
+  int at = 0;                          // the same row in the tile
+  for (const PackedMatrix& part : parts) {
+    for (; row < part.rows && at < kTileRows; ++row, ++at) tile_row(part, row, at, to);
+    row -= part.rows;
+  }
 }
 
 }  // namespace sinkstream::cuda

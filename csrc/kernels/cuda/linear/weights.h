@@ -39,6 +39,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "common/divide_up.h"
@@ -210,10 +211,9 @@ constexpr int half_in_head(const PanelFormat& format, int row, int half) {
   return row % 8 * lane_head_bytes(format) + (half * 2 + row / 8) * 2;
 }
 
-// Writes the rows of `part` as rows [first_row, first_row + part.rows) of a tiled matrix of the
-// same type and number of columns: parts that read one input (q, k and v; gate and up) become one
-// matrix. `tiles` is in host memory and zero before the first part, so that padding stays zero.
-// Threads may write different parts of a matrix if no tile is shared.
-void tile_rows(const PackedMatrix& part, int64_t first_row, std::byte* tiles);
+// Writes 16 rows of tiles, `row_tile`, of the matrix that `parts` make on top of each other: of
+// maps that read one input (q, k and v; gate and up), of one type and number of columns. `to`: host
+// memory, row_tile_bytes, all of which is written. Threads may write different row tiles.
+void tile_rows(std::span<const PackedMatrix> parts, int64_t row_tile, std::byte* to);
 
 }  // namespace sinkstream::cuda
