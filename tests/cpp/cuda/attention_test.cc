@@ -274,7 +274,8 @@ TEST(CudaAttention, MatchesTheReferenceForScoresHundredsApart) {
   }
 }
 
-// Specs with special scores: Note [Scores] of kernels/attention.h. The last has all features.
+// Specs with special scores: Note [Scores] of kernels/attention.h. Specs 7 and 8 have all features,
+// 8 for more heads than half a tile holds.
 std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type) {
   std::vector<StreamSpec> specs(8, make_spec(sinks, window, 3, 1, 32, type));
   specs[0].slopes = {0.25f, 0.0625f, 1};
@@ -291,6 +292,12 @@ std::vector<StreamSpec> special_specs(int64_t sinks, int64_t window, DType type)
   specs[7].sink_logits = {0, 2, -INFINITY};
   specs[7].pairing = Pairing::kInterleaved;
   specs[7].rotary_dim = 6;
+  specs.push_back(make_spec(sinks, window, 12, 1, 32, type));
+  for (int head = 0; head < 12; ++head) {
+    specs[8].slopes.push_back(0.3f / static_cast<float>(1 + head));
+    specs[8].sink_logits.push_back(static_cast<float>(head - 6));
+  }
+  specs[8].soft_cap = 20;
   return specs;
 }
 
@@ -323,6 +330,28 @@ TEST(CudaAttention, TakesALogitOfMinusInfinityForNone) {
       found[is_plain] = expect_one_result({&stream, 80, 10}, &pool);
     }
     EXPECT_EQ(found[0], found[1]);
+  }
+}
+
+// Kernels with and without soft-caps and ALiBi have the same bits where neither changes a score.
+TEST(CudaAttention, TakesASlopeOfZeroForNone) {
+  ThreadPool pool(1);
+  for (const DType type : kGpuTypes) {
+    for (const int64_t heads : {3, 12}) {
+      for (const int64_t head_dim : {32, 144}) {
+        const StreamSpec plain = make_spec(4, 70, heads, 1, head_dim, type);
+        StreamSpec neutral = plain;
+        neutral.slopes.assign(heads, 0);
+        Bits found[2];
+        for (const bool is_plain : {false, true}) {
+          TestStream stream = make_stream(is_plain ? plain : neutral);
+          feed(&stream, 0, 140, &pool);
+          stream.append(140, 3, &pool);
+          found[is_plain] = expect_one_result({&stream, 140, 3}, &pool, 2);
+        }
+        EXPECT_EQ(found[0], found[1]) << text_of(plain);
+      }
+    }
   }
 }
 

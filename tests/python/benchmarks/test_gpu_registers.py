@@ -12,7 +12,8 @@ from tests.gpu.registers import Kernel, Launch
 
 PREFIX = "_ZN10sinkstream4cuda41_GLOBAL__N__"
 LINEAR = f"{PREFIX}5692eb75_9_linear_cu_3d64f56013linear_kernelILNS_10WeightTypeE2ELi8ELm101376EEEv"
-PAGE = f"{PREFIX}77988a50_9_decode_cu_bd63bb5419attend_pages_kernelIaEEvNS0_13AttentionArgsE"
+PAGE = f"{PREFIX}77988a50_9_decode_cu_bd63bb5419attend_pages_kernelIaLb0ELi1EEEv"
+KERNEL = "attend_pages_kernel<int8, false, 1>"
 NORM = "_ZN10sinkstream4cuda39_GLOBAL__N__c5bea9f4_7_norm_cu_1f89333e11norm_kernelENS0_8NormArgsE"
 
 
@@ -28,7 +29,7 @@ def entry(name: str, registers: int, spilled: int, end: str = "") -> str:
 LOG = (
     "ptxas info    : 0 bytes gmem\n"
     + entry(f"{LINEAR}NS0_10LinearArgsE", 200, 0)
-    + entry(PAGE, 94, 12)
+    + entry(f"{PAGE}NS0_13AttentionArgsE", 94, 12)
     + entry(NORM, 58, 0, ", 512 bytes smem")
 )
 
@@ -36,24 +37,22 @@ LOG = (
 def test_a_log_is_read_by_the_names_of_the_sources() -> None:
     assert registers.read_log(LOG) == [
         Kernel("linear_kernel<kBFloat16, 8, 101376>", 200, 0, 0),
-        Kernel("attend_pages_kernel<int8>", 94, 12, 0),
+        Kernel(KERNEL, 94, 12, 0),
         Kernel("norm_kernel", 58, 0, 512),
     ]
 
 
 def test_more_spills_than_allowed_are_a_problem() -> None:
     kernels = registers.read_log(LOG)
-    assert registers.problems_of(kernels, {"attend_pages_kernel<int8>": 12}, is_whole=True) == []
-    (problem,) = registers.problems_of(kernels, {"attend_pages_kernel<int8>": 8}, is_whole=True)
-    assert problem == (
-        "attend_pages_kernel<int8> must spill at most 8 bytes, but spills 12, with 94 registers."
-    )
+    assert registers.problems_of(kernels, {KERNEL: 12}, is_whole=True) == []
+    (problem,) = registers.problems_of(kernels, {KERNEL: 8}, is_whole=True)
+    assert problem == (f"{KERNEL} must spill at most 8 bytes, but spills 12, with 94 registers.")
     assert len(registers.problems_of(kernels, {}, is_whole=False)) == 1
 
 
 def test_an_allowance_that_is_no_longer_needed_is_a_problem() -> None:
     kernels = registers.read_log(LOG)
-    allowed = {"attend_pages_kernel<int8>": 16, "another_kernel": 4}
+    allowed = {KERNEL: 16, "another_kernel": 4}
     assert len(registers.problems_of(kernels, allowed, is_whole=True)) == 2
     assert registers.problems_of(kernels, allowed, is_whole=False) == []
 
@@ -82,7 +81,7 @@ def test_a_page_keeps_what_is_around_its_table(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith(f"Above.\n{registers.BEGIN}\n")
     assert text.endswith(f"{registers.END}\nBelow.\n")
-    assert "| `attend_pages_kernel<int8>` | 94 | 12 | 128 |" in text
+    assert f"| `{KERNEL}` | 94 | 12 | 128 |" in text
     assert "old" not in text
 
 

@@ -60,7 +60,7 @@ constexpr size_t shared_bytes(int tiles, int head_dim) {
 // A block takes one page of one key head after another; how many are live is known only now. Its
 // warps share the keys, pass the scores to each other, and share the columns of the values, so each
 // sum has the same terms in the same order as if one warp added all.
-template <typename Cache>
+template <typename Cache, bool kBent, int kQueries>
 __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
     attend_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
@@ -97,7 +97,10 @@ __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
     // The lane's queries see the same rows in every tile. Past the last head there is none.
     TileView view;
     view.rows[0] = view.rows[1] = rows;
-    view.distance[0] = view.distance[1] = float((page.is_sink ? row.rank : row.index) - page.base);
+    if constexpr (kBent) {
+      view.distance[0] = view.distance[1] =
+          float((page.is_sink ? row.rank : row.index) - page.base);
+    }
     const auto head_of = [&](int tile, int q) { return tile * kTileRows + lane / 4 + 8 * q; };
     const auto scores_of = [&](int tile, int q, int key) {
       return reinterpret_cast<float2*>(score_rows + head_of(tile, q) * kScorePitch + key +
@@ -106,21 +109,24 @@ __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
 
     const Element<Cache>* keys = wait_for_half<1>(memory, memory.keys, head_dim);
     for (int tile = 0; tile < tiles; ++tile) {
+      if constexpr (kBent) {
 #pragma unroll
-      for (int q = 0; q < 2; ++q) {
-        view.slope[q] = args.slopes != nullptr && head_of(tile, q) < group
-                            ? args.slopes[kv_head * group + head_of(tile, q)]
-                            : 0;
+        for (int q = 0; q < kQueries; ++q) {
+          view.slope[q] = args.slopes != nullptr && head_of(tile, q) < group
+                              ? args.slopes[kv_head * group + head_of(tile, q)]
+                              : 0;
+        }
       }
       float scores[kWarpKeys / 8][4];
       clear(scores);
       add_products(scores, memory.queries + tile * kTileRows * padded(head_dim), padded(head_dim),
                    keys + warp * kWarpKeys * padded(head_dim), padded(head_dim), head_dim);
-      finish_scores<Cache>(scores, warp * kWarpKeys, view, args, scales_of(memory.keys, head_dim));
+      finish_scores<Cache, kBent, kQueries>(scores, warp * kWarpKeys, view, args,
+                                            scales_of(memory.keys, head_dim));
 #pragma unroll
       for (int j = 0; j < kWarpKeys / 8; ++j) {
 #pragma unroll
-        for (int q = 0; q < 2; ++q) {
+        for (int q = 0; q < kQueries; ++q) {
           *scores_of(tile, q, warp * kWarpKeys + 8 * j) =
               make_float2(scores[j][2 * q], scores[j][2 * q + 1]);
         }
@@ -133,7 +139,7 @@ __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
-        for (int q = 0; q < 2; ++q) {
+        for (int q = 0; q < kQueries; ++q) {
           const float2 two = *scores_of(tile, q, 8 * j);
           scores[j][2 * q] = two.x;
           scores[j][2 * q + 1] = two.y;
@@ -141,13 +147,14 @@ __global__ void __launch_bounds__(kPageWarps* kWarpSize, kMostBlocks)
       }
       SoftmaxState states[2];
       uint32_t weights[4][4];
-      softmax_weights<Cache>(scores, view, scales_of(memory.values, head_dim), states, weights);
+      softmax_weights<Cache, kQueries>(scores, view, scales_of(memory.values, head_dim), states,
+                                       weights);
       for (int column = warp * kWarpColumns; column < head_dim;
            column += kPageWarps * kWarpColumns) {
         float sums[kWarpColumns / 8][4];
         multiply_values(sums, weights, values, head_dim, column);
 #pragma unroll
-        for (int q = 0; q < 2; ++q) {
+        for (int q = 0; q < kQueries; ++q) {
           if (head_of(tile, q) >= group) continue;
           const PageResult to = result_of(args, kv_head * group + head_of(tile, q), live_page);
 #pragma unroll
@@ -227,9 +234,13 @@ Status attend_pages(const AttentionArgs& args, Stream stream) {
   const size_t bytes = shared_bytes<Cache>(tiles_of(args), head_dim);
   const int64_t most = int64_t{args.page_capacity} * kv_heads;
   const int64_t together = blocks_together(bytes, kMostBlocks);
-  const Status status =
-      launch(attend_pages_kernel<Cache>, dim3(unsigned(most < together ? most : together)),
-             dim3(kPageWarps * kWarpSize), bytes, stream, args);
+  using Kernel = void (*)(AttentionArgs);
+  constexpr Kernel kKernels[2][2] = {
+      {attend_pages_kernel<Cache, false, 1>, attend_pages_kernel<Cache, false, 2>},
+      {attend_pages_kernel<Cache, true, 1>, attend_pages_kernel<Cache, true, 2>}};
+  const Kernel kernel = kKernels[bends_scores(args)][args.heads / kv_heads > kTileRows / 2];
+  const Status status = launch(kernel, dim3(unsigned(most < together ? most : together)),
+                               dim3(kPageWarps * kWarpSize), bytes, stream, args);
   if (status != kSuccess) return status;
   const int warps = int(divide_up(head_dim, kMergeColumns));
   return launch(merge_pages_kernel, dim3(args.row_count, args.heads), dim3(warps * kWarpSize), 0,

@@ -8,7 +8,7 @@ namespace {
 // Block (tiles of a span, key head): each warp takes 16 pairs of a span, where pair p is head p %
 // group of row p / group. The next page's keys are copied while values are multiplied, its values
 // while keys are.
-template <typename Cache, int kMostDim>
+template <typename Cache, int kMostDim, bool kBent>
 __global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 : 2)
     walk_pages_kernel(AttentionArgs args) {
   DYNAMIC_SHARED(unsigned char, shared);
@@ -44,8 +44,7 @@ __global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
     own_rows[q] = own_pair(q) < end ? own_pair(q) / group : -1;
-    view.slope[q] = 0;
-    if (own_rows[q] >= 0 && args.slopes != nullptr) {
+    if (kBent && own_rows[q] >= 0 && args.slopes != nullptr) {
       view.slope[q] = args.slopes[kv_head * group + own_pair(q) % group];
     }
   }
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 
       if (own_rows[q] < 0) continue;
       const TokenRow& row = rows[own_rows[q]];
       view.rows[q] = seen_rows(sequence, page, row.first, row.index);
-      if (args.slopes != nullptr) {
+      if (kBent && args.slopes != nullptr) {
         view.distance[q] = float((page.is_sink ? row.rank : row.index) - page.base);
       }
     }
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(kMostWalkWarps* kWarpSize, kMostDim == 64 ? 3 
     SoftmaxState states[2];
     uint32_t weights[4][4];
     if (has_tile) {
-      finish_scores<Cache>(scores, 0, view, args, scales_of(memory.keys, head_dim));
+      finish_scores<Cache, kBent>(scores, 0, view, args, scales_of(memory.keys, head_dim));
       softmax_weights<Cache>(scores, view, scales_of(memory.values, head_dim), states, weights);
     }
     if constexpr (kHasScales<Cache>) __syncthreads();  // the keys' scales have been read
@@ -135,9 +134,10 @@ Status walk_pages(const AttentionArgs& args, Stream stream) {
   const int tiles = int(divide_up(pairs, kTileRows)), warps = warps_with_tiles(pairs, head_dim);
   const int blocks = args.row_count / args.span_rows * int(divide_up(tiles, warps));
   const int all_warps = warps > kLeastWalkWarps ? warps : kLeastWalkWarps;
-  return launch(walk_pages_kernel<Cache, kMostDim>, dim3(blocks, kv_heads),
-                dim3(all_warps * kWarpSize), TileMemory<Cache>::bytes(warps, head_dim), stream,
-                args);
+  const auto kernel = bends_scores(args) ? walk_pages_kernel<Cache, kMostDim, true>
+                                         : walk_pages_kernel<Cache, kMostDim, false>;
+  return launch(kernel, dim3(blocks, kv_heads), dim3(all_warps * kWarpSize),
+                TileMemory<Cache>::bytes(warps, head_dim), stream, args);
 }
 
 template <typename Cache>

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/seen_pages.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/word_ops.cuh"
 
 namespace sinkstream::cuda {
 
@@ -141,25 +142,15 @@ __device__ inline void stage_half(unsigned char* to, const std::byte* from, int 
   }
 }
 
-// Two of the four codes in a word, `first` and the next, as bfloat16.
-__device__ inline uint32_t widened(uint32_t codes, int first) {
-  // 2^23 + (code + 128), minus 2^23 + 128. The upper half of the float holds all bits of a code.
-  const auto bits = [&](int i) {
-    const uint32_t code = ((codes >> (8 * i)) & 0xFF) ^ 0x80;
-    return __float_as_uint(__uint_as_float(0x4B000000u | code) - 8388736.0f);
-  };
-  return bits(first) >> 16 | (bits(first + 1) & 0xFFFF0000u);
-}
-
 // The block converts a half's codes to bfloat16.
 __device__ inline void widen_half(bf16* wide, const unsigned char* half, int head_dim) {
   for_each_part(threadIdx.x, blockDim.x, kPageRows, head_dim / 16, [&](int row, int part) {
     const uint4 codes = *reinterpret_cast<const uint4*>(half + row * head_dim + part * 16);
     uint4* to = reinterpret_cast<uint4*>(wide + row * padded(head_dim) + part * 16);
-    to[0] = make_uint4(widened(codes.x, 0), widened(codes.x, 2), widened(codes.y, 0),
-                       widened(codes.y, 2));
-    to[1] = make_uint4(widened(codes.z, 0), widened(codes.z, 2), widened(codes.w, 0),
-                       widened(codes.w, 2));
+    const uint2 x = int8_quad(codes.x), y = int8_quad(codes.y);
+    const uint2 z = int8_quad(codes.z), w = int8_quad(codes.w);
+    to[0] = make_uint4(x.x, x.y, y.x, y.y);
+    to[1] = make_uint4(z.x, z.y, w.x, w.y);
   });
 }
 

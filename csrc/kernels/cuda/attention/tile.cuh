@@ -4,7 +4,8 @@
 // Note: [A lane's part]
 // A lane has group = lane / 4 and pair = lane % 4 (Note [Fragments] of tensor_core.cuh). It works
 // on two queries: rows group and group + 8 of the tile, called its query 0 and 1. Of their 64
-// scores it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1.
+// scores it holds scores[j][i]: key 8 j + 2 pair + (i & 1), query i >> 1. A kernel for tiles of at
+// most eight queries is compiled with kQueries = 1, and does nothing for the lane's query 1.
 #pragma once
 
 #include "kernels/cuda/attention/stage_page.cuh"
@@ -14,8 +15,8 @@ namespace sinkstream::cuda {
 // What the lane's two queries see of a page.
 struct TileView {
   RowRange rows[2];
-  float slope[2];     // of ALiBi
-  float distance[2];  // to row 0; one less for each later row
+  float slope[2] = {0, 0};     // of ALiBi
+  float distance[2] = {0, 0};  // to row 0; one less for each later row. For ALiBi only
 };
 
 // A query's softmax over one or more pages.
@@ -104,12 +105,21 @@ __device__ inline void multiply_keys(float (&scores)[8][4], const T* queries, co
   add_products(scores, queries, padded(head_dim), keys, padded(head_dim), head_dim);
 }
 
+// Whether scores are more than scaled products. Kernels are compiled for both cases: the code for
+// soft-caps and ALiBi is in each of a lane's 32 scores, and slows down models that have neither.
+inline bool bends_scores(const AttentionArgs& args) {
+  return args.soft_cap > 0 || args.slopes != nullptr;
+}
+
 // Turns a product into a score: Note [Scores] of kernels/attention.h.
+template <bool kBent>
 __device__ inline float score_of(float sum, const AttentionArgs& args, float slope,
                                  float distance) {
   float score = product(sum, args.scale);
-  if (args.soft_cap > 0) score = product(tanhf(score / args.soft_cap), args.soft_cap);
-  if (args.slopes != nullptr) score = fmaf(-slope, distance, score);
+  if constexpr (kBent) {
+    if (args.soft_cap > 0) score = product(tanhf(score / args.soft_cap), args.soft_cap);
+    if (args.slopes != nullptr) score = fmaf(-slope, distance, score);
+  }
   return score;
 }
 
@@ -130,17 +140,17 @@ __device__ inline bool sees(const TileView& view, int query, int row) {
 
 // Turns products into scores, or −∞ where a query does not see the row. `first`: the row of the
 // page that scores[0] begins with. `key_scales`, [64], are read for int8 only.
-template <typename Cache, int kEights>
+template <typename Cache, bool kBent, int kQueries = 2, int kEights>
 __device__ inline void finish_scores(float (&scores)[kEights][4], int first, const TileView& view,
                                      const AttentionArgs& args, const float* key_scales) {
 #pragma unroll
   for (int j = 0; j < kEights; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kQueries; ++i) {
       const int row = first + 8 * j + int(threadIdx.x) % 4 * 2 + (i & 1), query = i >> 1;
       float sum = scores[j][i];
       if constexpr (kHasScales<Cache>) sum = product(sum, key_scales[row]);
-      const float score = score_of(sum, args, view.slope[query], view.distance[query] - row);
+      const float score = score_of<kBent>(sum, args, view.slope[query], view.distance[query] - row);
       scores[j][i] = sees(view, query, row) ? score : -INFINITY;
     }
   }
@@ -149,7 +159,7 @@ __device__ inline void finish_scores(float (&scores)[kEights][4], int first, con
 // Turns a page's scores into m, l and the weights p, rounded and packed as the first factor of
 // multiply_values. For int8, p is multiplied by the value's scale after it is added to l.
 // `value_scales`, [64], are read for int8 only.
-template <typename Cache>
+template <typename Cache, int kQueries = 2>
 __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& view,
                                        const float* value_scales, SoftmaxState (&states)[2],
                                        uint32_t (&weights)[4][4]) {
@@ -158,16 +168,17 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kQueries; ++i) {
       SoftmaxState& state = states[i >> 1];
       state.largest = fmaxf(state.largest, scores[j][i]);  // ignores NaN
     }
   }
-  for (SoftmaxState& state : states) state.largest = largest_of_lanes(state.largest);
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) states[q].largest = largest_of_lanes(states[q].largest);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kQueries; ++i) {
       const int row = 8 * j + 2 * pair + (i & 1), query = i >> 1;
       const bool is_seen = sees(view, query, row);
       const float weight = is_seen ? exp_approx(scores[j][i] - states[query].largest) : 0;
@@ -178,14 +189,16 @@ __device__ inline void softmax_weights(float (&scores)[8][4], const TileView& vi
       }
     }
   }
-  for (SoftmaxState& state : states) state.total = sum_of_lanes(state.total);
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) states[q].total = sum_of_lanes(states[q].total);
     // A lane's scores of keys 16 k to 16 k + 15 are exactly its part of the first factor.
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const float* two = scores[2 * k + (r >> 1)] + 2 * (r & 1);
-      weights[k][r] = pack<Element<Cache>>(two[0], two[1]);
+      const int query = r & 1;
+      const float* two = scores[2 * k + (r >> 1)] + 2 * query;
+      weights[k][r] = query < kQueries ? pack<Element<Cache>>(two[0], two[1]) : 0;
     }
   }
 }

@@ -64,7 +64,6 @@ struct Walk {
 __device__ inline void set_slopes(TileView& view, const Walk& walk, const AttentionArgs& args) {
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    view.slope[q] = 0;
     if (walk.own_rows[q] >= 0 && args.slopes != nullptr) {
       view.slope[q] = args.slopes[walk.own_head(q)];
     }
@@ -271,7 +270,7 @@ __global__ void __launch_bounds__(2 * kWarpSize) walk_chunks_kernel(AttentionArg
       const auto scales = [&](bool of_values) {
         return reinterpret_cast<const float*>(memory.scales_of(n, of_values));
       };
-      finish_scores<Cache>(scores, 0, view, args, scales(false));
+      finish_scores<Cache, true>(scores, 0, view, args, scales(false));
       softmax_weights<Cache>(scores, view, scales(true), states, weights);
       const RowRange rows = seen_rows(sequence, page, walk.first, walk.index);
       merge_page(running, states, weights, values, own.width, rows, view);

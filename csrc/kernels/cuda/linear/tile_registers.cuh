@@ -13,8 +13,8 @@
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"
-#include "kernels/cuda/linear/word_ops.cuh"
 #include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/word_ops.cuh"
 
 namespace sinkstream::cuda {
 
@@ -138,10 +138,6 @@ struct TileRegisters {
   }
 };
 
-constexpr uint32_t kOnes = 0x3f803f80;       // two bf16 1
-constexpr uint32_t kMinusOnes = 0xbf80bf80;  // −1
-constexpr uint32_t k128 = 0x43004300;        // 128
-
 // −128 − offset, twice, for an offset below 128.
 constexpr uint32_t minus_128_and(int offset) {
   return 0xc300c300u + uint32_t(offset) * 0x00010001u;
@@ -149,14 +145,6 @@ constexpr uint32_t minus_128_and(int offset) {
 
 // The low `bits` bits of both halves.
 constexpr uint32_t low_of_halves(int bits) { return ((1u << bits) - 1) * 0x00010001u; }
-
-// The int8 codes in the low bytes of both halves. With sign bit s and low seven bits c, a code is c
-// − 128 s: (128 + c) − (128 + 128 s), where the latter is 0x4300 with the sign bit set.
-__device__ inline uint32_t int8_pair(uint32_t word) {
-  const uint32_t low = merge_bits(word, 0x007f007f, k128);
-  const uint32_t sign = merge_bits(word, 0x00800080, k128);
-  return multiply_add_pairs(sign, kMinusOnes, low);
-}
 
 // Pair n of a lane's integer codes below eight bits.
 template <PanelFormat kFormat, int kUnits>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"
-#include "kernels/cuda/linear/word_ops.cuh"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/word_ops.cuh"
 
 namespace sinkstream::cuda {
 

@@ -1,5 +1,5 @@
-// 32-bit words for linear maps: streaming loads from device memory, arithmetic on two bf16 at a
-// time, and table look-up. Plain C++ with SINKSTREAM_CUDA_EMULATED.
+// 32-bit words: streaming loads from device memory, arithmetic on two bf16 at a time, int8 codes as
+// bf16, and table look-up. Plain C++ with SINKSTREAM_CUDA_EMULATED.
 #pragma once
 
 #include <array>
@@ -89,6 +89,24 @@ __device__ inline uint32_t select_bytes(uint32_t first, uint32_t second, uint32_
 #else
   return __byte_perm(first, second, numbers);
 #endif
+}
+
+constexpr uint32_t kOnes = 0x3f803f80;       // two bf16 1
+constexpr uint32_t kMinusOnes = 0xbf80bf80;  // −1
+constexpr uint32_t k128 = 0x43004300;        // 128
+
+// The int8 codes in the low bytes of both halves. With sign bit s and low seven bits c, a code is c
+// − 128 s: (128 + c) − (128 + 128 s), where the latter is 0x4300 with the sign bit set.
+__device__ inline uint32_t int8_pair(uint32_t word) {
+  const uint32_t low = merge_bits(word, 0x007f007f, k128);
+  const uint32_t sign = merge_bits(word, 0x00800080, k128);
+  return multiply_add_pairs(sign, kMinusOnes, low);
+}
+
+// The four int8 codes of a word.
+__device__ inline uint2 int8_quad(uint32_t word) {
+  return make_uint2(int8_pair(select_bytes(word, word, 0x1100)),
+                    int8_pair(select_bytes(word, word, 0x3322)));
 }
 
 // The int8 values of the four codes in the low 16 bits.
