@@ -22,11 +22,14 @@ struct Shape {
   static constexpr int kBlockRows = kRowWarps * kRowTiles * kTileRows;
 
   // Blocks per multiprocessor. Three leave 80 registers per thread, two 128; sums of many inputs
-  // and weights in pieces need more.
-  static constexpr int kResident = kFormat.number == Number::kFloat32 || kInputTiles >= 4  ? 1
-                                   : kFormat.number == Number::kBFloat16                   ? 3
-                                   : kFormat.number == Number::kFloat16 || kInputTiles > 1 ? 2
-                                                                                           : 3;
+  // and weights in pieces need more. With one, memory is idle while a block starts and ends.
+  static constexpr int kResident = [] {
+    const bool is_bf16 = kFormat.number == Number::kBFloat16;
+    if (kFormat.number == Number::kFloat32 || kInputTiles == 8) return 1;
+    if (kInputTiles == 4) return is_bf16 ? 2 : 1;
+    if (is_bf16) return 3;
+    return kFormat.number == Number::kFloat16 || kInputTiles == 2 ? 2 : 3;
+  }();
 
   // A row of inputs in shared memory is 16 bytes longer than its chunk, so that the eight rows of a
   // fragment are in different banks.
