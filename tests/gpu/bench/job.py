@@ -128,6 +128,7 @@ def measure_model(job: Job, runner: Runner, models: Path, traces: Path) -> None:
             device="cuda",
             sinks=SINKS,
             window=job.window,
+            kv_dtype=job.kv_dtype,
             max_sequences=job.max_sequences,
         )
         loaded.append(model)

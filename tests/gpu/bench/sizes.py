@@ -173,6 +173,7 @@ class Job:
     shape: str = ""  # in benchmarks/random_gguf.py; empty for the GPU
     kind: str = ""  # of its TYPES
     window: int = WINDOW
+    kv_dtype: str = "auto"
     max_sequences: int = 1
     environment: tuple[tuple[str, str], ...] = ()  # of its process
 
@@ -338,6 +339,17 @@ FULL = (
         " batches",
         call=3,
     ),
+    # Attention takes a large part of these steps.
+    model("qwen3-0.6b", "BF16", (Rate(1, LIVE), Rate(16, LIVE)), 45, " batches", call=3),
+    model(
+        "qwen3-0.6b",
+        "BF16",
+        (Rate(1, LIVE), Rate(16, LIVE)),
+        45,
+        " int8 cache",
+        kv_dtype="int8",
+        call=3,
+    ),
     model("qwen3-0.6b", "Q4_0", (Rate(1, 256), Rate(64, 256)), 45, call=3),
     model("qwen3-0.6b", "Q8_0", (Rate(1, 256), Rate(64, 256)), 45, call=3),
 )
@@ -374,6 +386,7 @@ SHORT = (
         60,
         " batches",
         window=_SHORT_WINDOW,
+        kv_dtype="int8",
         call=3,
     ),
     peers(
