@@ -21,6 +21,7 @@ from tests.python.text.tool_templates import FORMATS, TIME, TOOLS, WEATHER, writ
 jsonschema = pytest.importorskip("jsonschema")
 HELLO = [{"role": "user", "content": "Hi"}]
 RANDOM: dict[str, Any] = {"temperature": 1.0, "max_tokens": 1500, "min_p": 0.0}
+CALL = "<function=get_time>{}</function>"
 GiveModel = Callable[[str], sinkstream.Model]
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
@@ -205,8 +206,8 @@ def test_other_replies_are_not_affected_by_a_reply_with_tools(models: GiveModel)
 
 
 def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) -> None:
-    model = models("hermes")
-    schema = {"type": "object", "properties": {"a": {"const": "<tool_call>"}}, "required": ["a"],
+    model = models("function")
+    schema = {"type": "object", "properties": {"a": {"const": CALL}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -218,12 +219,12 @@ def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) ->
             check(reply.tool_calls)
             calls += 1
         elif reply.finish_reason == "stop":
-            assert json.loads(reply.text) == {"a": "<tool_call>"}
+            assert json.loads(reply.text) == {"a": CALL}
             texts += 1
     assert texts > 0
     assert calls > 0
     reply = model.generate(HELLO, tools=TOOLS, tool_choice="none", schema=schema, seed=1, **RANDOM)
-    assert json.loads(reply.text) == {"a": "<tool_call>"}
+    assert json.loads(reply.text) == {"a": CALL}
 
 
 @pytest.mark.parametrize(

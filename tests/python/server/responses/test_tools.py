@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 pytest.importorskip("llguidance", reason="needs the extra `structured`")
 
-from tests.python.server.http.running_server import Running, running
+from tests.python.server.http.running_server import CHAT, Running, running
 from tests.python.server.responses.checking import (
     KEY,
     RESPONSES,
@@ -157,6 +157,20 @@ def test_other_tools_read_the_conversation_again(server: Running) -> None:
             "tools": TOOLS[:1], "previous_response_id": unstored["id"]}  # fmt: skip
     answer = server.post(RESPONSES, body, **KEY)
     assert (answer.status, answer.error["param"]) == (400, "tools")
+
+
+def test_a_response_with_other_tools_reads_the_calls_of_a_chat(server: Running) -> None:
+    asked = {"messages": [{"role": "user", "content": "the lake"}], "tools": CHAT_TOOLS,
+             "tool_choice": "required", "parallel_tool_calls": False, "temperature": 1.0,
+             "min_p": 0.0, "seed": 3, "max_tokens": 1000}  # fmt: skip
+    chat = server.post(CHAT, asked, **KEY).json
+    (call,) = chat["choices"][0]["message"]["tool_calls"]
+    item = {"type": "function_call", "call_id": call["id"], **call["function"]}
+    node = chat["usage"]["sinkstream"]["node"]
+    again = create(server, [result_of(item)], previous_response_id=node, tools=TOOLS[:1])
+    whole = [{"role": "user", "content": "the lake"}, item, result_of(item)]
+    expected = create(server, whole, tools=TOOLS[:1])
+    assert again["usage"]["input_tokens"] == expected["usage"]["input_tokens"]
 
 
 def test_calls_survive_a_restart(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
