@@ -39,7 +39,7 @@ from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.turns import TurnRequest
 
 SINKS, WINDOW, TOKENS = 4, 60, 24
-LONG = 400  # tokens of the reply that is cut off
+LONG = 1 << 30  # tokens of the reply that is cut off
 
 Bits = list[tuple[str, float]]
 
@@ -79,14 +79,14 @@ def ask(server: Server, body: dict[str, Any]) -> tuple[http.client.HTTPConnectio
 
 
 def chunks(response: Any) -> Iterator[dict[str, Any]]:
-    """Yield the choices of a streamed reply that have text."""
+    """Yield the choices of a streamed reply that have tokens."""
     for raw in response:
         if raw.startswith(b"data: {"):
             chunk = json.loads(raw[6:])
             if "error" in chunk:
                 raise RuntimeError(chunk["error"]["message"])
             choice = chunk["choices"][0]
-            if choice["delta"].get("content"):
+            if choice["logprobs"] and choice["logprobs"]["content"]:
                 yield choice
 
 

@@ -1,0 +1,87 @@
+"""Files of snapshots in an object store that speaks S3's protocol, which all hosts reach.
+
+The region, the keys and another address come from the usual variables: AWS_REGION,
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from sinkstream.server.conversations.store_error import StoreError
+
+logger = logging.getLogger("sinkstream")
+
+
+class SnapshotBucket:
+    """Implements `SnapshotFiles`. A file passes through a temporary folder of this host."""
+
+    def __init__(self, address: str) -> None:
+        """Use the objects below an address such as `s3://bucket/path`.
+
+        Raises:
+            StoreError: The address is none, or the bucket cannot be read.
+        """
+        self._address = address
+        is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        try:
+            self._store = S3Store.from_url(address, client_options={"allow_http": is_plain})
+            self._store.list(chunk_size=1).collect()
+        except (BaseError, ValueError) as error:
+            raise self._error(error) from error
+        self._deleting = ThreadPoolExecutor(1, thread_name_prefix="sinkstream-snapshots")
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Give a path in a temporary folder, and upload what was written there."""
+        with tempfile.TemporaryDirectory(prefix="sinkstream-") as folder:
+            path = Path(folder) / name
+            yield path
+            try:
+                self._store.put(name, path)
+            except BaseError as error:
+                raise self._error(error) from error
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Path]:
+        """Download a file to a temporary folder, and give its path."""
+        with tempfile.TemporaryDirectory(prefix="sinkstream-") as folder:
+            path = Path(folder) / name
+            try:
+                with path.open("wb") as file:
+                    for piece in self._store.get(name):
+                        file.write(piece)
+            except (BaseError, FileNotFoundError) as error:
+                path.unlink(missing_ok=True)  # its turn is replayed
+                logger.warning("%s", self._error(error))
+            yield path
+
+    def delete(self, name: str) -> None:
+        """Delete a file, soon."""
+        self._deleting.submit(self._delete, name)
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._store.delete(name)
+        except (BaseError, FileNotFoundError) as error:
+            logger.warning("store: a snapshot is left behind: %s", self._error(error))
+
+    def close(self) -> None:
+        """Wait until what is to be deleted is."""
+        self._deleting.shutdown()
+
+    def _error(self, error: Exception) -> StoreError:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return StoreError(
+            f"store: {self._address} must be a bucket that can be read and written, but is not: "
+            f"{lines[0]}."
+        )

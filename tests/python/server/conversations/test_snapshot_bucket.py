@@ -1,0 +1,110 @@
+"""Snapshots in an object store: a server of S3's protocol that keeps objects in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkstream
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.settings import Settings
+from sinkstream.server.conversations.store_error import StoreError
+from tests.python.server.conversations.talk import OPENED, STILL, Chat, alone, path_ids
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+pytest.importorskip("moto.server", reason="moto's server is not installed")
+
+BUCKET = "s3://snapshots/of/conversations"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Give the address of a server of objects."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        address = ""
+        for said in process.stderr:
+            if "Running on http://" in said:
+                address = said.split("Running on ")[1].strip()
+                break
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        assert address
+        yield address
+        process.kill()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in {
+        "AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    request = urllib.request.Request(f"{server}/snapshots", method="PUT")
+    urllib.request.urlopen(request).read()
+    return server
+
+
+def objects(server: str) -> int:
+    with urllib.request.urlopen(f"{server}/snapshots?list-type=2") as answer:
+        return int(answer.read().decode().count("<Key>of/conversations/resp_"))
+
+
+def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
+    settings = Settings(seats=1, upkeep_s=STILL, replay_tokens=0, replica=name, snapshots=BUCKET)
+    OPENED.append(Conversations(model, folder, settings))
+    return OPENED[-1]
+
+
+def test_another_replica_loads_what_this_one_has_saved(
+    model: sinkstream.Model, tmp_path: Path, bucket: str
+) -> None:
+    one, two = replica(model, tmp_path, "one"), replica(model, tmp_path, "two")
+    chat = Chat(one)
+    for i in range(4):
+        chat.say(f"{i}", seed=i)
+    one.park_all()
+    assert objects(bucket) == 1
+    chat.conversations = two
+    reply = chat.say("On", seed=9)
+    assert reply.facts.state == "loaded"
+    assert reply.bits == alone(model, path_ids(two, reply.node)[:-8], 9)
+    two.delete("", reply.facts.session)
+    end = time.monotonic() + 20
+    while objects(bucket):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_is_not_there_is_replayed(
+    model: sinkstream.Model, tmp_path: Path, bucket: str
+) -> None:
+    one = replica(model, tmp_path, "one")
+    chat = Chat(one)
+    chat.say("Hello")
+    one.park_all()
+    with one._store.files.reading("resp_none.session") as path:
+        assert not path.exists()
+    (name,) = [file for (file,) in one._store._rows("SELECT file FROM snapshots")]
+    one._store.files._delete(name)  # type: ignore[attr-defined]
+    reply = chat.say("On", seed=1)
+    assert reply.facts.state == "replayed"
+    assert reply.bits == alone(model, path_ids(one, reply.node)[:-8], 1)
+
+
+def test_a_bucket_that_is_not_there_is_refused(
+    model: sinkstream.Model, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(replica="one", snapshots="s3://missing/path")
+    with pytest.raises(StoreError, match="s3://missing/path must be a bucket that can be read"):
+        Conversations(model, tmp_path, settings)
