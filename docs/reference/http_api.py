@@ -18,7 +18,7 @@ ERRORS = {
     404: "there is no such path, model, response or conversation",
     405: "the path has no such method",
     408: "the request did not arrive in time",
-    409: "a turn of the conversation is running",
+    409: "a turn of the conversation is running, or the conversation has moved to another server",
     413: "the body is too large",
     415: "the body is not JSON",
     429: "too many requests; `Retry-After` says when to try again",
