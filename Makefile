@@ -125,6 +125,11 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 	@mkdir -p $(REPORTS)
 	$(PYTEST_RUN) $(PYTEST)
 
+.PHONY: test-ray
+test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and test the server in it
+	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
+	$(BIN)/python -m pytest tests/python/integrations
+
 .PHONY: test-full
 test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)

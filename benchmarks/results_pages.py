@@ -43,6 +43,16 @@ GPUS = ("h200",)
 
 # First part of a file's name -> heading, and the script with its usual options.
 KINDS = {
+    "cluster_calibration": ("Service times of a replica", "cluster_calibration.py"),
+    "cluster_comparison": (
+        "The simulated cluster compared with a real run of two servers",
+        "cluster_comparison.py --path TINY --sessions 48 --sequences 16 --think 3",
+    ),
+    "cluster_ray": ("Ray Serve while replicas come and go", "cluster_ray_bench.py"),
+    "cluster_simulation": (
+        "A simulated cluster of 100 replicas",
+        "cluster_simulation.py --times cluster_calibration.json",
+    ),
     "engine": ("The engine around its kernels", "engine_bench.py"),
     "formats": (
         "Decode by block format, compared with llama.cpp",

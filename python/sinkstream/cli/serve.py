@@ -16,7 +16,7 @@ import typer
 from sinkstream.cli import options
 from sinkstream.cli.loading import import_loader, load_model
 from sinkstream.cli.option_checks import with_model
-from sinkstream.errors import SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ MISSING = (
     "`pip install 'sinkstream[serve]'` installs them."
 )
 MISSING_RAY = (
-    "serve: the packages of the extra `ray` must be installed, but {name} is not. "
-    "`pip install 'sinkstream[serve,ray]'` installs them."
+    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,ray]'` "
+    "installs it."
 )
 
 
@@ -152,7 +152,9 @@ def serve(
             help="Serve with Ray on this host, in --replicas processes.",
         ),
     ] = False,
-    replicas: Annotated[int, typer.Option(help="Processes of --ray, each with the model.")] = 2,
+    replicas: Annotated[
+        int | None, typer.Option(help="Processes of --ray, each with the model. Default: 2.")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -208,7 +210,9 @@ def serve(
     )
     _log_to_stderr()
     if ray:
-        return _serve_with_ray(loading, config, replicas, max_sequences)
+        return _serve_with_ray(loading, config, 2 if replicas is None else replicas, max_sequences)
+    if replicas is not None:
+        raise InvalidArgument("serve: `replicas` must be given together with `ray`. Add --ray.")
 
     def load() -> Model:
         loaded = load_model(loading, max_sequences=max_sequences)
@@ -223,6 +227,14 @@ def serve(
 def _serve_with_ray(
     loading: options.Loading, config: ServerConfig, replicas: int, max_sequences: int
 ) -> int:
+    if replicas < 1:
+        raise InvalidArgument(f"serve: `replicas` must be at least 1, but is {replicas}.")
+    if config.port == 0:
+        raise InvalidArgument("serve: `port` must be at least 1 with `ray`, but is 0.")
+    if config.replica or config.address:
+        raise InvalidArgument(
+            "serve: `replica` and `address` must not be given with `ray`: each replica has its own."
+        )
     try:
         from sinkstream.integrations.ray_serve import app
         from sinkstream.integrations.ray_serve.one_host import run

@@ -24,15 +24,15 @@ def run(application: serve.Application, config: ServerConfig, on_ready: Report) 
         config: Its settings; Ray's proxy listens on `host` and `port`.
         on_ready: Called with the address, once requests are answered.
     """
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     is_ours = not ray.is_initialized()
     if is_ours:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     try:
         serve.start(http_options={"host": config.host, "port": config.port})
         serve.run(application, name=NAME, route_prefix="/")
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):  # in place of those that Ray has set
+            signal.signal(number, lambda *_: stop.set())
         on_ready(f"http://{config.host}:{config.port}")
         stop.wait()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,12 @@ import httptools
 
 _CONNECT_S = 0.5
 _PART = 1 << 16
+_LIFE = {
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 20_000,
+}
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -116,6 +123,7 @@ async def fetch(
         raise PeerGone(str(error)) from None
     response = PeerResponse(reader, writer)
     try:
+        _expect_life(writer.get_extra_info("socket"))
         lines = [b"%b %b HTTP/1.1" % (method.encode(), target)]
         lines += [b"%b: %b" % pair for pair in headers]
         lines += [b"connection: close", b"content-length: %d" % len(body)]
@@ -125,3 +133,10 @@ async def fetch(
         writer.close()
         raise
     return response
+
+
+def _expect_life(connection: socket.socket) -> None:
+    """Notice within some 20 s that the peer's host is gone, even while nothing is sent."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _LIFE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

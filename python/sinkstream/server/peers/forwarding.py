@@ -31,11 +31,12 @@ logger = logging.getLogger("sinkstream.server")
 
 _CREATE = re.compile(r"(/v1)?/responses/?")
 _OF_ONE = re.compile(r"(?:/v1)?/responses/(resp_[^/]+)(?:/.*)?")
+_METHODS = ("DELETE", "GET", "POST")  # a WebSocket has none
 _FIELD = b"previous_response_id"
 # Of the connection, or written anew.
 _OWN = frozenset(
     b"connection content-length date keep-alive server transfer-encoding vary x-request-id".split()
-)
+) | {HEADER}
 
 
 class Forwarding:
@@ -59,7 +60,7 @@ class Forwarding:
     async def _owner(self, scope: Scope) -> Replica | None:
         """Return the living server that has what a request names; None if it is this one."""
         service = self._service
-        if scope["type"] != "http" or is_peer(scope, service.config.peer_secret):
+        if scope.get("method") not in _METHODS or is_peer(scope, service.config.peer_secret):
             return None
         if service.trouble is not None or not isinstance(service.turns, Conversations):
             return None

@@ -1,6 +1,6 @@
 """Answers peers, in front of the gate: they have no API key, but a secret that clients never see.
 
-Without the secret, or with another one, the paths do not exist.
+Without the secret, or with another one, the paths do not exist: the gate and the app answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Internal:
         may_ask = is_peer(scope, self._service.config.peer_secret)
         if may_ask and scope.get("method") == "POST" and scope["path"] in (RELEASE, PARK):
             await self._answer(scope, send)
-        elif may_ask or not (self._only_peers or scope["path"].startswith("/internal/")):
+        elif may_ask or not self._only_peers:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()

@@ -153,6 +153,16 @@ def test_without_the_secret_the_paths_do_not_exist(pair: tuple[Running, Running]
     assert state_of(again) != "resident"
 
 
+def test_a_forged_header_neither_helps_nor_harms(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    first = respond(one, "hello")
+    body = {"input": "on", "previous_response_id": first.json["id"], "max_output_tokens": 5}
+    forged = two.post("/v1/responses", body, **{"X-Sinkstream-Peer": "of a client"})
+    assert state_of(forged) == "resident"  # passed on, as without it
+    head = two.ask("HEAD", f"/v1/responses/{first.json['id']}")
+    assert (head.status, head.body) == (200, b"")
+
+
 def test_parking_gives_up_everything(pair: tuple[Running, Running]) -> None:
     one, two = pair
     first = respond(one, "hello", max_output_tokens=30)
