@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
@@ -46,22 +44,19 @@ from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.structured.grammars import Grammars
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.prompt import encode_prompt, is_chat
-from sinkstream.text.thoughts.find_thoughts import find_thoughts
 from sinkstream.text.thoughts.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
-from sinkstream.text.turns.turn_arguments import TEXT
-from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-_TURN_FORMATS = 32  # kept: each takes some renderings to find
 
 Message = Mapping[str, Any]
 
@@ -146,9 +141,7 @@ class Model(ClosesOnExit):
                 token.content: i for i, token in control.items() if i < self._spec.vocab_size
             }
         self._table = table
-        # By `thinking` and the text of `tools`; found by the first session.
-        self._turns: OrderedDict[tuple[Thinking, str], TurnFormat] = OrderedDict()
-        self._thoughts: dict[Thinking, ThoughtTags | None] = {}  # found by the first chat
+        self._formats = ConversationFormats(checkpoint.text, table)
         self._tool_replies = ToolReplies(self._text, table, self._thought_tags)
         self._closed = False
         self._number = open_models.add(self)
@@ -703,15 +696,9 @@ class Model(ClosesOnExit):
         return await aload_session(self._host(), self._conversation_format, path)
 
     def _turn_format(self, thinking: Thinking = None, tools: Tools | None = None) -> TurnFormat:
-        key = thinking, "" if tools is None else tools.key
-        found = self._turns.get(key)
-        if found is None:
-            definitions = () if tools is None else tools.definitions
-            found = self._turns[key] = detect_turn_format(self._text, thinking, definitions)
-            with suppress(KeyError):  # another thread may have removed it
-                while len(self._turns) > _TURN_FORMATS:
-                    self._turns.popitem(last=False)
-        return found
+        if tools is None:
+            return self._formats.turns(thinking)
+        return self._formats.turns(thinking, tools.definitions, tools.key)
 
     def _conversation_format(self, thinking: Thinking) -> tuple[TurnFormat, ThoughtTags | None]:
         return self._turn_format(thinking), self._thought_tags(thinking)
@@ -735,17 +722,7 @@ class Model(ClosesOnExit):
 
     def _thought_tags(self, thinking: Thinking = None) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""
-        if thinking not in self._thoughts:
-            text, form = self._text, None
-            if text.tokenizer is not None and text.chat_template is not None:
-                chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
-                form = find_thoughts(chat, text.tokenizer)
-            self._thoughts[thinking] = (
-                None
-                if form is None or self._table is None
-                else ThoughtTags(form, self._table, text.end_token_ids)
-            )
-        return self._thoughts[thinking]
+        return self._formats.tags(thinking)
 
     def _host(self) -> Host:
         return Host(

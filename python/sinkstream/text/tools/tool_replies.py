@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.latest import Latest
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
@@ -18,6 +20,8 @@ from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_grammar import call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
 from sinkstream.text.tools.find_calls import find_calls
+
+_MOST = 16  # values of `thinking`, which clients of a server choose
 
 
 def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
@@ -49,7 +53,9 @@ class ToolReplies:
         self._text = text
         self._table = table
         self._thought_tags = thought_tags
-        self._known: dict[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument] = {}
+        self._known: Latest[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument] = Latest(
+            _MOST
+        )
 
     def options(
         self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
@@ -95,9 +101,7 @@ class ToolReplies:
         return CallReader(tags, form, is_first=is_first)
 
     def _found(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
-        if thinking not in self._known:
-            self._known[thinking] = self._find(thinking)
-        found = self._known[thinking]
+        found = self._known.get(thinking, partial(self._find, thinking))
         if isinstance(found, InvalidArgument):
             raise InvalidArgument(str(found), param=found.param)
         return found

@@ -1,0 +1,64 @@
+"""What conversations of a checkpoint look like, by `thinking`: their parts, and tags of thoughts.
+
+Each is found by rendering, when it is first needed. Clients of a server choose `thinking` and
+tools, so only the latest are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.latest import Latest
+from sinkstream.text.chat import ChatFormat
+from sinkstream.text.thoughts.find_thoughts import find_thoughts
+from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.turns.turn_arguments import TEXT
+from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+
+MOST_TURNS = 32
+MOST_TAGS = 16
+"""Templates have a handful of efforts."""
+
+
+class ConversationFormats:
+    """Of one checkpoint. Any thread may call it."""
+
+    def __init__(self, text: TextFormat, table: TokenBytes | None) -> None:
+        """Remember the tokenizer and template; `table` is None without a tokenizer."""
+        self._text = text
+        self._table = table
+        self._turns: Latest[tuple[Thinking, str], TurnFormat] = Latest(MOST_TURNS)
+        self._tags: Latest[Thinking, ThoughtTags | None] = Latest(MOST_TAGS)
+
+    def turns(
+        self, thinking: Thinking, tools: Sequence[Mapping[str, Any]] = (), key: str = ""
+    ) -> TurnFormat:
+        """Return the parts of conversations.
+
+        Args:
+            thinking: As `check_thinking` returns it.
+            tools: Definitions of tools, which the beginning of a conversation has.
+            key: Their text.
+
+        Raises:
+            InvalidArgument: The chat template fails, or cannot be split.
+        """
+        find = partial(detect_turn_format, self._text, thinking, tools)
+        return self._turns.get((thinking, key), find)
+
+    def tags(self, thinking: Thinking) -> ThoughtTags | None:
+        """Return how to tell thoughts from text in replies to messages; None if there are none."""
+        return self._tags.get(thinking, partial(self._find_tags, thinking))
+
+    def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
+        text = self._text
+        if text.tokenizer is None or text.chat_template is None or self._table is None:
+            return None
+        chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
+        form = find_thoughts(chat, text.tokenizer)
+        return None if form is None else ThoughtTags(form, self._table, text.end_token_ids)
