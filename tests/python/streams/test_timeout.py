@@ -32,11 +32,14 @@ def limited(model: sinkstream.Model, timeout_s: float | None, **options: Any) ->
 
 def test_a_stream_ends_at_its_deadline_with_what_it_has(model: sinkstream.Model) -> None:
     whole = limited(model, None, max_tokens=5000).result()
-    begin = time.monotonic()
-    running = limited(model, 0.5)
-    pieces = list(running)
-    assert time.monotonic() - begin >= 0.5
-    result = running.result()
+    for timeout_s in (0.5, 5, 50):  # the first is enough unless the machine is busy
+        begin = time.monotonic()
+        running = limited(model, timeout_s)
+        pieces = list(running)
+        assert time.monotonic() - begin >= timeout_s
+        result = running.result()
+        if len(result.token_ids) > 10:
+            break
     assert result.finish_reason == running.finish_reason == "timeout"
     assert result.text == "".join(pieces)
     assert len(result.token_ids) > 10
