@@ -116,6 +116,9 @@ class NewFile:
 # ends with the process. So the next writer of the path removes those that it can lock.
 
 
+_PART = re.compile("[a-z0-9_]{8}[.]part")
+
+
 def _create_locked(prefix: str, folder: Path) -> tuple[int, Path]:
     """Create and lock a file with mode 0600; return its descriptor and path."""
     while True:
@@ -128,11 +131,15 @@ def _create_locked(prefix: str, folder: Path) -> tuple[int, Path]:
 
 
 def _remove_abandoned(prefix: str, folder: Path) -> None:
-    name = re.compile(re.escape(prefix) + "[a-z0-9_]{8}[.]part")
     with suppress(OSError), os.scandir(folder) as entries:
-        for part in [entry.path for entry in entries if name.fullmatch(entry.name)]:
+        for part in [entry.path for entry in entries if _is_part(entry.name, prefix)]:
             with suppress(OSError):
                 _remove_if_abandoned(part)
+
+
+def _is_part(name: str, prefix: str) -> bool:
+    # No pattern with the prefix: `re` would keep hundreds of them.
+    return name.startswith(prefix) and _PART.fullmatch(name, len(prefix)) is not None
 
 
 def _remove_if_abandoned(part: str) -> None:
