@@ -23,6 +23,7 @@ from sinkstream.server.connections import check_descriptors
 from sinkstream.server.gate import App
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
+from sinkstream.server.memory import loaded_objects_aside, trim_repeatedly
 from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp, BoundedSocket
 from sinkstream.server.retiring import park_all
@@ -143,8 +144,10 @@ class _Run:
                     stack.callback(loop.remove_signal_handler, number)
             serving = asyncio.create_task(self._server.serve(sockets=[listener]))  # type: ignore[list-item]
             pulse = asyncio.create_task(self._service.pulse.run(self._end_replies))
+            trimming = asyncio.create_task(trim_repeatedly(self._service.pool.run))
             try:
                 await self._load_model(on_ready)
+                stack.enter_context(loaded_objects_aside())
                 while not (self._must_end or serving.done()):
                     await asyncio.sleep(_POLL_S)
                 await self._drain()
@@ -156,9 +159,10 @@ class _Run:
                     os._exit(1)
             finally:
                 pulse.cancel()
+                trimming.cancel()
                 self._server.should_exit = True
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait({serving, pulse})
+                    await asyncio.wait({serving, pulse, trimming})
 
     def _on_signal(self) -> None:
         self._signals += 1

@@ -1,0 +1,138 @@
+"""Requests leave nothing behind: no object of ours, no task, and no free memory that is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from sinkstream.server import memory
+from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+
+REPEATS = 12
+OPTIONS: dict[str, Any] = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    store = str(tmp_path_factory.mktemp("store"))
+    with running(tiny_folder("llama"), store=store, sequences=3) as found:
+        yield found
+
+
+def ask_everything(server: Running, number: int) -> None:
+    """Send a request of each kind; those that name something name something new."""
+    name = f"{number:08d}"
+    chat = {"messages": HELLO, **OPTIONS, "cache_salt": name, "user": name}
+    kept = server.post(CHAT, chat, **{"X-Session-Id": name}).json
+    server.post(CHAT, {**chat, "stream": True, "logprobs": True, "n": 2})
+    server.post(CHAT, {**chat, "store": False})
+    server.post(CHAT, {**chat, "messages": []})
+    server.post(CHAT, {"messages": 1})
+    server.ask("POST", CHAT, b"{", {"X-Request-Id": name})
+    server.post(COMPLETIONS, {"prompt": f"text {name}", **OPTIONS})
+    server.post(COMPLETIONS, {"prompt": name, **OPTIONS, "temperature": -1.0})
+    response = {"input": name, "max_output_tokens": 3, "seed": 1, "ignore_eos": True}
+    made = server.post("/v1/responses", response).json
+    server.post("/v1/responses", {**response, "stream": True, "store": False})
+    server.ask("GET", f"/v1/responses/{made['id']}?stream=true")
+    server.ask("DELETE", f"/v1/responses/{made['id']}")
+    server.post("/tokenize", {"content": name})
+    for path in ("/health", "/metrics", "/v1/models", f"/v1/{name}", "/v1/sessions"):
+        server.ask("GET", path, None, {"X-Api-Key": name})
+    session = kept["usage"]["sinkstream"]["session"]
+    server.ask("GET", f"/v1/sessions/{session}/turns")
+    if number % 2:
+        server.ask("DELETE", f"/v1/sessions/{session}")
+    for body in ({**chat, "max_tokens": 1 << 30, "stream": True}, {**chat, "max_tokens": 4000}):
+        server.begin(CHAT, body).close()  # the client leaves
+
+
+def objects_of_ours(server: Running) -> Counter[str]:
+    """Count what is alive once all replies have ended."""
+    server.wait_until(lambda: server.metric("sinkstream_open_replies") == 0, "replies end")
+    server.wait_until(lambda: server.metric("sinkstream_open_connections") <= 1, "clients left")
+    gc.collect()
+    kinds = (type(one) for one in gc.get_objects())
+    counts = Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+    ours = ("sinkstream.", "_asyncio.", "asyncio.", "uvicorn.", "starlette.", "pydantic.", "re.")
+    return Counter({name: n for name, n in counts.items() if name.startswith(ours)})
+
+
+def test_requests_of_every_kind_leave_no_object(server: Running) -> None:
+    numbers = iter(range(10_000))
+
+    def ask() -> None:
+        for _ in range(REPEATS):
+            ask_everything(server, next(numbers))
+
+    gc.unfreeze()  # the server's own objects are counted, too
+    ask()
+    before = objects_of_ours(server)
+    ask()
+    grown = objects_of_ours(server) - before
+    # What is left of each request would be there twelve times.
+    assert {name: count for name, count in grown.items() if count >= REPEATS / 2} == {}
+    kept = before["sinkstream.server.conversations.residency.Resident"]
+    assert 1 <= kept <= 3, "the counts contain the server's own objects"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc")
+def test_free_memory_is_returned() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    size, count = 64_000, 1000  # smaller than what malloc maps by itself
+    blocks = [libc.malloc(size) for _ in range(count)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
+        libc.free(block)
+    before = private_kib()
+    memory.trim()
+    assert private_kib() < before - size * count / 1024 / 2
+    libc.free(blocks[-1])
+
+
+def private_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0])
+
+
+def test_memory_is_trimmed_again_and_again() -> None:
+    calls: list[Any] = []
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def run(call: Callable[[], None]) -> None:
+            calls.append(call)
+            if len(calls) == 3:
+                done.set()
+
+        task = asyncio.create_task(memory.trim_repeatedly(run, 0.001))
+        await done.wait()
+        task.cancel()
+
+    asyncio.run(main())
+    assert set(calls) == {memory.trim}
+
+
+def test_what_is_loaded_is_left_aside_until_the_server_ends() -> None:
+    gc.unfreeze()
+    kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
+    with memory.loaded_objects_aside():
+        assert gc.get_freeze_count() > len(kept)
+    assert gc.get_freeze_count() == 0
