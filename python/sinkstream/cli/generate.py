@@ -80,7 +80,9 @@ def generate(
     ] = None,
     grammar: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Grammar that the reply follows, in Lark syntax."),
+        typer.Option(
+            metavar="FILE", help="Grammar that the reply follows, in Lark syntax or GBNF."
+        ),
     ] = None,
     stream_interval: Annotated[int, typer.Option(help="Tokens delivered at a time.")] = 1,
     as_json: Annotated[

@@ -160,7 +160,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             GrammarText(),
-            "A grammar for the reply, in llguidance's variant of Lark; its first rule is `start`.",
+            "A grammar for the reply, in llguidance's variant of Lark, whose first rule is "
+            "`start`, or in GBNF, whose first rule is `root`.",
         ),
     ]
 

@@ -68,7 +68,7 @@ def rule_of(body: Generation) -> tuple[str, Rule] | None:
     if body.json_schema is not None:
         found.append(("json_schema", ("schema", body.json_schema)))
     if body.grammar:
-        found.append(("grammar", _lark(body.grammar, "grammar")))
+        found.append(("grammar", ("grammar", body.grammar)))
     if len(found) > 1:
         first, second = found[0][0], found[1][0]
         raise invalid(f"body: `{first}` and `{second}` may not be given together.", second)
@@ -100,7 +100,7 @@ def _of_vllm(given: Mapping[str, Any]) -> Rule:
         return _choice(value, path, param)
     if not isinstance(value, str):
         raise invalid(f"body: `{path}` must be a string.", param)
-    return ("regex", value) if name == "regex" else _lark(value, param)
+    return name, value
 
 
 def _schema(value: Any, path: str, param: str) -> Rule:
@@ -113,12 +113,6 @@ def _choice(value: Any, path: str, param: str) -> Rule:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         raise invalid(f"body: `{path}` must be an array of at least 1 string.", param)
     return "grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
-
-
-def _lark(text: str, param: str) -> Rule:
-    if "::=" in text:
-        raise not_supported("a grammar in GBNF (use Lark syntax)", param)
-    return "grammar", text
 
 
 class GrammarQueue:

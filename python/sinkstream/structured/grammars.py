@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
+from sinkstream.structured.gbnf import as_lark
 from sinkstream.structured.library import LibraryMissing, functions
 
 _KEPT = 16
@@ -32,7 +33,7 @@ class Grammars:
 
         Args:
             option: What sets it: "schema", "regex", "grammar" or "tools".
-            text: Its value.
+            text: Its value. A grammar may be in Lark syntax or in GBNF.
 
         Raises:
             InvalidArgument: It is too long, takes too long, or is not valid; or there is no
@@ -46,7 +47,7 @@ class Grammars:
             if self._vocabulary is None:
                 self._vocabulary = self._make(option)
             vocabulary = self._vocabulary
-        compiled = vocabulary.compile(option, text)
+        compiled = vocabulary.compile(option, as_lark(text) if option == "grammar" else text)
         with self._lock:
             self._compiled[key] = compiled
             while len(self._compiled) > _KEPT:
