@@ -77,6 +77,8 @@ def _routes() -> APIRouter:
         ("/responses/{name}", responses.get_response),
         ("/responses/{name}/input_items", responses.input_items),
         ("/sessions", sessions_route.list_sessions),
+        ("/sessions/{name}", sessions_route.get_session),
+        ("/sessions/{name}/file", sessions_route.get_file),
         ("/sessions/{name}/turns", turns_route.list_turns),
         ("/slots", slots_route.slots),
         ("/props", slots_route.props),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
@@ -104,6 +105,14 @@ class PlainTurns:
         return {}
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: there are no stored conversations.")
+
+    def save(self, tenant: str, name: str, path: Path) -> None:
         """Refuse: nothing is kept.
 
         Raises:

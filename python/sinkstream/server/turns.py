@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from sinkstream.request.options import StreamOptions
@@ -182,6 +183,16 @@ class Turns(Protocol):
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
+        """
+        ...
+
+    def save(self, tenant: str, name: str, path: Path) -> None:
+        """Write a turn's end, or that of a conversation, as `Session.save` does. Blocks.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+            CapacityError: There is no memory to restore it.
+            OSError: The file cannot be written.
         """
         ...
 

@@ -445,6 +445,20 @@ class Conversations:
             raise NotFound(f"sessions: there is no turn or conversation {name[:80]!r}.")
         return turns
 
+    def save(self, tenant: str, name: str, path: Path) -> None:
+        """Write a session file of a turn's end, or of a conversation's last turn.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+            CapacityError: Turns are running in all sequences.
+            StateLost: A replay would be longer than the settings allow.
+            OSError: The file cannot be written.
+        """
+        node = self._store.node(self.transcript(tenant, name)[-1].id)
+        if node is None:
+            raise NotFound(f"sessions: {name[:80]!r} was deleted.")
+        self._states.save_to(node, path)
+
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all that follow it; on disk, too.
 

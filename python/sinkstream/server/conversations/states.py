@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
 from sinkstream.server.conversations.claim import Claim
@@ -17,9 +18,13 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnState
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
+from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 
 logger = logging.getLogger("sinkstream")
+
+_NOTHING = array("i", [-1])
+"""What follows a turn that is not continued: no session is ahead on the way to it."""
 
 
 class StateLost(SinkstreamError, RuntimeError):
@@ -237,6 +242,26 @@ class States:
         except BaseException:
             self.residency.free_seat()
             raise
+
+    def save_to(self, node: Node, path: Path) -> None:
+        """Bring the end of a stored turn into a session, and write that session to a file.
+
+        Raises:
+            OSError: The file cannot be written.
+            Exception: Any error that `after` raises.
+        """
+        found = self.after(node, _NOTHING, moves=False)
+        session = found.resident.session
+        try:
+            ids = found.ids[: -len(_NOTHING)]
+            if ids:
+                session._read(ids.tolist(), ConversationState("assistant", reply_is_open=True))
+            session._save(path, wanted)
+        except BaseException:
+            self.residency.discard(found.resident)
+            raise
+        found.resident.node, found.resident.undo = node, None
+        self.residency.release(found.resident)
 
     # ---- keeping ---------------------------------------------------------------------------------
 
