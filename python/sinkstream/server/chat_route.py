@@ -20,7 +20,7 @@ from sinkstream.server.reading import Piece
 from sinkstream.server.requests import ChatRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.session_key import session_key
-from sinkstream.server.thinking import thinking_of
+from sinkstream.server.thinking import thinking_of_chat
 from sinkstream.server.tools import as_chunk, tools_of
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
@@ -40,7 +40,7 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of(service.model, body)
+    thinking = thinking_of_chat(service.model, body)
     given = body.tools, body.tool_choice, body.parallel_tool_calls
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:

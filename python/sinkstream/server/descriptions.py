@@ -29,8 +29,8 @@ FIELDS = {
     "functions": "Refused: the old form of `tools`.",
     "grammar": "A grammar that the reply must follow, as in llama.cpp.",
     "ignore_eos": "Whether the reply goes on after an end token.",
-    "include": "Further parts of the response; `message.output_text.logprobs` asks for "
-    "log-probabilities.",
+    "include": "Further parts of the response: `message.output_text.logprobs` asks for "
+    "log-probabilities, `reasoning.encrypted_content` for thoughts that can be sent back.",
     "include_usage": "Whether a final chunk with `usage` is sent.",
     "input": "A user's message, or a list of items: messages, function calls and their outputs.",
     "instructions": "A system message for this response only.",
@@ -66,7 +66,8 @@ FIELDS = {
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",
     "TokenizeRequest.prompt": "The text, with vLLM's names for the other fields.",
     "prompt_cache_key": "The client's name for the conversation: chooses among equal ones.",
-    "reasoning": "Accepted; its values are returned.",
+    "reasoning": "`effort`: how much a reasoning model thinks, where its chat template has levels; "
+    "`none` asks it not to.",
     "reasoning_effort": "How much a reasoning model thinks, where its chat template has levels.",
     "repetition_penalty": "For tokens that have occurred: divides positive logits by this number, "
     "and multiplies negative ones.",

@@ -14,30 +14,46 @@ _KWARGS = "chat_template_kwargs"
 _SWITCHES = ("enable_thinking", "thinking")
 
 
-def thinking_of(model: Model, body: ChatRequest) -> Thinking:
-    """Return what a request says, or None where the model's chat template does not read it.
+def thinking_of_chat(model: Model, body: ChatRequest) -> Thinking:
+    """Return what a chat request says, or None where the model's chat template does not read it.
 
     Raises:
         ApiError: A value has the wrong type.
         InvalidArgument: The chat template has a syntax error.
     """
-    source = model._text.chat_template
     kwargs = body.chat_template_kwargs or {}
     effort = kwargs.get("reasoning_effort", body.reasoning_effort)
     switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
-    _check(effort, str, "reasoning_effort")
-    _check(switch, bool, "enable_thinking")
+    _check(effort, str, "reasoning_effort", _KWARGS)
+    _check(switch, bool, "enable_thinking", _KWARGS)
+    return _as_read(model, effort, switch)
+
+
+def thinking_of_response(model: Model, reasoning: dict[str, Any] | None) -> Thinking:
+    """Return what the `reasoning` of a response says, in the same way.
+
+    Raises:
+        ApiError: `effort` is no string.
+        InvalidArgument: The chat template has a syntax error.
+    """
+    effort = (reasoning or {}).get("effort")
+    _check(effort, str, "effort", "reasoning")
+    return _as_read(model, effort, None)
+
+
+def _as_read(model: Model, effort: str | None, switch: bool | None) -> Thinking:
+    source = model._text.chat_template
     if source is None:
         return None
     names = compile_template(source).names
     if effort == "none" or switch is False:
         return False if reads_thinking(names, False) else None
     if effort is not None and reads_thinking(names, effort):
-        return str(effort)
+        return effort
     return switch if reads_thinking(names, switch) else None
 
 
-def _check(value: Any, kind: type, name: str) -> None:
+def _check(value: Any, kind: type, name: str, param: str) -> None:
     if value is not None and not isinstance(value, kind):
         word = "a string" if kind is str else "true or false"
-        raise invalid(f"body: `{name}` in `{_KWARGS}` must be {word}.", _KWARGS)
+        raise invalid(f"body: `{name}` in `{param}` must be {word}.", param)

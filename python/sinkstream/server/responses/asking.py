@@ -18,6 +18,7 @@ NAMES = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
     "previous": "previous_response_id",
+    "thinking": "reasoning",
 }
 """Fields of the request by the arguments of `Model.stream`, for errors."""
 

@@ -11,12 +11,14 @@ from starlette.datastructures import Headers
 from sinkstream.server.conversations.node import new_id
 from sinkstream.server.errors import from_exception, invalid
 from sinkstream.server.identity import check_model
+from sinkstream.server.requests import StreamSettings
 from sinkstream.server.responses.asking import Asked, beginning
 from sinkstream.server.responses.echo import echo_of, record_of
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live import Live
 from sinkstream.server.responses.producing import begin
 from sinkstream.server.responses.requests import (
+    ENCRYPTED,
     ReadRequest,
     ResponseRequest,
     check_read,
@@ -28,6 +30,7 @@ from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.state import ResponseState
 from sinkstream.server.service import Service
 from sinkstream.server.session_key import session_key
+from sinkstream.server.thinking import thinking_of_response
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import response_bytes
 
@@ -68,7 +71,14 @@ async def create(
     record = record_of(echo, len(asked.turn.messages))
     turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
-    state = ResponseState(echo, tenant, tokens=None if "logprobs" not in options else [])
+    settings = body.stream_options or StreamSettings()
+    state = ResponseState(
+        echo,
+        tenant,
+        tokens=None if "logprobs" not in options else [],
+        encodes_thought=ENCRYPTED in (body.include or ()),
+        tells_usage=bool(settings.continuous_usage_stats),
+    )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
     task = begin(service, live, beginning(asked), held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
@@ -95,6 +105,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
         cache_salt=body.cache_salt or "",
         tools=tools,
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
+        thinking=thinking_of_response(service.model, body.reasoning),
     )
     return Asked(service, turn, body.instructions)
 

@@ -39,7 +39,7 @@ def echo_of(service: Service, body: ResponseRequest, name: str, *, store: bool) 
         "frequency_penalty": _or(body.frequency_penalty, defaults.frequency_penalty),
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": store and service.config.store != NO_STORE,

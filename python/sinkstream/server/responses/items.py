@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sinkstream.server.errors import ApiError, invalid, not_supported
+from sinkstream.server.responses.encoded_thought import decode_thought
 
 _ROLES = ("assistant", "developer", "system", "user")
-_TEXTS = ("input_text", "output_text", "text")
+_TEXTS = ("input_text", "output_text", "reasoning_text", "summary_text", "text")
 _MEDIA = ("input_audio", "input_file", "input_image", "input_video", "computer_screenshot")
 
 
 def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return an input as messages; function calls that follow each other are one message.
+
+    A thought becomes part of the assistant's message after it; the chat template decides whether
+    it is read.
 
     Raises:
         ApiError: An item is malformed, or of a type that this server does not read.
@@ -21,9 +25,14 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
+    thought = ""
     for index, item in enumerate(given):
         where = f"input[{index}]"
         kind = item.get("type", "message")
+        if kind == "reasoning":
+            thought = _thought(item, where)
+            continue
+        count = len(messages)
         if kind == "message":
             messages.append(_message(item, where))
         elif kind == "function_call":
@@ -34,7 +43,28 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             messages.append({"role": "tool", "tool_call_id": call, "content": content})
         else:
             raise _unknown("an item", kind, f"{where}.type")
+        if thought and len(messages) > count and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"] = thought
+        thought = ""
     return messages
+
+
+def _thought(item: dict[str, Any], where: str) -> str:
+    """Return what a reasoning item says: its content, the encoded form of it, or a summary."""
+    if item.get("content"):
+        return _text(item["content"], f"{where}.content")
+    encoded = item.get("encrypted_content")
+    if encoded is not None:
+        thought = decode_thought(encoded) if isinstance(encoded, str) else None
+        if thought is None:
+            raise invalid(
+                f"body: `{where}.encrypted_content` must be as this server has sent it, but is "
+                "not. Leave the item out.",
+                f"{where}.encrypted_content",
+                "invalid_encrypted_content",
+            )
+        return thought
+    return _text(item.get("summary", []), f"{where}.summary")
 
 
 def _message(item: dict[str, Any], where: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from sinkstream.server.responses.deltas import Deltas
 from sinkstream.server.responses.opening import Opening, opening_of_echo
 from sinkstream.server.responses.state import CallState, Outcome, ResponseState
 from sinkstream.server.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
@@ -19,12 +20,22 @@ _STATUSES = {"stop": "completed", "stop_string": "completed", "cancelled": "canc
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:
     """Return what is kept with a turn once its response has ended."""
+    note: dict[str, Any] = {"outcome": asdict(outcome), **_deltas(state.text, state)}
+    if state.has_thought:
+        note["thought"] = {"text": state.thought.text, **_deltas(state.thought, state)}
+        note["encodes_thought"] = state.encodes_thought
+    if state.tells_usage:
+        note["input_tokens"] = state.input_tokens
     return note_of_calls(
         [one.call.as_message() for one in state.calls],
-        outcome=asdict(outcome),
-        sizes=state.sizes,
         call_sizes=[list(map(len, one.deltas)) for one in state.calls],
+        **note,
     )
+
+
+def _deltas(deltas: Deltas, state: ResponseState) -> dict[str, Any]:
+    counts = {"generated": list(deltas.generated)} if state.tells_usage else {}
+    return {"sizes": deltas.sizes, **counts}
 
 
 def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
@@ -39,16 +50,18 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
     calls = calls_of(turn)
     if "outcome" in note:
         state.outcome = Outcome(**note["outcome"])
-        text, begin = turn.text.encode(), 0
-        for size in note["sizes"]:
-            state.add(text[begin : begin + size].decode(), [])
-            begin += size
+        state.text.add_all(turn.text, note["sizes"], note.get("generated", ()))
         for call, sizes in zip(calls, note.get("call_sizes", ()), strict=True):
             state.calls.append(_call(call, sizes))
+        if (thought := note.get("thought")) is not None:
+            state.thought.add_all(thought["text"], thought["sizes"], thought.get("generated", ()))
+            state.encodes_thought = note["encodes_thought"]
+        state.tells_usage = "input_tokens" in note
+        state.input_tokens = note.get("input_tokens", 0)
     else:  # the server was killed
         state.outcome = _outcome(turn)
         if turn.text or not calls:
-            state.add(turn.text, [])
+            state.text.add(turn.text)
         state.calls += [_call(call, [len(call["function"]["arguments"])]) for call in calls]
     return state
 

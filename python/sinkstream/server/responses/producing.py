@@ -51,14 +51,24 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
             (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
             turn = live.turn = await reply.begin()
             assert turn is not None  # there is no limit of time
+            stream = turn.stream
+            state.has_parts, state.input_tokens = stream.has_parts, turn.facts.prompt_tokens
             state.is_begun = True
             live.notify()
-            with_tokens = state.tokens is not None
-            async for piece in pieces(turn.stream, service.config.flush_s, with_tokens=with_tokens):
-                if piece.delta is not None:
+            read = pieces(
+                stream,
+                service.config.flush_s,
+                with_tokens=state.tokens is not None,
+                with_thoughts=True,
+            )
+            async for piece in read:
+                generated = stream.stats.generated_tokens
+                if piece.thought:
+                    state.thought.add(piece.thought, generated)
+                elif piece.delta is not None:
                     state.add_call(piece.delta)
                 else:
-                    state.add(piece.text, piece.tokens)
+                    state.add(piece.text, piece.tokens, generated)
                 live.notify()
             await reply.end()
     except asyncio.CancelledError:
@@ -120,7 +130,7 @@ def _usage(facts: TurnFacts, end: TurnEnd) -> tuple[dict[str, Any], dict[str, An
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": read - cached},
         "output_tokens": chat["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": end.thought_tokens},
         "total_tokens": chat["total_tokens"],
     }
     return usage, {"finish_reason": end.finish_reason, **chat["sinkstream"]}

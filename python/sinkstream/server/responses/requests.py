@@ -15,6 +15,8 @@ from sinkstream.server.tools import as_chat_tools, tools_of
 
 LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
+ENCRYPTED = "reasoning.encrypted_content"
+"""In `include`: asks for thoughts in a form that is sent back."""
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
 
 
@@ -28,6 +30,7 @@ class ReadRequest(Body):
     conversation: Any = None
     prompt: Any = None
     prompt_cache_key: str | None = None
+    reasoning: dict[str, Any] | None = None
     cache_salt: str | None = None
     store: bool | None = None
     tools: Objects | None = None
@@ -43,7 +46,6 @@ class ResponseRequest(Generation, ReadRequest):
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
     text: dict[str, Any] | None = None
     top_logprobs: int | None = None

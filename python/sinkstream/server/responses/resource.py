@@ -1,4 +1,4 @@
-"""The `response` object, and the message and the calls in it."""
+"""The `response` object, and the thought, the message and the calls in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from sinkstream.server import logprobs
 from sinkstream.server.logprobs import Bytes
+from sinkstream.server.responses.deltas import Deltas
+from sinkstream.server.responses.encoded_thought import encode_thought
 from sinkstream.server.responses.state import ResponseState
 
 
@@ -17,6 +19,11 @@ def message_id(response_id: str) -> str:
 def call_item_id(response_id: str, index: int) -> str:
     """Return the id of one of a response's calls, which a restart does not change."""
     return f"fc_{response_id.rpartition('_')[2]}_{index}"
+
+
+def reasoning_id(response_id: str) -> str:
+    """Return the id of a response's thought."""
+    return "rs_" + response_id.rpartition("_")[2]
 
 
 class Resources:
@@ -43,6 +50,12 @@ class Resources:
             sinkstream=outcome and outcome.own,
         )
 
+    def _output(self) -> list[dict[str, Any]]:
+        state = self.state
+        thoughts = [self.reasoning()] if state.has_thought else []
+        messages = [self.message()] if state.has_message else []
+        return thoughts + messages + [self.call(i) for i in range(len(state.calls))]
+
     def unfinished(self, status: str) -> dict[str, Any]:
         """Return the response as it was at its beginning."""
         return self._with(
@@ -58,9 +71,27 @@ class Resources:
     def _with(self, status: str, **fields: Any) -> dict[str, Any]:
         return {**self.state.echo, "status": status, **fields}
 
-    def _output(self) -> list[dict[str, Any]]:
-        messages = [self.message()] if self.state.has_message else []
-        return messages + [self.call(i) for i in range(len(self.state.calls))]
+    def reasoning(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return the thought as the output has it, or before it has a part.
+
+        It has no summary: the text itself is there.
+        """
+        state = self.state
+        is_whole = len(state.text) > 0 or state.calls or state.status == "completed"
+        status = "in_progress" if is_empty else "completed" if is_whole else "incomplete"
+        encoded = state.encodes_thought and not is_empty
+        return {
+            "id": reasoning_id(state.id),
+            "type": "reasoning",
+            "status": status,
+            "summary": [],
+            "content": [] if is_empty else [self.reasoning_part()],
+            "encrypted_content": encode_thought(state.thought.text) if encoded else None,
+        }
+
+    def reasoning_part(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return the thought as a part of its item."""
+        return {"type": "reasoning_text", "text": "" if is_empty else self.state.thought.text}
 
     def message(self, *, is_empty: bool = False) -> dict[str, Any]:
         """Return the message as the output has it, or before it has a part."""
@@ -100,7 +131,7 @@ class Resources:
         """Return the text as a part of the message."""
         return {
             "type": "output_text",
-            "text": "" if is_empty else self.state.text.decode(),
+            "text": "" if is_empty else self.state.text.text,
             "annotations": [],
             "logprobs": [] if is_empty else self.logprobs(),
         }
@@ -113,3 +144,11 @@ class Resources:
         tokens = [token for part in parts for token in part]
         found: list[dict[str, Any]] = logprobs.of_chat(tokens, self._piece)["content"]
         return found
+
+    def counts(self, deltas: Deltas, number: int | None) -> dict[str, Any]:
+        """Return the tokens up to the end of a delta, in a field, if they are asked for."""
+        state = self.state
+        if number is None or not state.tells_usage:
+            return {}
+        tokens = {"input_tokens": state.input_tokens, "output_tokens": deltas.generated[number]}
+        return {"sinkstream": tokens}

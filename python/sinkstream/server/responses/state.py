@@ -6,10 +6,10 @@ Its text is bounded by `max_output_tokens`; no event is kept.
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from sinkstream.server.responses.deltas import Deltas
 from sinkstream.server.tools import CallDelta
 from sinkstream.streams.events import Token
 from sinkstream.text.tools.tool_call import ToolCall
@@ -46,29 +46,28 @@ class CallState:
 
 @dataclass(slots=True)
 class ResponseState:
-    """Of one response; the text is UTF-8, in the pieces that are its deltas."""
+    """Of one response. A reply is a thought, then text, then calls, of which any may be missing."""
 
     echo: dict[str, Any]
     """The fields of the response that repeat the request, its id among them."""
     tenant: str
     is_begun: bool = False
     """Whether the reply has begun: until then, it waits for memory."""
-    text: bytearray = field(default_factory=bytearray)
-    ends: array[int] = field(default_factory=lambda: array("I"))
-    """Where each delta ends in the text."""
+    has_parts: bool = False
+    """Whether the reply may have a thought or calls; known once it has begun."""
+    thought: Deltas = field(default_factory=Deltas)
+    text: Deltas = field(default_factory=Deltas)
     tokens: list[list[Token]] | None = None
-    """Of each delta; None unless log-probabilities are asked for."""
+    """Of each delta of the text; None unless log-probabilities are asked for."""
     calls: list[CallState] = field(default_factory=list)
-    """After the text."""
+    encodes_thought: bool = False
+    """Whether the thought's item has `encrypted_content`."""
+    tells_usage: bool = False
+    """Whether each delta says how many tokens there are so far."""
+    input_tokens: int = 0
+    """Of the conversation before the reply; known once that has begun."""
     outcome: Outcome | None = None
     """None while it is in progress."""
-
-    @property
-    def has_message(self) -> bool:
-        """Return whether there is a message: of a reply that may call tools, only with text."""
-        if not self.echo["tools"] or len(self.ends) > 0:
-            return True
-        return self.outcome is not None and not self.calls
 
     @property
     def id(self) -> str:
@@ -87,10 +86,23 @@ class ResponseState:
             return self.outcome.status
         return "in_progress" if self.is_begun or not self.is_background else "queued"
 
-    def add(self, text: str, tokens: list[Token]) -> None:
-        """Add a delta."""
-        self.text += text.encode()
-        self.ends.append(len(self.text))
+    @property
+    def has_thought(self) -> bool:
+        """Return whether the reply has begun with a thought."""
+        return len(self.thought) > 0
+
+    @property
+    def has_message(self) -> bool:
+        """Return whether there is a message: only with text, if there may be something else."""
+        if not self.is_begun or len(self.text) > 0:
+            return self.is_begun
+        if not (self.has_parts or self.echo["tools"]):
+            return True
+        return self.outcome is not None and not (self.has_thought or self.calls)
+
+    def add(self, text: str, tokens: list[Token], generated: int = 0) -> None:
+        """Add a delta of the text, after which `generated` tokens have been generated."""
+        self.text.add(text, generated)
         if self.tokens is not None:
             self.tokens.append(tokens)
 
@@ -100,13 +112,3 @@ class ResponseState:
             self.calls.append(CallState(delta.begun))
         else:
             self.calls[delta.index].add(delta.arguments)
-
-    def delta(self, number: int) -> str:
-        """Return the text of a delta, counted from 0."""
-        begin = self.ends[number - 1] if number else 0
-        return self.text[begin : self.ends[number]].decode()
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return the bytes of each delta."""
-        return [end - begin for begin, end in zip([0, *self.ends], self.ends, strict=False)]

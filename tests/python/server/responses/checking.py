@@ -28,6 +28,8 @@ _EVENTS: dict[str, Any] = {
     "response.output_text.done": schema.ResponseOutputTextDoneStreamingEvent,
     "response.content_part.done": schema.ResponseContentPartDoneStreamingEvent,
     "response.output_item.done": schema.ResponseOutputItemDoneStreamingEvent,
+    "response.reasoning_text.delta": schema.ResponseReasoningDeltaStreamingEvent,
+    "response.reasoning_text.done": schema.ResponseReasoningDoneStreamingEvent,
     "response.completed": schema.ResponseCompletedStreamingEvent,
     "response.incomplete": schema.ResponseIncompleteStreamingEvent,
     "response.failed": schema.ResponseFailedStreamingEvent,
@@ -109,7 +111,9 @@ def checked_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return events that the schema allows, numbered without gaps."""
     for event in events:
         whole = {"response": without_schema(event["response"])} if "response" in event else {}
-        _EVENTS[event["type"]].model_validate({**event, **whole})
+        # OpenAI's clients know these events by another name than the schema.
+        named = {"type": event["type"].replace(".reasoning_text.", ".reasoning.")}
+        _EVENTS[event["type"]].model_validate({**event, **named, **whole})
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
     return events

@@ -1,0 +1,177 @@
+"""The events of one output item: it is added, it comes in deltas, and it is done.
+
+item.added part.added delta … text.done part.done item.done      a thought or a message
+item.added delta … arguments.done item.done                      a call of a tool
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sinkstream.server.responses.deltas import Deltas
+from sinkstream.server.responses.resource import (
+    Resources,
+    call_item_id,
+    message_id,
+    reasoning_id,
+)
+
+Event = tuple[str, dict[str, Any]]
+"""A type, and the fields apart from the number."""
+_CALL = "response.function_call_arguments"
+
+
+class ItemEvents(Protocol):
+    """Of one item, as far as it has come."""
+
+    @property
+    def count(self) -> int:
+        """Return how many events there are so far."""
+        ...
+
+    def event(self, place: int) -> Event:
+        """Return one of them, counted from 0."""
+        ...
+
+
+class Make(Protocol):
+    """Makes an item or its part."""
+
+    def __call__(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return it as it is now, or before it has any text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvents:
+    """Of a thought or a message."""
+
+    kind: str
+    """"output_text" or "reasoning_text"."""
+    name: str
+    """The item's id."""
+    index: int
+    """Of the item in the output."""
+    deltas: Deltas
+    is_done: bool
+    item: Make
+    part: Make
+    more: Callable[[int | None], dict[str, Any]]
+    """Returns further fields of a delta, or of the end of the text."""
+
+    @property
+    def count(self) -> int:
+        """Return how many events there are so far."""
+        return 2 + len(self.deltas) + (3 if self.is_done else 0)
+
+    def event(self, place: int) -> Event:
+        """Return one of them, counted from 0."""
+        if place == 0:
+            return "response.output_item.added", self._item(is_empty=True)
+        if place == 1:
+            return "response.content_part.added", self._part(is_empty=True)
+        place -= 2
+        if place < len(self.deltas):
+            delta = {"delta": self.deltas[place], **self.more(place)}
+            return f"response.{self.kind}.delta", {**self._place, **delta}
+        place -= len(self.deltas)
+        if place == 0:
+            text = {"text": self.deltas.text, **self.more(None)}
+            return f"response.{self.kind}.done", {**self._place, **text}
+        if place == 1:
+            return "response.content_part.done", self._part()
+        return "response.output_item.done", self._item()
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.name, "output_index": self.index, "content_index": 0}
+
+    def _item(self, *, is_empty: bool = False) -> dict[str, Any]:
+        return {"output_index": self.index, "item": self.item(is_empty=is_empty)}
+
+    def _part(self, *, is_empty: bool = False) -> dict[str, Any]:
+        return {**self._place, "part": self.part(is_empty=is_empty)}
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvents:
+    """Of a call of a tool."""
+
+    resources: Resources
+    index: int
+    """Of the call."""
+    output_index: int
+
+    @property
+    def count(self) -> int:
+        """Return how many events there are so far."""
+        state = self.resources.state
+        is_done = state.outcome is not None or self.index < len(state.calls) - 1
+        return 1 + len(state.calls[self.index].deltas) + (2 if is_done else 0)
+
+    def event(self, place: int) -> Event:
+        """Return one of them, counted from 0."""
+        state = self.resources.state
+        one, name = state.calls[self.index], call_item_id(state.id, self.index)
+        where = {"item_id": name, "output_index": self.output_index}
+        if place == 0:
+            return "response.output_item.added", self._item(is_empty=True)
+        place -= 1
+        if place < len(one.deltas):
+            return f"{_CALL}.delta", {**where, "delta": one.deltas[place]}
+        if place == len(one.deltas):
+            whole = {"name": one.call.name, "arguments": one.call.arguments}
+            return f"{_CALL}.done", {**where, **whole}
+        return "response.output_item.done", self._item()
+
+    def _item(self, *, is_empty: bool = False) -> dict[str, Any]:
+        item = self.resources.call(self.index, is_empty=is_empty)
+        return {"output_index": self.output_index, "item": item}
+
+
+def items_of(resources: Resources) -> Iterator[ItemEvents]:
+    """Yield the events of each item that a response has so far."""
+    state = resources.state
+    if state.has_thought:
+        yield _of_thought(resources)
+    if state.has_message:
+        yield _of_message(resources)
+    before = int(state.has_thought) + int(state.has_message)
+    for index in range(len(state.calls)):
+        yield CallEvents(resources, index, before + index)
+
+
+def _of_thought(resources: Resources) -> TextEvents:
+    """Return the events of a response's thought."""
+    state = resources.state
+    return TextEvents(
+        kind="reasoning_text",
+        name=reasoning_id(state.id),
+        index=0,
+        deltas=state.thought,
+        is_done=state.has_message or bool(state.calls) or state.outcome is not None,
+        item=resources.reasoning,
+        part=resources.reasoning_part,
+        more=lambda place: resources.counts(state.thought, place),
+    )
+
+
+def _of_message(resources: Resources) -> TextEvents:
+    """Return the events of a response's message."""
+    state = resources.state
+
+    def more(place: int | None) -> dict[str, Any]:
+        return {"logprobs": resources.logprobs(place), **resources.counts(state.text, place)}
+
+    return TextEvents(
+        kind="output_text",
+        name=message_id(state.id),
+        index=int(state.has_thought),
+        deltas=state.text,
+        is_done=bool(state.calls) or state.outcome is not None,
+        item=resources.message,
+        part=resources.part,
+        more=more,
+    )
