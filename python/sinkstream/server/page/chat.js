@@ -7,16 +7,16 @@ const TURNS = 40;  // in the document at a time
 const LISTED = 200;  // conversations
 const NAMES = { user: "You", assistant: "Model", system: "System" };
 const $ = (id) => document.getElementById(id);
+const on = (id, event, act) => $(id).addEventListener(event, act);
 
 let key = "";
 let model = null;  // {id, sinks, window}
 let session = null;  // the conversation's id; null before the first reply
-let sessionKey = newKey();  // its name for the server, should two be equal
 let turns = new Map();  // by id, in the order of their creation
 let path = [];  // ids from the first turn to the last one that is shown
 let views = new Map();  // by turn id: {element, messages}
 let first = 0;  // turn of the path that is shown
-let running = null;  // {controller, turn, ...} while a reply is generated
+let running = null;  // {turn, reply, id, ...} while a reply is generated
 let lastRun = null;
 let opening = 0;  // number of the last one; the answers of earlier ones are stale
 
@@ -31,14 +31,13 @@ class Refused extends Error {
 }
 
 async function request(place, options = {}) {
-  const headers = { ...options.headers };
+  const headers = {};
   if (key) headers.authorization = `Bearer ${key}`;
   if (options.body) headers["content-type"] = "application/json";
   let response;
   try {
     response = await fetch(place, { ...options, headers, cache: "no-store", redirect: "error" });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
     throw new Error("The server cannot be reached.");
   }
   if (response.ok) return response;
@@ -47,13 +46,8 @@ async function request(place, options = {}) {
   throw new Refused(response.status, error);
 }
 
-function newKey() {
-  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (one) => one.toString(16)).join("");
-}
-
 const get = async (place) => (await request(place)).json();
 
-// Yields the events of a stream: {data} or {comment}.
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -63,8 +57,8 @@ async function* eventsOf(response) {
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
-      if (part.startsWith("data: ")) yield { data: part.slice(6) };
-      else if (part.startsWith(": ")) yield { comment: part.slice(2) };
+      if (part.startsWith(": ")) yield { comment: part.slice(2) };
+      else yield { data: part.slice(part.indexOf("data: ") + 6) };
     }
   }
 }
@@ -105,7 +99,6 @@ async function listConversations() {
   markCurrent();
 }
 
-// Returns a button that asks a second time.
 function deletion(id, title) {
   const button = action("Delete", () => {
     if (button.textContent === "Sure?") deleteConversation(id);
@@ -126,23 +119,24 @@ async function deleteConversation(id) {
   }
 }
 
+// The address names the conversation, and the response that is running.
 function openFromAddress() {
-  const id = /^#(sess_[0-9a-f]{32})$/.exec(location.hash)?.[1];
-  if (!id) return newChat();
-  return id === session ? undefined : open(id);
+  const [, id, node] = /^#(sess_[0-9a-f]{32})?(resp_[0-9a-f]{32})?$/.exec(location.hash) ?? [];
+  if (!id && !node) return newChat();
+  return id === session && !node ? undefined : open(id, node);
 }
 
-async function open(id) {
+async function open(id, node) {
   const number = ++opening;
-  stop();
+  leave();
   try {
-    const found = await get(`v1/sessions/${id}/turns`);
+    const { data } = id ? await get(`v1/sessions/${id}/turns`) : { data: [] };
     if (number !== opening) return;
     if (id !== session) lastRun = null;
-    session = id;
-    sessionKey = found.session_key ?? sessionKey;
-    setTurns(found.data);
+    session = id ?? null;
+    setTurns(data, node);
     showError("");
+    if (node && !turns.has(node)) resume(node);
   } catch (error) {
     if (number !== opening) return;
     newChat();
@@ -153,16 +147,14 @@ async function open(id) {
 
 function newChat() {
   opening += 1;
-  stop();
+  leave();
   session = lastRun = null;
-  sessionKey = newKey();
   if (location.hash) history.replaceState(null, "", location.pathname);
   setTurns([]);
   markCurrent();
   $("message").focus();
 }
 
-// Looks for what another tab has added.
 async function refresh() {
   if (!model || running || document.hidden) return;
   try {
@@ -194,7 +186,6 @@ function setTurns(found, leaf) {
 
 const childrenOf = (id) => [...turns.values()].filter((turn) => turn.parent === id);
 
-// Shows the branch through a turn, to its latest end.
 function choose(id) {
   for (let next = id; next; next = childrenOf(id).at(-1)?.id) id = next;
   path = [];
@@ -209,13 +200,38 @@ const historyOf = (parent) =>
     .flatMap((id) => said(turns.get(id).messages));
 
 async function send(asked, parent) {
+  const isKept = turns.get(parent)?.id.startsWith("resp_");
+  const body = {
+    input: isKept ? asked : [...historyOf(parent), ...asked],
+    previous_response_id: isKept ? parent : null,
+    background: true,  // it goes on if the page is reloaded
+    stream: true,
+    stream_options: { continuous_usage_stats: true },
+  };
+  for (const name of ["temperature", "top_p", "max_output_tokens", "seed"]) {
+    if ($(name).value !== "") body[name] = Number($(name).value);
+  }
+  await run(asked, parent, "v1/responses", { method: "POST", body: JSON.stringify(body) });
+}
+
+async function resume(node) {
+  const number = opening;
+  try {
+    const { previous_response_id: parent } = await get(`v1/responses/${node}`);
+    const { data } = await get(`v1/responses/${node}/input_items?limit=100`);
+    const asked = data.reverse().map(({ role, content }) => ({ role, content: content[0].text }));
+    if (number === opening) await run(asked, parent, `v1/responses/${node}?stream=true`);
+  } catch (error) {
+    if (error.status !== 404) showError(error.message);
+  }
+}
+
+async function run(asked, parent, place, options) {
   if (running) return;
-  const controller = new AbortController();
-  const before = parent === null ? 0 : turns.get(parent).tokens;
-  const reply = { role: "assistant", content: "", offsets: [] };
+  const before = turns.get(parent)?.tokens ?? 0;
+  const reply = { role: "assistant", content: "", thought: "", offsets: [] };
   const turn = { id: "running", parent, tokens: before, messages: [...asked, reply] };
-  const history = [...historyOf(parent), ...asked];
-  running = { controller, turn, reply, before };
+  const own = running = { turn, reply, before };
   turns.set(turn.id, turn);
   views.delete(turn.id);
   choose(turn.id);
@@ -225,72 +241,67 @@ async function send(asked, parent) {
   const number = opening;
   let failure = "";
   try {
-    await receive(history);
+    await receive(own, place, options);
   } catch (error) {
-    failure = error.name === "AbortError" ? "" : error.message;
+    failure = error.message;
   }
-  const ended = running;
-  running = null;
-  if (number === opening) await settle(ended, failure);
+  if (running === own) running = null;
+  if (number === opening) await settle(own, failure);
   showBusy();
 }
 
-async function receive(history) {
-  const own = running;
-  const response = await request("v1/chat/completions", {
-    method: "POST",
-    signal: own.controller.signal,
-    headers: { "x-session-id": sessionKey },
-    body: JSON.stringify({
-      messages: history,
-      stream: true,
-      stream_options: { include_usage: true, continuous_usage_stats: true },
-      ...sampling(),
-    }),
-  });
-  own.node = response.headers.get("x-sinkstream-node");
-  own.session = response.headers.get("x-sinkstream-session");
-  own.state = response.headers.get("x-sinkstream-state");
-  let isDone = false;
-  for await (const { data, comment } of eventsOf(response)) {
-    if (comment) showStatus(comment.startsWith("prefill") ? `Reading, ${comment}` : comment);
-    else if (data === "[DONE]") isDone = true;
-    else take(own, JSON.parse(data));
+async function receive(own, place, options) {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      for await (const { data, comment } of eventsOf(await request(place, options))) {
+        if (data === "[DONE]") return;
+        if (data) take(own, JSON.parse(data));
+        else showStatus(comment.startsWith("prefill") ? `Reading, ${comment}` : comment);
+      }
+    } catch (error) {
+      if (error instanceof Refused) throw error;
+    }
+    if (!own.id || tries === 5) throw new Error("The connection was lost.");
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    place = `v1/responses/${own.id}?stream=true&starting_after=${own.number}`;
+    options = {};
   }
-  if (!isDone) throw new Error("The connection was lost before the reply's end.");
 }
 
-function sampling() {
-  const chosen = {};
-  for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
-    if ($(name).value !== "") chosen[name] = Number($(name).value);
-  }
-  return chosen;
-}
-
-function take(own, { error, choices, usage, sinkstream }) {
-  if (error) throw new Refused(500, error);
+function take(own, { type, sequence_number, response, delta, sinkstream }) {
   const { reply, turn } = own;
-  const text = choices[0]?.delta?.content ?? "";
-  if (sinkstream) own.node = sinkstream.node ?? "";
-  if (usage) {
-    const { prompt_tokens: read, completion_tokens: generated } = usage;
+  own.number = sequence_number;
+  if (type === "response.created") {
+    own.id = response.id;
+    if (running === own) history.replaceState(null, "", `#${session ?? ""}${own.id}`);
+    if (own.isStopped) cancel(own);
+  }
+  if (response?.error) throw new Refused(500, response.error);
+  const tokens = sinkstream ?? response?.usage;
+  if (tokens) {
+    const { input_tokens: read, output_tokens: generated } = tokens;
     reply.begin ??= read;
-    reply.end = read + generated;
+    reply.end = turn.tokens = read + generated;
     for (const one of turn.messages.slice(0, -1)) {
       one.begin ??= own.before;
       one.end ??= read;
     }
     while (reply.offsets.length < generated) reply.offsets.push(reply.content.length);
-    Object.assign(turn, usage.sinkstream, { tokens: reply.end });
+    turn.live_tokens = Math.min(reply.end - 1, model.sinks + model.window);
+    turn.total_evicted_tokens = reply.end - 1 - turn.live_tokens;
     const now = performance.now();
     own.from ??= { now, generated };
     const seconds = (now - own.from.now) / 1000;
     if (generated > own.from.generated) own.rate = (generated - own.from.generated) / seconds;
     own.generated = generated;
   }
-  reply.content += text;
-  if (text && !own.frame) own.frame = requestAnimationFrame(() => draw(own));
+  if (response?.sinkstream) {  // it has ended
+    Object.assign(turn, response.sinkstream);
+    Object.assign(own, response.sinkstream);
+  }
+  if (!delta) return;
+  reply[type.includes("reasoning") ? "thought" : "content"] += delta;
+  own.frame ||= requestAnimationFrame(() => draw(own));
 }
 
 function draw(own) {
@@ -305,7 +316,7 @@ function draw(own) {
 
 // Replaces the turn that was shown while it was running by the one that the server keeps.
 async function settle(own, failure) {
-  const kept = own.node ? await keptTurn(own.node) : null;
+  const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
   const { turn, reply } = own;
   turns.delete("running");
   views.delete("running");
@@ -313,9 +324,9 @@ async function settle(own, failure) {
     history.pushState(null, "", `#${kept.session}`);
     await open(kept.session);
   } else if (kept) {
-    if (session === null) history.replaceState(null, "", `#${kept.session}`);
     session = kept.session;
     keep(kept.data[0]);
+    turns.get(own.node).messages.at(-1).thought = reply.thought;
     choose(own.node);
   } else if (reply.content) {
     turn.id = own.node || `local ${turns.size}`;
@@ -327,26 +338,27 @@ async function settle(own, failure) {
     fit();
   }
   lastRun = own;
+  history.replaceState(null, "", session ? `#${session}` : location.pathname);
   $("spoken").textContent = failure || `The reply has ended: ${reply.content.slice(0, 500)}`;
   if (failure) showError(failure);
   showStatus();
   if (model) await listConversations().catch(() => {});
 }
 
-async function keptTurn(node) {
-  for (let wait = 50; wait < 1000; wait *= 2) {
-    try {
-      return await get(`v1/sessions/${node}/turns`);
-    } catch (error) {
-      if (error.status !== 404) return null;
-    }
-    await new Promise((resolve) => setTimeout(resolve, wait));
-  }
-  return null;
+function stop() {
+  if (!running) return;
+  running.isStopped = true;
+  if (running.id) cancel(running);
 }
 
-function stop() {
-  running?.controller.abort();
+function cancel({ id }) {
+  request(`v1/responses/${id}/cancel`, { method: "POST", body: "{}" }).catch(() => {});
+}
+
+function leave() {
+  stop();
+  running = null;
+  showBusy();
 }
 
 // ---- the document ----
@@ -390,7 +402,6 @@ function viewOf(turn) {
   return { element, messages };
 }
 
-
 function actionsOf(turn, index) {
   const isReply = index === turn.messages.length - 1;
   const asked = turn.messages.slice(0, -1);
@@ -404,7 +415,7 @@ function actionsOf(turn, index) {
   if (versions.length > 1) {
     const step = (label, name, by) => {
       const button = action(label, () => choose(versions[place + by]));
-      button.setAttribute("aria-label", name);
+      button.ariaLabel = name;
       button.disabled = versions[place + by] === undefined;
       return button;
     };
@@ -422,7 +433,7 @@ function edit(turn, article) {
   const form = make("form", "", "edit");
   const field = make("textarea");
   field.value = asked.at(-1).content;
-  field.setAttribute("aria-label", "Edited message");
+  field.ariaLabel = "Edited message";
   const replaced = [...article.children];
   const close = () => form.replaceWith(...replaced);
   form.append(field, make("button", "Send"), action("Cancel", close));
@@ -470,7 +481,7 @@ function paintAll() {
   const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= model.sinks;
   $("sinks").textContent = `${count(sinks)} sinks, always seen`
     + (isHidden ? ": the beginning of the chat template" : "");
-  $("bar").setAttribute("aria-label", words.map(([, text]) => text).join(", "));
+  $("bar").ariaLabel = words.map(([, text]) => text).join(", ");
 }
 
 const count = (number) => number.toLocaleString("en");
@@ -481,8 +492,8 @@ function showStatus(note = "") {
   if (run?.rate) facts.push(`${run.rate.toFixed(run.rate < 10 ? 1 : 0)} tokens/s`);
   const last = turns.get(path.at(-1));
   if (last?.tokens) facts.push(`${count(last.tokens)} tokens`);
-  if (run?.state && run.session) facts.push(`state ${run.state}`);
-  if (note || (running && !running.reply.content)) facts.push(note || "waiting for the model");
+  if (run?.node) facts.push(`state ${run.state}`);
+  if (note || (running && !running.from)) facts.push(note || "waiting for the model");
   $("status").textContent = facts.filter(Boolean).join(" · ");
 }
 
@@ -533,10 +544,10 @@ function sendOnEnter(event, form) {
 
 function toggle(button, element, isShown = element.hidden) {
   element.hidden = !isShown;
-  button.setAttribute("aria-expanded", String(isShown));
+  button.ariaExpanded = String(isShown);
 }
 
-$("composer").addEventListener("submit", (event) => {
+on("composer", "submit", (event) => {
   event.preventDefault();
   const text = $("message").value;
   if (!text.trim() || running) return;
@@ -546,26 +557,26 @@ $("composer").addEventListener("submit", (event) => {
   const before = path.length === 0 && system ? [{ role: "system", content: system }] : [];
   send([...before, { role: "user", content: text }], path.at(-1) ?? null);
 });
-$("message").addEventListener("input", fit);
-$("message").addEventListener("keydown", (event) => sendOnEnter(event, $("composer")));
-$("settings").addEventListener("submit", (event) => event.preventDefault());
-$("unlock").addEventListener("submit", (event) => {
+on("message", "input", fit);
+on("message", "keydown", (event) => sendOnEnter(event, $("composer")));
+on("settings", "submit", (event) => event.preventDefault());
+on("unlock", "submit", (event) => {
   event.preventDefault();
   key = $("key").value.trim();
   $("key").value = "";
   start();
 });
-$("stop").addEventListener("click", stop);
-$("new-chat").addEventListener("click", newChat);
-$("sidebar").addEventListener("click", (event) => {
+on("stop", "click", stop);
+on("new-chat", "click", newChat);
+on("sidebar", "click", (event) => {
   if (event.target.closest("a, #new-chat") && innerWidth < 800) {
     toggle($("toggle-list"), $("sidebar"), false);
   }
 });
-$("toggle-list").addEventListener("click", () => toggle($("toggle-list"), $("sidebar")));
-$("toggle-settings").addEventListener("click", () => toggle($("toggle-settings"), $("settings")));
-$("earlier").addEventListener("click", () => showFrom(first - TURNS / 2));
-$("later").addEventListener("click", () => showFrom(first + TURNS / 2));
+on("toggle-list", "click", () => toggle($("toggle-list"), $("sidebar")));
+on("toggle-settings", "click", () => toggle($("toggle-settings"), $("settings")));
+on("earlier", "click", () => showFrom(first - TURNS / 2));
+on("later", "click", () => showFrom(first + TURNS / 2));
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });

@@ -177,7 +177,14 @@ export class MessageView {
 
   // Reads what has been appended to the message.
   update() {
-    const text = this.message.content;
+    const { content: text, thought } = this.message;
+    if (thought && !this.thought) {
+      this.thought = document.createTextNode("");
+      const folded = make("details");
+      folded.append(make("summary", "Thought"), this.thought);
+      this.element.prepend(folded);
+    }
+    this.thought?.appendData(thought.slice(this.thought.length));
     // What the last line is may change as it grows, and so where the block before it ends.
     const [old, last] = this.blocks.length > 1 ? this.blocks.splice(-2) : [this.blocks.pop()];
     const fence = old?.from === undefined ? old?.fence : null;
@@ -249,7 +256,7 @@ export class MessageView {
   }
 }
 
-// Turns the server's offsets, which count characters, into places of a JavaScript string.
+// The server's offsets count characters; JavaScript's strings have two places for some.
 export function withPlaces(message) {
   const { content, offsets } = message;
   if (!offsets || !/[\uD800-\uDBFF]/.test(content)) return message;

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from tests.python.server.http.running_server import Running, running
+from tests.python.text.reasoning_templates import OPENED, THINK, write_folder
 
 if TYPE_CHECKING:
     from tests.python.server.page.tab import Tab
@@ -41,6 +42,17 @@ def locked(
 def keepless(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
     """Give a server that keeps nothing."""
     with running(tiny_folder("llama"), store="none") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def thinking(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Give a server whose model thinks before it replies."""
+    root = tmp_path_factory.mktemp("thinking")
+    folder = write_folder(tiny_folder("llama"), root / "model", OPENED, *THINK)
+    with running(folder, store=str(root / "store"), flush_s=0.01) as found:
         yield found
 
 

@@ -23,8 +23,8 @@ document.addEventListener("securitypolicyviolation", (event) => {
 // The tiny model's logits are random: without this, a reply ends early or is not text.
 const ask = window.fetch;
 window.fetch = (place, options) => {
-  if (place === "v1/chat/completions") {
-    const fixed = { ignore_eos: true, logit_bias: WORDS };
+  if (place === "v1/responses") {
+    const fixed = { ignore_eos: true, logit_bias: window.bias ?? WORDS };
     options.body = JSON.stringify({ ...JSON.parse(options.body), ...fixed });
   }
   return ask(place, options);
@@ -69,7 +69,7 @@ class Tab:
 
     def _until_started(self) -> None:
         self.until(lambda: self.text("#status") or self.is_shown("#unlock"), "it has started")
-        self.set(seed=1, max_tokens=24)
+        self.set(seed=1, max_output_tokens=24)
 
     # ---- reading ---------------------------------------------------------------------------------
 

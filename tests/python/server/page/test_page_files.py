@@ -21,7 +21,7 @@ POLICY = {
     "base-uri": "'none'",
     "form-action": "'none'",
 }
-MOST_BYTES = 40_000
+MOST_BYTES = 40 * 1024
 
 
 def text_of(name: str) -> str:

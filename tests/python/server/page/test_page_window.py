@@ -85,7 +85,7 @@ def test_what_is_evicted_is_grey_far_past_the_window(server: Running, tab: Tab) 
 
 def test_the_window_moves_while_a_reply_is_streamed(server: Running, tab: Tab) -> None:
     tab.open(server)
-    tab.set(max_tokens=1 << 20)
+    tab.set(max_output_tokens=65536)
     tab.begin("the sea and the house")
     tab.until(lambda: tab.run(GREY)[-1]["label"] == "partly evicted", "its beginning is evicted")
     first = tab.run(GREY)
