@@ -96,7 +96,7 @@ class ResponseState:
         """Return whether there is a message: only with text, if there may be something else."""
         if not self.is_begun or len(self.text) > 0:
             return self.is_begun
-        if not (self.has_parts or self.echo["tools"]):
+        if not (self.has_parts or self.has_thought or self.echo["tools"]):
             return True
         return self.outcome is not None and not (self.has_thought or self.calls)
 

@@ -132,6 +132,7 @@ def test_a_thought_that_never_ends_leaves_no_message(serve: Serve) -> None:
     (thought,) = response["output"]
     assert (response["status"], thought["status"]) == ("incomplete", "incomplete")
     assert thought["content"] == [{"type": "reasoning_text", "text": "x" * 20}]
+    assert server.ask("GET", f"{RESPONSES}/{response['id']}").json == response
     events = sse(server.post(RESPONSES, asked(server, "x", stream=True)).body)
     opening = ["response.created", "response.in_progress"]
     assert short(events) == [*opening, *THOUGHT, "response.incomplete"]
