@@ -17,7 +17,8 @@ def loaded_objects_aside() -> Iterator[None]:
     """Leave out of garbage collections what exists now, until the block ends.
 
     A server's modules, model and routes are some hundred thousand objects that stay. Collections
-    that look at them are long, and therefore rare, so that the garbage of requests would wait.
+    that look at them hold up all streams for a fifth of a second; and they are rare, so that the
+    garbage of requests would wait.
     """
     gc.collect()
     gc.freeze()

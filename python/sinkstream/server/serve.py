@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -196,11 +195,6 @@ class _Run:
             raise failed[0]
         if loaded:
             model, turns = loaded[0]
-            if self._has_signals:  # the process is the server's own
-                # Full collections would look at all objects of the model, too, and hold up every
-                # stream for a fifth of a second.
-                gc.collect()
-                gc.freeze()
             self._service.serve(model, turns)
             on_ready(model)
 
