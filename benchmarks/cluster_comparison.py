@@ -2,7 +2,7 @@
 
     BENCH_OUT=folder python benchmarks/cluster_comparison.py --sessions 24 --seconds 60
 
-Servers run on this machine with `--threads` each, behind the simulation's own ring. The same
+Servers run on this machine with `--threads` each, and the simulation's own ring chooses one. The same
 clients ask both: the same lengths, thinking times, and order. In the middle, one server is
 replaced. The service times are measured first, by two processes at the same time, as in the run.
 Goal: each ratio of simulated to real is within 10 %. Times of a shared machine are noisy.
@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import tempfile
 import time
@@ -160,10 +159,9 @@ def simulate(
 def servers(options: list[str], store: str) -> Iterator[dict[str, Server]]:
     """Run three servers on one store; the third gets no requests at first."""
     with contextlib.ExitStack() as stack:
-        os.environ["SINKSTREAM_PEER_SECRET"] = _SECRET
         found = {}
         for name in _NAMES:
-            own = ["--store", store, "--replica", name.replace(" ", "-")]
+            own = ["--store", store, "--replica", name.replace(" ", "-"), "--peer-secret", _SECRET]
             found[name] = stack.enter_context(serving([*options, *own]))
         yield found
 

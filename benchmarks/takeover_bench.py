@@ -142,7 +142,7 @@ class Talk:
         self.messages = [*said, {"role": "assistant", "content": reply}]
 
     def cut_off(self, server: Server, seed: int, after: int) -> float:
-        """Kill the server when so many pieces of a reply have come; return when."""
+        """Kill the server after `after` pieces of a reply; return when."""
         connection, response = ask(server, self.body("Tell me more", seed, LONG))
         pieces = chunks(response)
         for _ in range(after):

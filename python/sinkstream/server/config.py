@@ -83,7 +83,7 @@ class ServerConfig:
     snapshots: str = ""
     """A folder, or `s3://…`, for snapshots of conversations; "" is a folder in the store's."""
     snapshot_tokens: int = 0
-    """A conversation gets a snapshot when it has grown by so many tokens; 0: sinks + window."""
+    """Tokens by which a conversation grows until its next snapshot; 0: sinks + window."""
     session_ttl: float = 30 * 86400.0
     """Seconds after which a conversation that is not used is deleted; 0: never."""
     store_max_gb: float = 20.0

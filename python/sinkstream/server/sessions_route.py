@@ -103,7 +103,7 @@ async def delete_session(request: Request, name: str) -> dict[str, Any]:
 async def _found(
     service: Service, call: Callable[[], _T], discard: Callable[[_T], object] = lambda _: None
 ) -> _T:
-    """Return what a blocking call returns; if nobody waits for it any more, discard that.
+    """Return what a blocking call returns; if the request has ended meanwhile, discard it.
 
     Raises:
         ApiError: There is no such conversation or turn.

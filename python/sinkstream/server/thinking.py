@@ -33,7 +33,7 @@ def thinking_of_response(model: Model, reasoning: dict[str, Any] | None) -> Thin
     """Return what the `reasoning` of a response says, in the same way.
 
     Raises:
-        ApiError: `effort` is no string.
+        ApiError: `effort` is not a string.
         InvalidArgument: The chat template has a syntax error.
     """
     effort = (reasoning or {}).get("effort")

@@ -111,7 +111,7 @@ struct FailingGpu : cuda::CountingGpu {
   }
 };
 
-TEST(CudaWeights, ThatCannotBeCopiedLeaveNothingBehind) {
+TEST(CudaWeights, ThatCannotBeCopiedLeaveNothingAllocated) {
   const RandomDecoder model(generic_kernels(), 1, {}, small_spec());
   FailingGpu gpu;
   int64_t failed = 0;

@@ -120,11 +120,11 @@ TEST(SpareMemory, IsFreedWhenItsModelIsClosed) {
   EXPECT_EQ(gpu.bytes(), 0);
   EXPECT_EQ(gpu.synchronizes(), synchronizes + 2);
   gpu.spare.reset();
-  const MemoryBlock block = allocate_device(gpu.runtime(), 100, "a test");  // asks nobody that died
+  const MemoryBlock block = allocate_device(gpu.runtime(), 100, "a test");  // does not ask what was destroyed
   EXPECT_EQ(gpu.bytes(), 100);
 }
 
-// Each block has one user at a time, whoever frees what is kept in between.
+// Each block has one user at a time, whichever thread frees what is kept in between.
 TEST(SpareMemory, ServesThreads) {
   Spare gpu;
   const auto use = [&](uint32_t seed) {

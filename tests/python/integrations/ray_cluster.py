@@ -139,7 +139,7 @@ def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -
 
 @contextmanager
 def ray_cluster(folder: Path, store: str, *, replicas: int, **settings: Any) -> Iterator[Cluster]:
-    """Run Ray with two processors, and the server in it; leave no process behind."""
+    """Run Ray with two processors, and the server in it; end all its processes."""
     import ray
     from ray import serve
 
@@ -178,7 +178,7 @@ def ray_cluster(folder: Path, store: str, *, replicas: int, **settings: Any) -> 
             if _started_at(pid) == left[pid]:
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
-        assert not left, "Ray has left processes behind"
+        assert not left, "processes of Ray are still there"
 
 
 def events_in(data: bytes) -> list[Any]:

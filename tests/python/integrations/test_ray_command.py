@@ -43,7 +43,7 @@ def test_a_wrong_option_is_refused(options: list[str], sentence: str) -> None:
     assert sentence in " ".join(refusal(*options).split())
 
 
-def test_it_serves_until_sigterm_and_leaves_nothing_behind(
+def test_it_serves_until_sigterm_and_ends_its_processes(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")

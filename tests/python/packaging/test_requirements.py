@@ -15,5 +15,8 @@ def test_requirements_lists_a_group_and_names_the_groups() -> None:
     assert any(line.startswith("pybind11>=") for line in listed.stdout.splitlines())
     wrong = subprocess.run([*command, "tests"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
-    groups = "bench, build-system, conformance, docs, lint, plot, release, serve, structured, test"
+    groups = (
+        "bench, build-system, conformance, docs, lint, plot, postgres, ray, release, serve, "
+        "structured, test"
+    )
     assert f"must be one of {groups}, but is 'tests'" in wrong.stderr

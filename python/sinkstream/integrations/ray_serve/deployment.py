@@ -128,8 +128,9 @@ def _config(model: str | os.PathLike[str] | None, server: Any) -> ServerConfig:
         config = replace(config, model_name=Path(model).name.removesuffix(".gguf"))
     if not config.api_keys and (key := os.environ.get("SINKSTREAM_API_KEY")):
         config = replace(config, api_keys=(key,))
-    for name in ("store", "snapshots"):
-        if not getattr(config, name):
-            config = replace(config, **{name: os.environ.get(f"SINKSTREAM_{name.upper()}", "")})
+    if not config.store:
+        config = replace(config, store=os.environ.get("SINKSTREAM_STORE", ""))
+    if not config.snapshots:
+        config = replace(config, snapshots=os.environ.get("SINKSTREAM_SNAPSHOTS", ""))
     check_config(config)
     return config

@@ -157,7 +157,7 @@ class Conversations:
         return self._match(request)
 
     def _recover(self, tenant: str, name: str) -> bool:
-        """Close a running turn if nobody living runs it; return whether it was.
+        """Close a running turn if no living replica runs it; return whether it was.
 
         Raises:
             SessionBusy: Another replica is running it.

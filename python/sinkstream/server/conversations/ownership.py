@@ -44,7 +44,7 @@ class Ownership:
     def confirmed(self, session: str) -> Claim | None:
         """Return the claim to a conversation if no other replica has taken it. Blocks briefly."""
         claim = self.held(session)
-        if claim is None or not self._store.replica:  # nobody else can
+        if claim is None or not self._store.replica:  # no other replica can
             return claim
         owner = self._store.owner(session)
         if owner is not None and owner.epoch == claim.epoch:

@@ -29,7 +29,7 @@ class SnapshotBucket:
         """Use the objects below an address such as `s3://bucket/path`.
 
         Raises:
-            StoreError: The address is none, or the bucket cannot be read.
+            StoreError: The address is wrong, or the bucket cannot be read.
         """
         self._address = address
         is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
@@ -73,7 +73,7 @@ class SnapshotBucket:
         try:
             self._store.delete(name)
         except (BaseError, FileNotFoundError) as error:
-            logger.warning("store: a snapshot is left behind: %s", self._error(error))
+            logger.warning("store: a snapshot could not be deleted: %s", self._error(error))
 
     def close(self) -> None:
         """Wait until what is to be deleted is."""

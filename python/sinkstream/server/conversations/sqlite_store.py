@@ -47,7 +47,7 @@ class SqliteStore(Store):
         files: SnapshotFiles | None = None,
         full_sync: bool = False,
     ) -> SqliteStore:
-        """Open a store, or create it; if it is used by nobody else, close its running turns.
+        """Open a store, or create it; if no other process uses it, close its running turns.
 
         Args:
             folder: Where it is.

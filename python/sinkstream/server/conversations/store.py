@@ -58,7 +58,7 @@ class Store(StoreReads):
     # ---- owners ----------------------------------------------------------------------------------
 
     def take(self, session: str) -> Claim | None:
-        """Take a conversation from whoever had it, and close its running turns.
+        """Take a conversation from its owner, and close its running turns.
 
         Returns:
             The claim; None if there is no such conversation, or no turn of it is left.
@@ -362,7 +362,7 @@ class Store(StoreReads):
 def _check(connection: Connection, claim: Claim) -> None:
     """Refuse to write with a claim that is no longer the latest.
 
-    Nobody can take the conversation before the end of the transaction.
+    The conversation cannot be taken before the end of the transaction.
 
     Raises:
         SessionMoved: It has been taken since.

@@ -17,7 +17,7 @@ def encode_thought(thought: str) -> str:
 
 
 def decode_thought(given: str) -> str | None:
-    """Return the thought; None if another server, or nobody, has made the form."""
+    """Return the thought; None if this server has not made the form."""
     if not given.startswith(_KIND):
         return None
     try:

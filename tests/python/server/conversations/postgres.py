@@ -46,9 +46,9 @@ class PostgresServer:
         """PostgreSQL refuses to run as root."""
         if os.getuid() != 0:
             return {}
-        nobody = pwd.getpwnam("nobody")
-        os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-        return {"user": nobody.pw_uid, "group": nobody.pw_gid}
+        account = pwd.getpwnam("daemon")
+        os.chown(self.folder, account.pw_uid, account.pw_gid)
+        return {"user": account.pw_uid, "group": account.pw_gid}
 
     def _run(self, program: str, *arguments: object) -> str:
         command = [str(self._bin / program), *map(str, arguments)]

@@ -28,7 +28,7 @@ Jobs = list[tuple[Any, "Delivered"]]
 
 
 class Delivered(Future[Any]):
-    """Is done when the job is delivered; whoever waits for it delivers all jobs up to it."""
+    """Is done when the job is delivered; waiting for it delivers all jobs up to it."""
 
     def __init__(self, writer: ByHand) -> None:
         super().__init__()

@@ -201,7 +201,7 @@ def test_a_living_owner_is_asked_before_its_conversation_is_taken(place: Place) 
 
 
 @pytest.mark.parametrize("why", ["gone", "left", "given up", "its own"])
-def test_nobody_else_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_no_other_replica_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     old, new = place.open("a"), place.open("b")
     session = session_of_one_turn(old)
     if why == "gone":

@@ -44,7 +44,7 @@ which = st.integers(0, 5)
 
 @dataclass(eq=False)
 class Client:
-    """Somebody who talks, and knows what was acknowledged."""
+    """A client, which knows what was acknowledged."""
 
     number: int
     seen: list[Node] = field(default_factory=list)

@@ -157,7 +157,7 @@ def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
     one, two = replica(model, place, "one"), replica(model, place, "two")
     chat = Chat(one)
     chat.say("Hello")
-    request = TurnRequest("", [*chat.messages, user("For ever")], options(1, 1 << 40))
+    request = TurnRequest("", [*chat.messages, user("Endlessly")], options(1, 1 << 40))
     turn = one.begin(request)
     next(turn.stream)
     reply = Chat(two, chat.messages).say("Not here", seed=3)
@@ -229,7 +229,7 @@ def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
 ) -> None:
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
     one, two = replica(model, place, "one"), replica(model, place, "two")
-    turn = one.begin(TurnRequest("", [user("For ever")], options(1, 1 << 40)))
+    turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     name = turn.facts.node
     while not two._store._rows("SELECT 1 FROM parts WHERE node = ?", [name]):
         next(turn.stream)
@@ -252,7 +252,7 @@ def test_upkeep_closes_what_dead_replicas_have_left(
 ) -> None:
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
     one, two = replica(model, place, "one"), replica(model, place, "two")
-    turn = one.begin(TurnRequest("", [user("For ever")], options(1, 1 << 40)))
+    turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     while not two._store._rows("SELECT 1 FROM parts"):
         next(turn.stream)
     two._upkeep.run()
@@ -274,7 +274,7 @@ def test_a_sweep_deletes_only_what_no_other_replica_uses(
     two._upkeep.run()
     assert [name for name, _ in two.conversations("")] == [theirs.facts.session]
     assert two._store.owner(own.facts.session) is None
-    one.park_all()  # now nobody has it
+    one.park_all()  # now it has no owner
     two._upkeep.run()
     assert two.conversations("") == []
 

@@ -1,4 +1,4 @@
-"""Requests leave nothing behind: no object of ours, no task, and no free memory that is kept."""
+"""After requests, no object of ours is left, no task, and no free memory that is kept."""
 
 from __future__ import annotations
 
