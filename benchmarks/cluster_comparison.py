@@ -2,8 +2,8 @@
 
     BENCH_OUT=folder python benchmarks/cluster_comparison.py --sessions 24 --seconds 60
 
-Servers run on this machine with `--threads` each, and the simulation's own ring chooses one. The same
-clients ask both: the same lengths, thinking times, and order. In the middle, one server is
+Servers run on this machine with `--threads` each; the simulation's own ring chooses among them. The
+same clients ask both: the same lengths, thinking times, and order. In the middle, one server is
 replaced. The service times are measured first, by two processes at the same time, as in the run.
 Goal: each ratio of simulated to real is within 10 %. Times of a shared machine are noisy.
 

@@ -111,8 +111,8 @@ def serve(
     snapshot_tokens: Annotated[
         int,
         typer.Option(
-            help="A conversation's state is saved whenever it has grown by this number of tokens, so "
-            "that a restart reads no more than that again; 0: sinks + window."
+            help="A conversation's state is saved whenever it has grown by this number of tokens, "
+            "so that a restart reads no more than that again; 0: sinks + window."
         ),
     ] = 0,
     session_ttl: Annotated[

@@ -120,7 +120,8 @@ TEST(SpareMemory, IsFreedWhenItsModelIsClosed) {
   EXPECT_EQ(gpu.bytes(), 0);
   EXPECT_EQ(gpu.synchronizes(), synchronizes + 2);
   gpu.spare.reset();
-  const MemoryBlock block = allocate_device(gpu.runtime(), 100, "a test");  // does not ask what was destroyed
+  const MemoryBlock block =
+      allocate_device(gpu.runtime(), 100, "a test");  // does not ask what was destroyed
   EXPECT_EQ(gpu.bytes(), 100);
 }
 
