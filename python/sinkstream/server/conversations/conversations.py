@@ -11,7 +11,6 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -347,8 +346,7 @@ class Conversations:
         """Save all idle sessions, and give up all conversations without a running turn. Blocks."""
         while self._states.residency.park_idle():
             pass
-        for claim in self._ownership.all():
-            self._ownership.give_up(claim.session, partial(self._is_idle, claim.session))
+        self._ownership.give_up_idle()
 
     def owner_of(self, name: str) -> Replica | None:
         """Return the other replica that owns a conversation, or that of a turn; None if none does.
@@ -387,9 +385,6 @@ class Conversations:
             running = list(self._running)
         for turn in running:
             turn.lose(claim)
-
-    def _is_idle(self, session: str) -> bool:
-        return not self._is_running(session)
 
     def _is_running(self, session: str) -> bool:
         with self._changed:
@@ -524,7 +519,7 @@ class Conversations:
             pass
         if self._store.replica:
             try:
-                self._store.leave(self._ownership.all())
+                self._store.leave()
             except SinkstreamError as error:  # others find out that this replica is gone
                 logger.warning("store: the conversations could not be given up: %s", error)
         self._store.close()

@@ -42,20 +42,19 @@ class Ownership:
             return self._used(session)
 
     def confirmed(self, session: str) -> Claim | None:
-        """Return the claim to a conversation if no other replica has taken it. Blocks briefly."""
-        claim = self.held(session)
-        if claim is None or not self._store.replica:  # no other replica can
+        """Return the claim to a conversation if no other replica has taken it. Blocks briefly.
+
+        None if it is just being given up.
+        """
+        with self._condition:
+            claim = None if session in self._changing else self._used(session)
+        if claim is None or not self._store.replica:  # no other replica can take it
             return claim
         owner = self._store.owner(session)
         if owner is not None and owner.epoch == claim.epoch:
             return claim
         self.lost(claim)
         return None
-
-    def all(self) -> list[Claim]:
-        """Return all claims."""
-        with self._condition:
-            return list(self._held.values())
 
     def begin(self, session: str) -> Claim:
         """Return the claim to a conversation that begins here."""
@@ -140,6 +139,22 @@ class Ownership:
             return True
         finally:
             self._changed(session)
+
+    def give_up_idle(self) -> None:
+        """Give up all conversations of which no turn is running. Blocks."""
+        with self._condition:
+            kept = {session for session in self._held if self._is_running(session)}
+            kept |= self._changing
+            idle = [claim for session, claim in self._held.items() if session not in kept]
+            self._changing.update(claim.session for claim in idle)
+        try:
+            self._store.give_up_all(but=sorted(kept))
+            for claim in idle:
+                self.lost(claim)
+        finally:
+            with self._condition:
+                self._changing.difference_update(claim.session for claim in idle)
+                self._condition.notify_all()
 
     def lost(self, claim: Claim) -> None:
         """Forget a claim."""

@@ -55,6 +55,7 @@ class RunningTurn:
         self._on_end = on_end
         self._lock = threading.Lock()
         self._end: TurnEnd | None = None
+        self._failure: BaseException | None = None
         self._is_lost = False
         self._is_handed_over = False
         self._recorder = Recorder(begun.new, store, begun.claim)
@@ -94,14 +95,19 @@ class RunningTurn:
         """
         with self._lock:
             if self._end is None:
+                if self._failure is not None:
+                    raise self._failure
                 reason = self.stream._drain()
                 try:
                     node_id = self._settle(reason)
+                    if self._is_handed_over and reason == "cancelled":
+                        raise SessionMoved(self.conversation)
+                except BaseException as error:
+                    self._failure = error
+                    raise
                 finally:
                     self.stream._record = None
                     self._on_end(self)
-                if self._is_handed_over and reason == "cancelled":
-                    raise SessionMoved(self.conversation)
                 stream = self.stream
                 self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
             return self._end
@@ -119,9 +125,9 @@ class RunningTurn:
             if self._store is not None:
                 recorder = self._recorder
                 part = (recorder.part, recorder.ids, recorder.text)
-                self._store.finish(self._begun.claim, node, *part).result()
-                if calls := self._calls():
-                    self._store.note(self._begun.claim, node.id, note_of_calls(calls)).result()
+                calls = self._calls()
+                note = note_of_calls(calls) if calls else ""
+                self._store.finish(self._begun.claim, node, *part, note).result()
         except BaseException:
             self._residency.discard(resident)
             raise

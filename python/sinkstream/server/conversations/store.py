@@ -16,7 +16,12 @@ from typing import Literal, TypeVar
 
 from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.connection import Connection, Job
-from sinkstream.server.conversations.deletion import close_unfinished, delete_nodes, exists
+from sinkstream.server.conversations.deletion import (
+    close_unfinished,
+    delete_nodes,
+    exists,
+    in_marks,
+)
 from sinkstream.server.conversations.node import NewNode, Node
 from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
 from sinkstream.server.conversations.store_error import StoreError
@@ -106,15 +111,27 @@ class Store(StoreReads):
 
         self._writer.submit(job).result()
 
-    def leave(self, claims: Sequence[Claim]) -> None:
-        """Give up all conversations of this replica, which ends."""
+    def give_up_all(self, but: Sequence[str] = ()) -> None:
+        """Own no conversation any longer, except some."""
 
         def job(connection: Connection) -> None:
-            for claim in claims:
+            rows = connection.execute(
+                f"SELECT session FROM owners WHERE replica = ?{connection.row_lock}",
+                [self.replica],
+            ).fetchall()
+            given_up = sorted({session for (session,) in rows}.difference(but))
+            for marks, some in in_marks(given_up):
                 connection.execute(
-                    "UPDATE owners SET replica = '' WHERE session = ? AND epoch = ?",
-                    (claim.session, claim.epoch),
+                    f"UPDATE owners SET replica = '' WHERE session IN ({marks})", some
                 )
+
+        self._writer.submit(job).result()
+
+    def leave(self) -> None:
+        """Give up all conversations of this replica, which ends."""
+        self.give_up_all()
+
+        def job(connection: Connection) -> None:
             connection.execute("DELETE FROM replicas WHERE name = ?", [self.replica])
 
         self._writer.submit(job).result()
@@ -187,9 +204,12 @@ class Store(StoreReads):
         return done is not None
 
     def finish(
-        self, claim: Claim, node: Node, number: int, ids: array[int], text: str
+        self, claim: Claim, node: Node, number: int, ids: array[int], text: str, note: str = ""
     ) -> Future[None]:
-        """Queue the last part of a reply and its turn's end; the future is done once committed."""
+        """Queue the last part of a reply and its turn's end, with a note on it.
+
+        The future is done once they are committed.
+        """
         row = (node.id, number, ids.tobytes(), text.encode())
         self.reach("commit")
 
@@ -198,11 +218,11 @@ class Store(StoreReads):
             if ids or text:
                 _insert_part(connection, row)
             changed = connection.execute(
-                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ? "
+                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ? "
                 "WHERE id = ? AND hash IS NULL AND tokens = ? - "
                 "(SELECT COALESCE(SUM(LENGTH(ids)), 0) / 4 FROM parts WHERE node = ?)",
                 (
-                    node.hash, node.tokens, node.last_id, node.finish_reason, node.id,
+                    node.hash, node.tokens, node.last_id, node.finish_reason, note, node.id,
                     node.tokens, node.id,
                 ),
             ).rowcount  # fmt: skip

@@ -94,6 +94,7 @@ class _Stream:
         self._record: Any = None
         self.stats = None
         self.thought_tokens = 0
+        self.tool_calls: list[Any] = []
         self.reason = "length"
 
     def cancel(self) -> None:

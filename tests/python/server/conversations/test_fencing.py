@@ -207,7 +207,7 @@ def test_no_other_replica_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch
     if why == "gone":
         monkeypatch.setattr(store_reads, "_GONE_S", -1.0)
     elif why == "left":
-        old.leave([])
+        old.leave()
     elif why == "given up":
         old.give_up(Claim(session, 1))
     else:
@@ -255,7 +255,7 @@ def test_a_claim_of_a_running_turn_is_remembered(
     for number in range(10):
         ownership.begin(f"sess_{number}")
     place.close()
-    assert sorted(claim.session for claim in ownership.all()) == ["sess_0", "sess_8", "sess_9"]
+    assert sorted(ownership._held) == ["sess_0", "sess_8", "sess_9"]
 
 
 def test_giving_up_waits_for_what_is_settled(place: Place) -> None:

@@ -216,10 +216,10 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
             """Another replica asks for all that this one has."""
             if replica is other:
                 return
-            for claim in replica.ownership.all():
-                assert replica.release(claim.session)
-                assert not replica.runs(claim.session)
-                other.ownership.own(claim.session)
+            for session in list(replica.ownership._held):
+                assert replica.release(session)
+                assert not replica.runs(session)
+                other.ownership.own(session)
 
         def suspect(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """Others believe that a replica is gone, rightly or not."""

@@ -116,7 +116,7 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
     error = late.join()
     if point != "snapshot":  # upkeep only logs it
         assert isinstance(error, SessionMoved)
-    one._store.leave([])  # what was queued before is written now
+    one._store.leave()  # what was queued before is written now
     assert contents(two._store) == before
     nodes = [one for one in two._store.nodes_of(session) if one.finish_reason != "interrupted"]
     assert [node.parent for node in nodes] == [None, *(node.id for node in nodes[:-1])]
