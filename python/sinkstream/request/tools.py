@@ -11,6 +11,8 @@ from typing import Any, Literal
 from sinkstream.errors import InvalidArgument
 
 MAX_TOOLS = 128
+# Of all definitions as JSON. The formats of conversations with the latest tools are kept.
+MAX_CHARACTERS = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_DEPTH = 64  # of the data in a tool
 _WORDS = ("auto", "none", "required")
@@ -77,7 +79,12 @@ def check_tools(
     definitions = _definitions(tools, call)
     names = tuple(one["function"]["name"] for one in definitions)
     choice, allowed = _choice(tool_choice, names, call)
-    return Tools(definitions, choice, allowed, parallel_tool_calls is not False)
+    found = Tools(definitions, choice, allowed, parallel_tool_calls is not False)
+    if (size := len(found.key)) > MAX_CHARACTERS:
+        raise _refusal(
+            call, "tools", f"must have at most {MAX_CHARACTERS} characters as JSON, but has {size}"
+        )
+    return found
 
 
 def _refusal(call: str, name: str, rule: str) -> InvalidArgument:

@@ -336,6 +336,7 @@ def deep(depth: int) -> Any:
         ([function("f", {"a": "\ud800"})], None, "lone surrogate U+D800", "tools"),
         ([{"type": "custom"}], None, '`type` must be "function", but is \'custom\'', "tools"),
         ([function(f"f{i}") for i in range(MAX_TOOLS + 1)], None, "at most 128 tools", "tools"),
+        ([function("f", description="x" * 270_000)], None, "at most 262144 characters", "tools"),
         ([WEATHER], "some", 'must be "auto", "none", "required" or a named', "tool_choice"),
         ([WEATHER], {"type": "function", "function": {"name": "x"}}, "but names 'x'",
          "tool_choice"),

@@ -227,3 +227,26 @@ def test_openais_client(server: Running) -> None:
             previous_response_id=made.id,
         )  # fmt: skip
         assert answer.output[0].type == "message"
+
+
+def test_a_thought_comes_before_a_call(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = write_tool_folder(tiny_folder("llama"), tmp_path / "model", "opened")
+    with running(folder, store=str(tmp_path / "store"), api_keys=("a",)) as server:
+        tokenizer = server.model.tokenizer
+        assert tokenizer is not None
+        bias = {str(tokenizer.token_to_id("</think>")): 3}
+        events = streamed(server, "the sea", **{**CALLING, "logit_bias": bias, "seed": 5})
+        response = events[-1]["response"]
+        assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
+        added = [event for event in events if event["type"] == "response.output_item.added"]
+        assert [event["output_index"] for event in added] == [0, 1]
+        done = [event for event in events if event["type"] == "response.output_item.done"]
+        assert [event["item"] for event in done] == response["output"]
+        assert followed(server, response["id"]) == events
+        result = result_of(response["output"][1])
+        more = {"tool_choice": "none", "max_output_tokens": 4, "logit_bias": bias}
+        by_name = create(server, [result], previous_response_id=response["id"], **more)
+        assert by_name["sinkstream"]["state"] == "resident"
+        whole = [{"role": "user", "content": "the sea"}, *response["output"], result]
+        resent = create(server, whole, **more)
+        assert resent["sinkstream"]["session"] == response["sinkstream"]["session"]
