@@ -75,6 +75,10 @@ KINDS = {
     "recall": ("Recall", "recall_bench.py"),
     "session": ("Turns of a session", "session_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
+    "takeover": (
+        "A server continues the conversations of one that was killed",
+        "takeover_bench.py --kills 100",
+    ),
     "timeline": ("Overlap", "timeline_bench.py"),
 }
 _SETTINGS = ("dtype", "kv_dtype", "sinks", "window", "threads")

@@ -223,7 +223,7 @@ def main() -> None:
             reference = Conversations(model, folder / "reference", Settings())
             found = measure(args, store, reference)
             reference.close()
-    report("takeover_bench", found)
+    report("takeover", found)
 
 
 if __name__ == "__main__":

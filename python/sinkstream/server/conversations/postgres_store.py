@@ -32,6 +32,8 @@ from sinkstream.server.conversations.writer import RETRY_S, Writer
 
 _READERS = 8
 _PAUSE_S = 0.05
+_RECONNECT_S = 2.0
+"""The pool waits longer after each failure; a new attempt is made when something is to be read."""
 
 
 class PostgresStore(Store):
@@ -89,6 +91,7 @@ class PostgresStore(Store):
             min_size=1,
             max_size=_READERS,
             configure=configure,
+            reconnect_timeout=_RECONNECT_S,
             open=True,
             name="sinkstream-readers",
         )

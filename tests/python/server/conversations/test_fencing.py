@@ -332,6 +332,29 @@ def test_replicas_share_a_folder_but_not_with_a_server_that_has_no_name(tmp_path
     alone.close()
 
 
+def test_files_without_a_row_are_deleted_once_nobody_can_be_writing_them(place: Place) -> None:
+    store = place.open("a")
+    written = Written(store)
+    kept = store.snapshot_of(written.first.id)
+    with store.files.writing(new_file_name(written.running.id)) as orphan:
+        orphan.write_bytes(b"of a replica that was killed")
+    store.delete_orphans(3600)
+    assert orphan.exists()
+    store.delete_orphans(0)
+    assert [path.name for path in place.snapshots.rglob("*.session")] == [kept]
+
+
+def test_all_is_given_up_but_what_is_running(place: Place) -> None:
+    store = place.open("a")
+    sessions = [session_of_one_turn(store) for _ in range(3)]
+    ownership = Ownership(store, lambda session: session == sessions[1])
+    claims = [ownership.own(session) for session in sessions]
+    ownership.give_up_idle()
+    owners = [store.owner(session) for session in sessions]
+    assert [owner.replica.name for owner in owners if owner] == ["", "a", ""]
+    assert [ownership.held(session) for session in sessions] == [None, claims[1], None]
+
+
 def test_opening_a_shared_store_leaves_the_turns_of_others(place: Place) -> None:
     written = Written(place.open("a"))
     other = place.open("b")
