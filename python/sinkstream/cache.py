@@ -105,7 +105,7 @@ class Cache(NeverCopied):
     def nbytes(self) -> int:
         """Return the memory that the cache holds, in bytes, which never grows.
 
-        On a GPU, a cache in memory that a larger one has left holds all of it.
+        On a GPU, a cache may be in memory that a larger one has left, at most twice as large.
         """
         return self._native.bytes
 

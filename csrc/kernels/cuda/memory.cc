@@ -1,6 +1,5 @@
 #include "kernels/cuda/memory.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,8 @@
 namespace sinkstream::cuda {
 
 namespace {
+
+constexpr size_t kMostBlocks = 16;  // that one SpareMemory keeps
 
 // All spare memory of the process: what one model keeps, another may need.
 class SpareMemories {
@@ -69,6 +70,7 @@ MemoryBlock allocate_pinned(const Runtime& runtime, int64_t bytes, const char* p
 
 SpareMemory::SpareMemory(const Runtime& runtime, Stream stream, int64_t most_bytes)
     : runtime_(runtime), stream_(stream), most_bytes_(most_bytes) {
+  kept_.reserve(kMostBlocks);
   spare_memories().add(this);
 }
 
@@ -80,31 +82,30 @@ SpareMemory::~SpareMemory() {
 DeviceBlock SpareMemory::take(int64_t bytes, const char* purpose) {
   {
     const std::lock_guard lock(mutex_);
-    DeviceBlock* best = nullptr;
-    for (DeviceBlock& block : kept_) {
-      if (block.bytes >= bytes && (best == nullptr || block.bytes < best->bytes)) best = &block;
+    auto best = kept_.end();
+    for (auto block = kept_.begin(); block != kept_.end(); ++block) {
+      const bool is_better = best == kept_.end() || block->bytes < best->bytes;
+      if (block->bytes >= bytes && is_better) best = block;
     }
-    if (best != nullptr) {
-      kept_bytes_ -= best->bytes;
-      return std::exchange(*best, {});
-    }
+    if (best != kept_.end() && best->bytes / 2 <= bytes) return pop(best);
   }
-  free_kept();
   return {allocate_device(runtime_, bytes, purpose), bytes};
 }
 
 void SpareMemory::keep(DeviceBlock block) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto empty = std::find_if(kept_.begin(), kept_.end(),
-                                    [](const DeviceBlock& kept) { return !kept.memory; });
-    if (empty != kept_.end() && block.bytes <= most_bytes_ - kept_bytes_) {
-      kept_bytes_ += block.bytes;
-      *empty = std::move(block);
-      return;
+  while (block.memory) {
+    DeviceBlock too_much;
+    {
+      const std::lock_guard lock(mutex_);
+      if (kept_.size() < kMostBlocks && block.bytes <= most_bytes_ - kept_bytes_) {
+        kept_bytes_ += block.bytes;
+        kept_.push_back(std::move(block));
+        return;
+      }
+      too_much = block.bytes > most_bytes_ ? std::exchange(block, {}) : pop(kept_.begin());
     }
+    free(std::move(too_much));
   }
-  runtime_.synchronize(stream_);  // even if it failed; then `block` is freed
 }
 
 int64_t SpareMemory::kept_bytes() const {
@@ -113,15 +114,15 @@ int64_t SpareMemory::kept_bytes() const {
 }
 
 bool SpareMemory::free_kept() {
-  decltype(kept_) blocks;
-  {
-    const std::lock_guard lock(mutex_);
-    if (kept_bytes_ == 0) return false;
-    blocks = std::exchange(kept_, {});
-    kept_bytes_ = 0;
+  for (bool freed = false;; freed = true) {
+    DeviceBlock oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (kept_.empty()) return freed;
+      oldest = pop(kept_.begin());
+    }
+    free(std::move(oldest));
   }
-  runtime_.synchronize(stream_);  // even if it failed
-  return true;
 }
 
 void SpareMemory::close() {
@@ -130,6 +131,20 @@ void SpareMemory::close() {
     most_bytes_ = 0;
   }
   free_kept();
+}
+
+// With `mutex_` held.
+DeviceBlock SpareMemory::pop(std::vector<DeviceBlock>::iterator block) {
+  DeviceBlock popped = std::move(*block);
+  kept_.erase(block);
+  kept_bytes_ -= popped.bytes;
+  return popped;
+}
+
+// Without `mutex_`, because it waits.
+void SpareMemory::free(DeviceBlock block) {
+  runtime_.synchronize(stream_);  // even if it failed
+  block = {};
 }
 
 }  // namespace sinkstream::cuda

@@ -1,11 +1,11 @@
 // Memory of the GPU, and pinned memory of the host: allocated, or kept from one use to the next.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "kernels/cuda/runtime.h"
 
@@ -39,9 +39,10 @@ class SpareMemory {
   SpareMemory& operator=(const SpareMemory&) = delete;
 
   // The smallest kept block of at least `bytes` bytes, with whatever its last user left in it. If
-  // there is none, frees those that are kept, and allocates one. Throws CapacityError.
+  // there is none, or only one of more than twice the size, allocates one. Throws CapacityError.
   DeviceBlock take(int64_t bytes, const char* purpose);
-  // Keeps a block. If that would be too much, frees it, once the stream's work is done.
+  // Keeps a block. What would be too much is freed, once the stream's work is done: the block
+  // itself if it alone is, otherwise those that have been kept the longest.
   void keep(DeviceBlock block) noexcept;
   int64_t kept_bytes() const;
 
@@ -51,13 +52,16 @@ class SpareMemory {
   void close();
 
  private:
+  DeviceBlock pop(std::vector<DeviceBlock>::iterator block);
+  void free(DeviceBlock block);
+
   const Runtime& runtime_;
   Stream stream_;
 
   mutable std::mutex mutex_;  // guards the members below
   int64_t most_bytes_;
   int64_t kept_bytes_ = 0;
-  std::array<DeviceBlock, 16> kept_;  // empty where there is none; no block is kept beyond these
+  std::vector<DeviceBlock> kept_;  // the oldest first; never grows beyond its first capacity
 };
 
 }  // namespace sinkstream::cuda

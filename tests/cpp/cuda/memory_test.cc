@@ -45,7 +45,7 @@ TEST(SpareMemory, IsUsedAgainWithoutTheDriver) {
   gpu.spare->keep(std::move(block));
   EXPECT_EQ(gpu.spare->kept_bytes(), 600);
   const int64_t calls = gpu.calls(), synchronizes = gpu.synchronizes();
-  for (const int64_t bytes : {600, 1, 599}) {
+  for (const int64_t bytes : {600, 300, 599}) {
     block = gpu.spare->take(bytes, "a test");
     EXPECT_EQ(block.memory.get(), address);
     EXPECT_EQ(block.bytes, 600) << "all of what was allocated";
@@ -67,30 +67,39 @@ TEST(SpareMemory, LendsTheSmallestBlockThatIsLargeEnough) {
   EXPECT_EQ(gpu.spare->kept_bytes(), 200);
 }
 
-TEST(SpareMemory, ThatIsTooSmallMakesRoom) {
+// A small use would hold a large block for as long as it likes.
+TEST(SpareMemory, LendsNoMoreThanTwiceWhatIsAskedFor) {
   Spare gpu;
-  gpu.spare->keep(gpu.spare->take(300, "a test"));
-  gpu.set_memory(500);
-  const DeviceBlock block = gpu.spare->take(301, "a test");
-  EXPECT_EQ(block.bytes, 301);
-  EXPECT_EQ(gpu.bytes(), 301);
-  EXPECT_EQ(gpu.spare->kept_bytes(), 0);
+  gpu.spare->keep(gpu.spare->take(600, "a test"));
+  DeviceBlock small = gpu.spare->take(299, "a test");
+  EXPECT_EQ(small.bytes, 299);
+  EXPECT_EQ(gpu.spare->kept_bytes(), 600);
+  gpu.spare->keep(std::move(small));
+  const int64_t calls = gpu.calls();
+  for (const int64_t bytes : {600, 299, 400, 200}) {
+    gpu.spare->keep(gpu.spare->take(bytes, "a test"));  // neither takes the other's
+  }
+  EXPECT_EQ(gpu.calls(), calls);
 }
 
 TEST(SpareMemory, IsBounded) {
   Spare gpu;
   gpu.spare->keep(gpu.spare->take(1001, "a test"));
   EXPECT_EQ(gpu.bytes(), 0) << "more than is ever kept";
-  DeviceBlock first = gpu.spare->take(600, "a test"), second = gpu.spare->take(600, "a test");
+  DeviceBlock oldest = gpu.spare->take(100, "a test"), first = gpu.spare->take(500, "a test"),
+              second = gpu.spare->take(600, "a test");
+  gpu.spare->keep(std::move(oldest));
   gpu.spare->keep(std::move(first));
   const int64_t synchronizes = gpu.synchronizes();
   gpu.spare->keep(std::move(second));
+  EXPECT_EQ(gpu.spare->kept_bytes(), 600) << "the latest";
   EXPECT_EQ(gpu.bytes(), 600);
-  EXPECT_EQ(gpu.synchronizes(), synchronizes + 1) << "work may still use what is freed";
+  EXPECT_EQ(gpu.synchronizes(), synchronizes + 2) << "work may still use what is freed";
   std::vector<DeviceBlock> many;
   for (int i = 0; i < 40; ++i) many.push_back(gpu.spare->take(1, "a test"));
   for (DeviceBlock& block : many) gpu.spare->keep(std::move(block));
   EXPECT_EQ(gpu.spare->kept_bytes(), gpu.bytes());
+  EXPECT_LT(gpu.bytes(), 40);
 }
 
 TEST(SpareMemory, IsFreedWhereMemoryIsShort) {
