@@ -56,7 +56,8 @@ void register_grammars(py::module_& module) {
             return compile_grammar(self, {std::move(option), std::move(text)});
           },
           py::arg("option"), py::arg("text"),
-          "Compile a grammar; `option` says what it is written in: schema, regex, grammar or tools.");
+          "Compile a grammar; `option` says what it is written in: schema, regex, grammar or "
+          "tools.");
 }
 
 }  // namespace sinkstream

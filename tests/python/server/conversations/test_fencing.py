@@ -332,7 +332,7 @@ def test_replicas_share_a_folder_but_not_with_a_server_that_has_no_name(tmp_path
     alone.close()
 
 
-def test_files_without_a_row_are_deleted_once_nobody_can_be_writing_them(place: Place) -> None:
+def test_files_without_a_row_are_deleted_once_they_are_old(place: Place) -> None:
     store = place.open("a")
     written = Written(store)
     kept = store.snapshot_of(written.first.id)
