@@ -58,10 +58,18 @@ def shown_messages(turn: StoredTurn, table: TokenBytes) -> list[ShownMessage]:
     read = turn.messages[:-1] if turn.given else turn.messages
     shown = _found(read, _spelled(turn.read_ids, table), replied - len(turn.read_ids))
     pieces = _spelled(turn.reply_ids, table)
-    spells = b"".join(pieces).decode("utf-8", "replace").startswith(turn.reply)
-    offsets = _offsets(pieces, 0) if spells and not turn.given else None
+    offsets = None if turn.given else _offsets_of_reply(pieces, turn.reply)
     content = turn.given + turn.reply
     return [*shown, ShownMessage("assistant", content, replied, turn.tokens, offsets)]
+
+
+def _offsets_of_reply(pieces: list[bytes], reply: str) -> list[int] | None:
+    """Return the offsets of a reply; the tokens of a thought are before its first character."""
+    text = b"".join(pieces).decode("utf-8", "replace")
+    # A stop string may follow the reply.
+    is_first = text.startswith(reply) and not text.endswith(reply)
+    begin = 0 if is_first else text.rfind(reply)
+    return None if begin < 0 else [max(0, one) for one in _offsets(pieces, -begin)]
 
 
 def _spelled(ids: Sequence[int], table: TokenBytes) -> list[bytes]:

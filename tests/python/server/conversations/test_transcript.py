@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ import pytest
 import sinkstream
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.transcript import ShownMessage, shown_messages
+from sinkstream.server.conversations.transcript import (
+    ShownMessage,
+    StoredTurn,
+    shown_messages,
+)
 from sinkstream.server.texts import Texts
 from sinkstream.server.turns import NotFound, TurnRequest
 
@@ -142,3 +147,38 @@ def test_a_transcript_is_its_owners_alone(turns: Conversations) -> None:
     for each in (name, conversation):
         with pytest.raises(NotFound):
             turns.transcript("", each)
+
+
+@pytest.mark.parametrize("reply", ["the sea é", "é", ""])
+def test_the_tokens_of_a_thought_are_before_the_first_character(
+    model: sinkstream.Model, reply: str
+) -> None:
+    tokenizer, table = model.tokenizer, Texts(model).table
+    assert tokenizer is not None
+
+    def shown(*texts: str) -> ShownMessage:
+        ids = [i for text in texts for i in tokenizer.encode(text, add_special_tokens=False).ids]
+        turn = StoredTurn(
+            id="resp_1",
+            parent=None,
+            conversation="sess_1",
+            session_key=None,
+            created=0.0,
+            finish_reason="stop",
+            tokens=10 + len(ids),
+            messages=[],
+            given="",
+            read_ids=array("i"),
+            reply_ids=array("i", ids),
+            reply=reply,
+        )
+        (message,) = shown_messages(turn, table)
+        return message
+
+    alone, after = shown(reply), shown("é, the sea é</think>\n", reply)
+    assert alone.offsets is not None
+    assert after.offsets is not None
+    thought = len(after.offsets) - len(alone.offsets)
+    assert thought > 5
+    assert after.offsets == [0] * thought + alone.offsets
+    assert shown("something", "else").offsets is None or reply == ""

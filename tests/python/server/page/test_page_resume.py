@@ -91,6 +91,7 @@ def test_thoughts_are_folded_apart_from_the_text(thinking: Running, tab: Tab, wi
     (turn,) = thinking.ask("GET", f"/v1/sessions/{tab.session}/turns").json["data"]
     thought, message = thinking.ask("GET", f"/v1/responses/{turn['id']}").json["output"]
     assert tab.messages("assistant") == [message["content"][0]["text"]]
+    assert turn["messages"][-1]["offsets"], "what of the text is evicted is known"
     folded = tab.one("article.assistant details")
     assert tab.run("return arguments[0].open", folded) is False
     assert tab.run("return arguments[0].lastChild.data", folded) == thought["content"][0]["text"]
