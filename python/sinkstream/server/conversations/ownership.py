@@ -16,7 +16,7 @@ logger = logging.getLogger("sinkstream")
 AskRelease = Callable[[Replica, str], bool]
 """Asks another replica to give a conversation up; answers within 200 ms whether it has."""
 
-_MOST = 1 << 16  # claims that are remembered
+_MOST = 1 << 12  # claims that are remembered: less than 2 MB
 
 
 class Ownership:

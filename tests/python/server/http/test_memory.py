@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.server import memory
+from sinkstream.server.conversations import ownership
+from sinkstream.server.responses import live
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
 REPEATS = 12
@@ -29,8 +31,13 @@ def server(
     tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
     store = str(tmp_path_factory.mktemp("store"))
-    with running(tiny_folder("llama"), store=store, sequences=3) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        # What is remembered of the latest requests is bounded. Here, the bounds are soon reached.
+        patch.setattr(live, "_KEPT", 2)
+        patch.setattr(live, "_UNSTORED", 2)
+        patch.setattr(ownership, "_MOST", 2)
+        with running(tiny_folder("llama"), store=store, sequences=3) as found:
+            yield found
 
 
 def ask_everything(server: Running, number: int) -> None:
