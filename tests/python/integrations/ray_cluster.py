@@ -36,6 +36,11 @@ class Cluster:
         What of it is new is only that number, so that Ray keeps the replicas that it has;
         `serve.run` would replace them. Waits until the proxy has all replicas.
         """
+        self.deploy_as({"num_replicas": replicas})
+        wait_until(lambda: len(self.replicas()) == replicas, "all replicas")
+
+    def deploy_as(self, deployment: dict[str, Any]) -> None:
+        """Start the application, or change it, with the settings of its deployment."""
         from ray.serve.context import _get_global_client
         from ray.serve.schema import ServeDeploySchema
 
@@ -45,12 +50,11 @@ class Cluster:
             "route_prefix": "/",
             "import_path": "sinkstream.integrations.ray_serve:build",
             "args": arguments,
-            "deployments": [{"name": "sinkstream", "num_replicas": replicas}],
+            "deployments": [{"name": "sinkstream", **deployment}],
         }
         client = _get_global_client()
         assert client is not None
         client.deploy_apps(ServeDeploySchema(applications=[application]), _blocking=True)
-        wait_until(lambda: len(self.replicas()) == replicas, "all replicas")
 
     def chat(self, messages: list[dict[str, Any]], session: str = "", **fields: Any) -> Answered:
         """Ask for a reply; with a session's name in the header, if it has one."""
@@ -92,14 +96,15 @@ def _header(session: str) -> dict[str, str]:
 
 def replica_pids() -> list[int]:
     """Return the processes of the replicas that this process has started."""
-    return [pid for pid in _descendants(os.getpid()) if _title(pid).startswith(_TITLE)]
+    return [pid for pid in descendants(os.getpid()) if _title(pid).startswith(_TITLE)]
 
 
 def _title(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -167,7 +172,7 @@ def ray_cluster(folder: Path, store: str, *, replicas: int, **settings: Any) -> 
         yield cluster
     finally:
         serve.shutdown()
-        started = {pid: _started_at(pid) for pid in _descendants(os.getpid())}
+        started = {pid: _started_at(pid) for pid in descendants(os.getpid())}
         ray.shutdown()
         left = started
         end = time.monotonic() + 20
