@@ -247,6 +247,10 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
         ):
             turn(Running(port, None))  # type: ignore[arg-type]
             turn(Running(port, None))  # type: ignore[arg-type]
+            secret = {"X-Sinkstream-Peer": store["peer_secret"]}
+            proxy = Running(port, None)  # type: ignore[arg-type]
+            assert first.post("/internal/release?session=none", {}, **secret).status in (200, 409)
+            assert proxy.post("/internal/release?session=none", {}, **secret).status == 404
             shares = [server.model.stats()["requests"] for server in (first, second)]
         assert states == ["new"] * 6 + ["resident"] * 6
         assert min(shares) > 0
