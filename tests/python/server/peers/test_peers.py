@@ -202,9 +202,15 @@ def test_an_owner_that_does_not_answer_loses_the_conversation(
             shared(tiny_folder, str(tmp_path), "two") as two,
         ):
             first = respond(one, "hello")
-            with closing_connections(silent):
-                second = respond(two, "on", previous_response_id=first.json["id"])
+            body = {"input": "on", "previous_response_id": first.json["id"]}
+            with closing_connections(silent) as requests:
+                forged = {"X-Sinkstream-Peer": "of a client"}
+                second = two.post("/v1/responses", {**body, "max_output_tokens": 5}, **forged)
             assert state_of(second) in ("loaded", "replayed")
+            passed_on = requests[0].lower()
+            assert passed_on.startswith(b"post /v1/responses http/1.1")
+            # Two would not count as one, and the owner might pass the request on again.
+            assert passed_on.count(b"x-sinkstream-peer") == 1
             body = {"messages": HELLO, "max_tokens": 5, "seed": 1}
             own = one.post(CHAT, body).json
             talk = [*HELLO, own["choices"][0]["message"], {"role": "user", "content": "and?"}]
@@ -221,19 +227,20 @@ def test_an_owner_that_does_not_answer_loses_the_conversation(
 
 
 @contextmanager
-def closing_connections(listener: socket.socket) -> Iterator[None]:
-    """Read the head of each request, and close."""
+def closing_connections(listener: socket.socket) -> Iterator[list[bytes]]:
+    """Read each request, and close; give what was read."""
+    read: list[bytes] = []
 
     def close_all() -> None:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
-                connection.recv(1 << 16)
+                read.append(connection.recv(1 << 16))
                 connection.close()
 
     thread = threading.Thread(target=close_all, daemon=True)
     thread.start()
-    yield
+    yield read
 
 
 def test_asking_takes_a_fifth_of_a_second_at_most() -> None:
@@ -243,18 +250,21 @@ def test_asking_takes_a_fifth_of_a_second_at_most() -> None:
     assert not ask_release(SECRET, Replica("one", address), "sess_1")  # refused
 
 
-def test_a_server_that_shuts_down_hands_over_before_its_last_reply_ends(
+def test_a_server_that_shuts_down_parks_before_its_last_reply_ends(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """An idle conversation is loaded elsewhere, not read again, while the server still drains."""
-    with shared(tiny_folder, str(tmp_path), "two") as two:
-        stop = threading.Event()
-        with shared(tiny_folder, str(tmp_path), "one", drain_s=30.0, stop=stop) as one:
-            first = respond(one, "hello", max_output_tokens=30)
-            with one.begin("/v1/completions", ENDLESS) as connection:
-                assert b" 200 " in connection.recv(64)
-                stop.set()
-                one.wait_until(lambda: one.ask("GET", "/health").status == 503, "draining")
-                second = respond(two, "on", previous_response_id=first.json["id"])
-                assert state_of(second) == "loaded"
-                assert second.json["sinkstream"]["replayed_tokens"] == 0
+    """A server that may not ask it finds the state of an idle conversation in the store."""
+    stop, other = threading.Event(), "another secret, so that it may not ask"
+    with (
+        shared(tiny_folder, str(tmp_path), "two", peer_secret=other) as two,
+        shared(tiny_folder, str(tmp_path), "one", drain_s=300.0, stop=stop) as one,
+    ):
+        first = respond(one, "hello", max_output_tokens=30)
+        with one.begin("/v1/completions", ENDLESS) as connection:
+            assert b" 200 " in connection.recv(64)
+            stop.set()
+            one.wait_until(lambda: any(tmp_path.rglob("*.session")), "a snapshot")
+            assert one.ask("GET", "/health").status == 503
+            second = respond(two, "on", previous_response_id=first.json["id"])
+            assert state_of(second) == "loaded"
+            assert second.json["sinkstream"]["replayed_tokens"] == 0
