@@ -136,6 +136,28 @@ class Store(StoreReads):
 
         self._writer.submit(job).result()
 
+    def _check(self, connection: Connection, claim: Claim) -> None:
+        """Refuse to write with a claim that is no longer the latest.
+
+        Nobody can take the conversation before the end of the transaction.
+
+        Raises:
+            SessionMoved: It has been taken since.
+            StoreError: It is not there.
+        """
+        if not self.replica:  # the lock on the folder keeps others out
+            return
+        row = connection.execute(
+            f"SELECT epoch FROM owners WHERE session = ?{connection.row_lock}", [claim.session]
+        ).fetchone()
+        if row is None:
+            raise StoreError(
+                f"store: the beginning of the conversation {claim.session} was not written, or it "
+                "was deleted, so that nothing of it can be kept. The log says why."
+            )
+        if row[0] != claim.epoch:
+            raise SessionMoved(claim.session)
+
     def _submit(self, claim: Claim, job: Job[_Result]) -> Future[_Result]:
         return self._watched(claim, self._writer.submit(job))
 
@@ -163,7 +185,7 @@ class Store(StoreReads):
                     "INSERT INTO owners VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                     (claim.session, self.replica, claim.epoch),
                 )
-            _check(connection, claim)
+            self._check(connection, claim)
             if new.parent is not None and not exists(connection, new.parent):
                 raise StoreError(
                     f"store: the turn {new.parent} was deleted, so {new.id} is not kept."
@@ -195,7 +217,7 @@ class Store(StoreReads):
         self.reach("part")
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             _insert_part(connection, row)
 
         done = self._writer.try_submit(job)
@@ -214,7 +236,7 @@ class Store(StoreReads):
         self.reach("commit")
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             if ids or text:
                 _insert_part(connection, row)
             changed = connection.execute(
@@ -242,7 +264,7 @@ class Store(StoreReads):
         """Queue the deletion of a turn that left nothing."""
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             delete_nodes(connection, claim.session, [node_id])
 
         return self._submit(claim, job)
@@ -252,7 +274,7 @@ class Store(StoreReads):
         self.reach("note")
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             connection.execute("UPDATE nodes SET note = ? WHERE id = ?", [note, node_id])
 
         return self._submit(claim, job)
@@ -267,7 +289,7 @@ class Store(StoreReads):
         )
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             self._delete(connection, claim.session, below, node_id)
 
         return self._deletion(claim, job)
@@ -284,7 +306,7 @@ class Store(StoreReads):
         """
 
         def job(connection: Connection) -> bool:
-            _check(connection, claim)
+            self._check(connection, claim)
             found = connection.execute(
                 "SELECT used FROM conversations WHERE id = ?", [claim.session]
             ).fetchone()
@@ -330,7 +352,7 @@ class Store(StoreReads):
         self.reach("snapshot")
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             if not exists(connection, node.id):  # deleted meanwhile
                 self.files.delete(file)
                 return
@@ -366,7 +388,7 @@ class Store(StoreReads):
         """Delete a snapshot."""
 
         def job(connection: Connection) -> None:
-            _check(connection, claim)
+            self._check(connection, claim)
             self._remove(connection, node_id)
 
         self._submit(claim, job).result()
@@ -377,27 +399,6 @@ class Store(StoreReads):
         if row is not None and row[0] != but:
             connection.execute("DELETE FROM snapshots WHERE node = ?", [node_id])
             self.files.delete(row[0])
-
-
-def _check(connection: Connection, claim: Claim) -> None:
-    """Refuse to write with a claim that is no longer the latest.
-
-    The conversation cannot be taken before the end of the transaction.
-
-    Raises:
-        SessionMoved: It has been taken since.
-        StoreError: It is not there.
-    """
-    row = connection.execute(
-        f"SELECT epoch FROM owners WHERE session = ?{connection.row_lock}", [claim.session]
-    ).fetchone()
-    if row is None:
-        raise StoreError(
-            f"store: the beginning of the conversation {claim.session} was not written, or it was "
-            "deleted, so that nothing of it can be kept. The log says why."
-        )
-    if row[0] != claim.epoch:
-        raise SessionMoved(claim.session)
 
 
 def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
