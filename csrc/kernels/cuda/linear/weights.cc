@@ -53,7 +53,7 @@ uint32_t codes_at(const uint32_t (&words)[kBits], int pair) {
     if (pair < kPairs * kBits)
       return words[pair / kPairs] >> pair % kPairs * kBits & in_halves(kBits);
     uint32_t codes = 0;
-    for (int i = 0; i < kBits; ++i) codes |= (words[i] >> 15 & in_halves(1)) << i;
+    for (int i = 0; i < kBits; ++i) codes |= words[i] >> (15 - i) & in_halves(1) << i;
     return codes;
   }
 }
