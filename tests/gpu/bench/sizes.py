@@ -6,7 +6,7 @@ A figure's name is the same in the report, in `--only` and in `goals.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 SINKS = 4
 WINDOW = 4092
@@ -173,7 +173,7 @@ class Job:
     shape: str = ""  # in benchmarks/random_gguf.py; empty for the GPU
     kind: str = ""  # of its TYPES
     window: int = WINDOW
-    kv_dtype: str = "auto"
+    kv_dtype: Literal["auto", "int8"] = "auto"
     max_sequences: int = 1
     environment: tuple[tuple[str, str], ...] = ()  # of its process
 
