@@ -139,7 +139,7 @@ class Store(StoreReads):
     def _check(self, connection: Connection, claim: Claim) -> None:
         """Refuse to write with a claim that is no longer the latest.
 
-        Nobody can take the conversation before the end of the transaction.
+        The conversation cannot be taken before the end of the transaction.
 
         Raises:
             SessionMoved: It has been taken since.
