@@ -203,8 +203,8 @@ def test_thoughts_are_sent_back_as_the_template_says(serve: Serve) -> None:
     without = server.post(f"{RESPONSES}/input_tokens", {"input": [*said, after[-1]]})
     assert answer.json == without.json
     for wrong in ("x", encoded[:-3] + "*", encoded.replace("-1.", "-2.")):
-        form = {"type": "reasoning", "summary": [], "encrypted_content": wrong}
-        answer = server.post(RESPONSES, asked(server, "x", input=[form, *said]))
+        item = {"type": "reasoning", "summary": list[str](), "encrypted_content": wrong}
+        answer = server.post(RESPONSES, asked(server, "x", input=[item, *said]))
         assert (answer.status, answer.error["code"]) == (400, "invalid_encrypted_content")
 
 
