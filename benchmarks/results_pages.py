@@ -73,6 +73,7 @@ KINDS = {
     "protocol": ("The original protocol", "protocol_bench.py"),
     "quantize": ("Types of `quantize`", "quantize_bench.py"),
     "recall": ("Recall", "recall_bench.py"),
+    "server": ("The server", "server_bench.py --llama-server BINARY"),
     "session": ("Turns of a session", "session_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
     "takeover": (
