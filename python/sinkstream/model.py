@@ -206,7 +206,7 @@ class Model(ClosesOnExit):
 
         `new_cache`, `Cache.copy` and `forward` without a cache use it again, because allocating
         memory would stop all streams. At most `capacity.cache_bytes`, and not part of `capacity`;
-        whatever needs GPU memory in this package frees it first.
+        any other GPU allocation by this package frees it first if it would fail.
         """
         return self._native.spare_cache_bytes
 
@@ -228,7 +228,8 @@ class Model(ClosesOnExit):
     def bytes_read_per_token(self, live: int) -> int:
         """Return the bytes of weights, keys and values that one decode step reads.
 
-        Memory bandwidth divided by this bounds the tokens per second of one stream.
+        The memory bandwidth divided by this number is an upper bound on the tokens per second of
+        one stream.
 
         Args:
             live: Tokens in the cache.
@@ -288,8 +289,8 @@ class Model(ClosesOnExit):
             thinking: For messages to a reasoning model: whether it thinks before it replies, or
                 an effort such as "low". If None, the chat template's default.
             tools: For messages: functions that the reply may call, in OpenAI's form. The stream's
-                `tool_calls` are the calls. A message with the role "tool" has a result. Needs
-                llguidance, and a chat template with a place for tools.
+                `tool_calls` are the calls. A message with the role "tool" carries the
+                result of a call. Needs llguidance, and a chat template with a place for tools.
             tool_choice: "auto" (default), "none", "required", or a function that must be called,
                 in OpenAI's form. With "none", the model still sees the tools.
             parallel_tool_calls: Whether a reply may make several calls. If None, it may.
@@ -612,15 +613,16 @@ class Model(ClosesOnExit):
             system: The system prompt. If None, the chat template's default, if there is one.
             messages: A conversation to continue, in the form that `stream` takes. It is read
                 immediately; the next turn adds a user message. It may begin with the system prompt.
-            sinks: Number of first tokens that the session always keeps (S); if None, the model's.
-                "system" keeps the whole system prompt. The capacity stays the same, so the window
-                shrinks or grows.
+            sinks: Number of tokens at the start of the conversation that the session always keeps
+                (S); if None, the model's. "system" keeps the whole system prompt. The capacity
+                stays the same, so the window shrinks or grows.
             thinking: For a reasoning model: whether it thinks before it replies, or an effort such
                 as "low". If None, the chat template's default.
             thoughts: Whether the conversation keeps the thoughts of earlier replies. "drop" leaves
-                them out exactly as the chat template does, which costs reading each message and
-                reply a second time, and, once the window moves, the memory of a second sequence
-                until the next turn. If None, what the template does; most drop them.
+                them out exactly as the chat template does. Each message and reply is then read a
+                second time; once the window moves, a second sequence's memory is also held until
+                the next turn. If None, the session does what the template does; most templates
+                drop them.
 
         Raises:
             CapacityError: There is no free memory for another session.
@@ -676,8 +678,8 @@ class Model(ClosesOnExit):
 
         Raises:
             CheckpointError: The file is missing or damaged, or was written by another version or
-                for another model, cache type or capacity (sinks + window); the message shows
-                both values.
+                for another model, cache type or capacity (sinks + window). If they
+                do not match, the message shows the file's value and the model's.
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """

@@ -48,7 +48,7 @@ class RopeSpec:
     inverse_frequencies: tuple[float, ...]
     """Radians per position, one per pair of rotated dimensions; empty if nothing is rotated."""
     pairing: Pairing
-    """Which dimensions are rotated together: `"half"`, `d` and `d + rotary_dim/2`; `"interleaved"`,
+    """Which dimensions are rotated together. `"half"`: `d` and `d + rotary_dim/2`; `"interleaved"`:
     `2d` and `2d + 1`."""
     attention_factor: float = 1.0
     """Multiplies cos and sin, of queries and of keys (YaRN, longrope); 1 for other schemes."""
@@ -212,7 +212,8 @@ class DecoderSpec:
     trained_length: int
     """Longest context that the model was trained on, in tokens; capacity should not exceed it."""
     blocks: tuple[Block, ...]
-    """The kinds of its layers, all different. They share heads, key heads and head size."""
+    """The kinds of its layers, all different. All have as many heads and key heads, and
+    the same head size."""
     block_of_layer: tuple[int, ...]
     """The kind of each layer, an index into `blocks`."""
     final_norm: Norm

@@ -112,13 +112,13 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             TokenBias(),
-            "Added to the logits of these ids; minus infinity forbids one.",
+            "Numbers to add to the logits of some token ids; minus infinity forbids a token.",
             fill=dict,
         ),
     ]
     logprobs: Annotated[
         int,
-        Option(0, Integer(0, 20), "The number of most probable tokens to report with each token."),
+        Option(0, Integer(0, 20), "How many of the most probable tokens to report for each one."),
     ]
     seed: Annotated[
         int | None,

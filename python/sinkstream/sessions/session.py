@@ -240,7 +240,7 @@ class Session(ClosesOnExit):
             return await self._aread(ids, ConversationState(role))
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
-        """End the running turn, like `cancel` of its stream.
+        """End the running turn, like `Stream.cancel`.
 
         Args:
             keep: "partial" keeps the part of the reply generated so far. "drop" restores the
@@ -249,8 +249,8 @@ class Session(ClosesOnExit):
                 turn.
 
         Raises:
-            InvalidArgument: `keep` is "drop", and there is no last turn, it has already been
-                undone, or tokens have left the window since it began.
+            InvalidArgument: `keep` is "drop", and one of these holds: there is no last turn, the
+                last turn has already been undone, or tokens have left the window since it began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: `keep` is "drop", and `append` or `aappend` is running.
             EngineDead: The model is closed, or its engine has failed.
@@ -613,7 +613,7 @@ class Session(ClosesOnExit):
 
     @property
     def sinks(self) -> int:
-        """Return S, the number of first tokens that the session always keeps."""
+        """Return S, how many tokens at the start of the text the session always keeps."""
         return self._native.sinks
 
     @property

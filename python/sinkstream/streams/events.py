@@ -45,7 +45,7 @@ class Token:
     """(id, logprob) of the `logprobs` most probable tokens, best first."""
     kind: Kind = "text"
     """"thought" if it belongs to a thought of a reasoning model, or to the tags around one;
-    "tool_call" if it belongs to a tool call, which `Stream.tool_calls` has in parts."""
+    "tool_call" if it belongs to a tool call; `Stream.tool_calls` gives its name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)

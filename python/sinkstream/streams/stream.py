@@ -175,7 +175,7 @@ class Stream(ClosesOnExit):
 
         Raises:
             SessionBusy: Another thread or task is reading.
-            NonFiniteLogits: The model returned NaN or infinity; after `Finished("error")`.
+            NonFiniteLogits: The model returned NaN or infinity; raised after `Finished("error")`.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
             EngineDead: The generation thread has failed.
@@ -266,8 +266,9 @@ class Stream(ClosesOnExit):
                 the turn, even if the turn has already ended.
 
         Raises:
-            InvalidArgument: `keep` is "drop", and the stream belongs to no session, the session
-                has continued since, or tokens have left its window since the turn began.
+            InvalidArgument: `keep` is "drop", and one of these holds: the stream belongs to no
+                session, the session has continued since, or tokens have left its window since the
+                turn began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: Another thread is using the session.
             EngineDead: The model is closed, or its engine has failed.

@@ -11,7 +11,7 @@ class ToolCall:
     """A tool that a reply calls."""
 
     id: str
-    """Drawn when the call begins. The message with the tool's result repeats it."""
+    """Chosen at random when the call begins. The message with the tool's result repeats it."""
     name: str
     arguments: str = ""
     """A JSON object as text, as far as it has been read."""
