@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
+from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
@@ -75,12 +76,15 @@ def _opened(store: Path | str, model: str, settings: Settings) -> Store:
     return PostgresStore.open(str(store), model, files=files, replica=settings.replica)
 
 
-def _files(snapshots: str) -> SnapshotFiles:
+def _files(snapshots: str) -> Callable[[bytes], SnapshotFiles]:
+    """Return what opens the files of a store with a secret: in a folder, those of no other."""
     if not snapshots.startswith(_S3):
-        return SnapshotFolder(Path(snapshots).expanduser())
+        folder = Path(snapshots).expanduser()
+        return lambda secret: SnapshotFolder(folder / folder_of(secret))
     try:
         from sinkstream.server.conversations.snapshot_bucket import SnapshotBucket
     except ModuleNotFoundError as error:
         what = _MISSING.format(extra="postgres", what="snapshots in S3", name=error.name)
         raise StoreError(what) from None
-    return SnapshotBucket(snapshots)
+    bucket = SnapshotBucket(snapshots)
+    return lambda secret: bucket

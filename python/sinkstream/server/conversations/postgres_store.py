@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -43,14 +43,14 @@ class PostgresStore(Store):
 
     @classmethod
     def open(
-        cls, address: str, model: str, *, files: SnapshotFiles, replica: str = ""
+        cls, address: str, model: str, *, files: Callable[[bytes], SnapshotFiles], replica: str = ""
     ) -> PostgresStore:
         """Open a store, or create it.
 
         Args:
             address: `postgresql://user@host/database`.
             model: Identifies the model, its S and W, and its chat template.
-            files: Where snapshots are.
+            files: Opens where the snapshots of a store with a secret are.
             replica: The name of this process; "" makes one of the host's.
 
         Raises:
@@ -72,12 +72,11 @@ class PostgresStore(Store):
         self,
         conninfo: str,
         connection: PostgresWriteConnection,
-        files: SnapshotFiles,
+        files: Callable[[bytes], SnapshotFiles],
         replica: str,
     ) -> None:
         super().__init__()
         self.replica = replica
-        self.files = files
         self._name = name_of(conninfo)
         self._connection = connection
         self._is_closed = False
@@ -85,6 +84,7 @@ class PostgresStore(Store):
         if row is None:
             raise StoreError(f"store: {self._name} must have a secret in `meta`, but has none.")
         (self.secret,) = row
+        self.files = files(self.secret)
         self._pool = ConnectionPool(
             conninfo,
             kwargs={"autocommit": True},

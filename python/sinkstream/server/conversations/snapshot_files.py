@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
 from sinkstream.server.conversations.store_error import folder_error
+
+_NAME = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{30}\.[0-9a-f]{8}\.session")
+_PART = re.compile(r"\.resp_([0-9a-f]{2})[0-9a-f]{30}\.[0-9a-f]{2}\.sinkstream-[a-z0-9_]{8}\.part")
+"""One that is being written, or whose writer was killed."""
+
+
+def folder_of(secret: bytes) -> str:
+    """Return the name of a store's own folder, among those of other stores."""
+    return blake2b(secret, digest_size=8, person=b"snapshots").hexdigest()
 
 
 def new_file_name(node_id: str) -> str:
@@ -75,7 +87,9 @@ class SnapshotFolder:
             self.path(name).unlink(missing_ok=True)
 
     def delete_others(self, names: Sequence[str], older_than_s: float = 0.0) -> None:
-        """Delete all files but some that have not been written for a time.
+        """Delete all snapshots but some that have not been written for a time.
+
+        A file with a name that is not a snapshot's stays.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -83,11 +97,24 @@ class SnapshotFolder:
         kept = set(names)
         until = time.time() - older_than_s
         try:
-            for path in self._folder.rglob("*"):
-                if path.is_file() and path.name not in kept and path.stat().st_mtime <= until:
-                    path.unlink(missing_ok=True)
+            for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+                if _is_snapshot(path) and path.name not in kept:
+                    with suppress(FileNotFoundError):  # another replica deletes them, too
+                        _delete_old(path, until)
         except OSError as error:
             raise folder_error(self._folder, error) from error
 
     def close(self) -> None:
         """Do nothing: deletions have not waited."""
+
+
+def _is_snapshot(path: Path) -> bool:
+    """Return whether a path below the folder is one that `SnapshotFolder` writes to."""
+    found = _NAME.fullmatch(path.name) or _PART.fullmatch(path.name)
+    return found is not None and found[1] == path.parent.name and not path.parent.is_symlink()
+
+
+def _delete_old(path: Path, until: float) -> None:
+    found = path.lstat()
+    if stat.S_ISREG(found.st_mode) and found.st_mtime <= until:
+        path.unlink()

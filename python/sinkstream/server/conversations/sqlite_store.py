@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class SqliteStore(Store):
         model: str,
         *,
         replica: str = "",
-        files: SnapshotFiles | None = None,
+        files: Callable[[bytes], SnapshotFiles] | None = None,
         full_sync: bool = False,
     ) -> SqliteStore:
         """Open a store, or create it; if no other process uses it, close its running turns.
@@ -54,7 +54,7 @@ class SqliteStore(Store):
             model: Identifies the model, its S and W, and its chat template.
             replica: The name of this process among those of this host that use the store at the
                 same time; "" if there is no other.
-            files: Where snapshots are; None for the store's own folder.
+            files: Opens where the snapshots of a store with a secret are; None for its own folder.
             full_sync: Whether every commit also survives a power cut.
 
         Raises:
@@ -75,7 +75,7 @@ class SqliteStore(Store):
         connection: sqlite3.Connection,
         lock: int,
         replica: str,
-        files: SnapshotFiles | None,
+        files: Callable[[bytes], SnapshotFiles] | None,
     ) -> None:
         super().__init__()
         self.replica = replica
@@ -87,15 +87,15 @@ class SqliteStore(Store):
         self._is_closed = False
         writing = SqliteWriteConnection(connection, self._path)
         try:
-            self.files = files or SnapshotFolder(folder / "snapshots")
+            (self.secret,) = connection.execute(
+                "SELECT value FROM meta WHERE key = 'secret'"
+            ).fetchone()
+            self.files = files(self.secret) if files else SnapshotFolder(folder / "snapshots")
             if replica == "":
                 writing.begin()
                 close_unfinished(writing)
                 self._match_files(writing)
                 writing.commit()
-            (self.secret,) = connection.execute(
-                "SELECT value FROM meta WHERE key = 'secret'"
-            ).fetchone()
         except sqlite3.Error as error:
             connection.close()
             raise sqlite_error(self._path, error) from error

@@ -318,7 +318,11 @@ def test_files_without_a_row_and_rows_without_a_file_are_deleted_at_start(
     chat = parked(model, tmp_path)
     chat.conversations.close()
     (path,) = snapshots(tmp_path)
-    orphans = [path.with_name("resp_1.1.session"), path.with_name(f".{path.name}.part")]
+    node_id = path.name.partition(".")[0]
+    orphans = [
+        path.with_name(f"{node_id}.00000000.session"),
+        path.with_name(f".{node_id}.00.sinkstream-abcdefgh.part"),
+    ]
     for orphan in orphans:
         orphan.write_bytes(b"x")
     SqliteStore.open(tmp_path, _model_of(tmp_path)).close()
