@@ -55,6 +55,8 @@ class Store(StoreReads):
         """Called by the writing thread when another replica has taken a conversation."""
         self.reach: Callable[[Point], None] = _nothing
         """Called at each point at which tests stall or end a replica."""
+        self._not_begun: set[str] = set()
+        """Conversations whose first turn is running, but could not be written."""
 
     @abstractmethod
     def close(self) -> None:
@@ -142,20 +144,20 @@ class Store(StoreReads):
         The conversation cannot be taken before the end of the transaction.
 
         Raises:
-            SessionMoved: It has been taken since.
-            StoreError: It is not there.
+            SessionMoved: It has been taken since, or was deleted.
+            StoreError: Its beginning was not written.
         """
         if not self.replica:  # the lock on the folder keeps others out
             return
         row = connection.execute(
             f"SELECT epoch FROM owners WHERE session = ?{connection.row_lock}", [claim.session]
         ).fetchone()
-        if row is None:
+        if row is None and claim.session in self._not_begun:
             raise StoreError(
-                f"store: the beginning of the conversation {claim.session} was not written, or it "
-                "was deleted, so that nothing of it can be kept. The log says why."
+                f"store: the beginning of the conversation {claim.session} was not written, so "
+                "that nothing of it can be kept. The log says why."
             )
-        if row[0] != claim.epoch:
+        if row is None or row[0] != claim.epoch:
             raise SessionMoved(claim.session)
 
     def _submit(self, claim: Claim, job: Job[_Result]) -> Future[_Result]:
@@ -207,7 +209,11 @@ class Store(StoreReads):
                 ),
             )  # fmt: skip
 
-        self._submit(claim, job)
+        def note_failure(done: Future[None]) -> None:
+            if new.parent is None and done.exception() is not None:
+                self._not_begun.add(claim.session)
+
+        self._submit(claim, job).add_done_callback(note_failure)
 
     def try_add_part(
         self, claim: Claim, node_id: str, number: int, ids: array[int], text: str
@@ -258,7 +264,13 @@ class Store(StoreReads):
                 "UPDATE conversations SET used = ? WHERE id = ?", (time.time(), node.conversation)
             )
 
-        return self._submit(claim, job)
+        return self._ending(claim, job)
+
+    def _ending(self, claim: Claim, job: Job[None]) -> Future[None]:
+        """Queue the last write of a turn."""
+        done = self._submit(claim, job)
+        done.add_done_callback(lambda _: self._not_begun.discard(claim.session))
+        return done
 
     def forget(self, claim: Claim, node_id: str) -> Future[None]:
         """Queue the deletion of a turn that left nothing."""
@@ -267,7 +279,7 @@ class Store(StoreReads):
             self._check(connection, claim)
             delete_nodes(connection, claim.session, [node_id])
 
-        return self._submit(claim, job)
+        return self._ending(claim, job)
 
     def note(self, claim: Claim, node_id: str, note: str) -> Future[None]:
         """Queue a note on a turn."""
@@ -347,7 +359,10 @@ class Store(StoreReads):
             size: Its bytes.
 
         Raises:
-            SessionMoved: The conversation was taken. The file is deleted.
+            SessionMoved: The conversation was taken.
+            StoreError: It cannot be written.
+
+        After an error, the file is deleted.
         """
         self.reach("snapshot")
 
@@ -370,7 +385,7 @@ class Store(StoreReads):
 
         try:
             self._submit(claim, job).result()
-        except SessionMoved:
+        except Exception:
             self.files.delete(file)
             raise
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sinkstream.errors import SinkstreamError
-from sinkstream.server.conversations.claim import Claim
+from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.ownership import Ownership
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.settings import Settings
@@ -22,6 +23,35 @@ logger = logging.getLogger("sinkstream")
 
 _ORPHANS_S = 3600.0
 """How often files without a row are deleted, and how old they must be: others are being written."""
+
+
+class _Failures:
+    """What has failed in a run, which goes on with the rest."""
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+        self._count = 0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error in the block. A conversation that another replica has taken is none."""
+        try:
+            yield
+        except SessionMoved:
+            pass
+        except (OSError, SinkstreamError) as error:
+            self._first = self._first or error
+            self._count += 1
+
+    def log(self) -> None:
+        """Say once that something has failed."""
+        if self._first is not None:
+            logger.warning(
+                "store: upkeep failed at %d places, and will be repeated there; the first error: "
+                "%s",
+                self._count,
+                self._first,
+            )
 
 
 class Upkeep:
@@ -65,23 +95,30 @@ class Upkeep:
         self._thread.join()
 
     def run(self) -> None:
-        """Do all that is due."""
-        residency = self._states.residency
+        """Do all that is due. What fails keeps nothing else from being done."""
+        failures = _Failures()
         if self._store.replica:
-            self._store.announce(self._settings.address)
-            self._recover()
-            if time.monotonic() - self._swept > _ORPHANS_S:
-                self._store.delete_orphans(_ORPHANS_S)
-                self._swept = time.monotonic()
+            with failures.noted():
+                self._store.announce(self._settings.address)
+            self._recover(failures)
+            with failures.noted():
+                self._delete_orphans()
+        residency = self._states.residency
         for resident in residency.all():
-            if self._states.unsaved(resident) >= self._snapshot_tokens:
-                self._with(resident, self._states.save)
+            with failures.noted():
+                if self._states.unsaved(resident) >= self._snapshot_tokens:
+                    self._with(resident, self._states.save)
         oldest = time.monotonic() - self._settings.park_s
         for resident in residency.all():
-            if (resident.used <= oldest or self._is_foreign(resident)) and residency.keep(resident):
-                residency.park(resident)
-        self._expire()
-        self._shrink()
+            with failures.noted():
+                is_due = resident.used <= oldest or self._is_foreign(resident)
+                if is_due and residency.keep(resident):
+                    residency.park(resident)
+        with failures.noted():
+            self._expire(failures)
+        with failures.noted():
+            self._shrink(failures)
+        failures.log()
 
     def _is_foreign(self, resident: Resident) -> bool:
         """Return whether another replica has the conversation, which has gone on elsewhere."""
@@ -90,10 +127,19 @@ class Upkeep:
             return False
         return self._ownership.held(node.conversation) is None
 
-    def _recover(self) -> None:
+    def _recover(self, failures: _Failures) -> None:
         """Close the running turns of replicas that are gone, and of an earlier one of this name."""
-        for session in self._store.left_behind(self._store.replica):
-            self._ownership.adopt(session)
+        sessions: list[str] = []
+        with failures.noted():
+            sessions = self._store.left_behind(self._store.replica)
+        for session in sessions:
+            with failures.noted():
+                self._ownership.adopt(session)
+
+    def _delete_orphans(self) -> None:
+        if time.monotonic() - self._swept > _ORPHANS_S:
+            self._swept = time.monotonic()
+            self._store.delete_orphans(_ORPHANS_S)
 
     def _with(self, resident: Resident, work: Callable[[Resident], None]) -> None:
         if not self._states.residency.keep(resident):
@@ -104,7 +150,7 @@ class Upkeep:
         finally:
             self._states.residency.release(resident)
 
-    def _expire(self) -> None:
+    def _expire(self, failures: _Failures) -> None:
         settings = self._settings
         expired: list[tuple[str, float]] = []
         if settings.ttl_s is not None:
@@ -112,14 +158,15 @@ class Upkeep:
         if settings.max_conversations is not None:
             expired += self._store.surplus_conversations(settings.max_conversations)
         for conversation, used in dict.fromkeys(expired):
-            self._delete_own(conversation, used)
+            with failures.noted():
+                self._delete_own(conversation, used)
 
     def _delete_own(self, conversation: str, used: float) -> bool:
         """Delete a conversation unless another replica owns it; return whether it was deleted."""
         claim = self._ownership.adopt(conversation)
         return claim is not None and self._delete(claim, used)
 
-    def _shrink(self) -> None:
+    def _shrink(self, failures: _Failures) -> None:
         most = self._settings.max_bytes
         if most is None:
             return
@@ -129,24 +176,23 @@ class Upkeep:
             return
         # Every replica goes through the same lists; what others own, they delete.
         for node_id, size in self._store.oldest_snapshots():
-            node = self._store.node(node_id)
-            if node is not None and self._ownership.adopt(node.conversation) is not None:
-                self._states.drop_snapshot(node_id)
-            over -= size
+            with failures.noted():
+                node = self._store.node(node_id)
+                if node is not None and self._ownership.adopt(node.conversation) is not None:
+                    self._states.drop_snapshot(node_id)
+                over -= size
             if over <= 0:
                 return
         for conversation, used in self._store.oldest_conversations(time.time()):
-            size = self._store.size_of(conversation)
-            before = self._store.usage().transcripts
-            if self._delete_own(conversation, used):
-                size = before - self._store.usage().transcripts
-            over -= size
+            with failures.noted():
+                size = self._store.size_of(conversation)
+                before = self._store.usage().transcripts
+                if self._delete_own(conversation, used):
+                    size = before - self._store.usage().transcripts
+                over -= size
             if over <= 0:
                 return
 
     def _loop(self) -> None:
         while not self._is_ending.wait(self._settings.upkeep_s):
-            try:
-                self.run()
-            except (OSError, SinkstreamError) as error:
-                logger.warning("store: upkeep failed and will be repeated: %s", error)
+            self.run()

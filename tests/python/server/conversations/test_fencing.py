@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,69 @@ def test_a_conversation_of_which_nothing_is_left_cannot_be_taken(place: Place) -
     assert new.take(first.conversation) is None
     assert new.owner(first.conversation) is None
     assert new.take("sess_none") is None
-    with pytest.raises(StoreError, match="was not written, or it was deleted"):
+    lost: list[Claim] = []
+    old.on_lost = lost.append
+    with pytest.raises(SessionMoved):
         finish(old, first, [4], b"a")
+    assert lost == [claim_of(first)]
     assert contents(new)["nodes"] == []
+
+
+@pytest.mark.parametrize("write", [each for each in WRITES if each != "begin"])
+def test_a_conversation_that_another_replica_deleted_is_lost(place: Place, write: str) -> None:
+    old, new = place.open("a"), place.open("b")
+    written = Written(old)
+    claim = new.take(written.claim.session)
+    assert claim is not None
+    new.delete_conversation(claim).result()
+    lost: list[Claim] = []
+    old.on_lost = lost.append
+    with pytest.raises(SessionMoved):
+        WRITES[write](old, written, written.claim)
+    assert lost == [written.claim]
+    assert [path for path in place.snapshots.rglob("*") if path.is_file()] == []
+
+
+def test_a_conversation_whose_beginning_was_not_written_is_not_lost(tmp_path: Path) -> None:
+    """Sending the request again does not help against a full disk."""
+    place = Place(tmp_path / "store", tmp_path / "snapshots")
+    store = place.open("a")
+    lost: list[Claim] = []
+    store.on_lost = lost.append
+    for end in (
+        lambda store, first: finish(store, replace(first, tokens=3), [4], b"a"),
+        lambda store, first: store.forget(claim_of(first), first.id).result(),
+    ):
+        first = begun(tokens=None)
+        store.begin(claim_of(first), first)
+        with pytest.raises(StoreError, match="was not written, so that nothing of it"):
+            end(store, first)
+    assert lost == []
+    assert store._not_begun == set()
+    place.close()
+
+
+@pytest.mark.parametrize("when", ["submitted", "written"])
+def test_the_file_of_a_snapshot_that_cannot_be_recorded_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    place = Place(tmp_path / "store", tmp_path / "snapshots")
+    store = place.open("a")
+    written = Written(store)
+    before = {path for path in place.snapshots.rglob("*") if path.is_file()}
+
+    def fails(*_: object, **__: object) -> None:
+        raise StoreError("store: the disk is full.")
+
+    if when == "submitted":
+        monkeypatch.setattr(store._writer, "submit", fails)
+    else:
+        monkeypatch.setattr(store, "_remove", fails)
+    with pytest.raises(StoreError, match="the disk is full"):
+        written.snapshot(written.claim)
+    assert {path for path in place.snapshots.rglob("*") if path.is_file()} == before
+    monkeypatch.undo()
+    place.close()
 
 
 def test_a_transaction_that_is_repeated_changes_nothing(place: Place) -> None:

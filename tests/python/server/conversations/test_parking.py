@@ -228,7 +228,7 @@ def test_a_session_whose_snapshot_was_dropped_is_saved_again(
     assert tokens[0] == 0
     most = conversations._store.usage().transcripts + 1  # so that deleting the snapshot suffices
     conversations._upkeep._settings = Settings(max_bytes=most)
-    conversations._upkeep._shrink()
+    conversations._upkeep.run()
     assert list(conversations._store.oldest_snapshots()) == []
     assert states.unsaved(resident) == tokens[1]
     states.residency.park_idle()
