@@ -29,6 +29,7 @@ from sinkstream.server.conversations.store_reads import StoreReads
 from sinkstream.server.conversations.writer import Writer
 
 _SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
+_LATER_S = 1e-6  # the order of snapshots is that of their writes, even if a clock goes back
 
 Point = Literal["taken", "loaded", "begin", "part", "commit", "snapshot", "note", "delete"]
 """Where a replica may stall: after it has taken a conversation or loaded its state; before a turn's
@@ -372,9 +373,14 @@ class Store(StoreReads):
                 self.files.delete(file)
                 return
             self._remove(connection, node.id, but=file)
+            now, latest = connection.execute(
+                f"SELECT {self.clock}, MAX(created) FROM snapshots WHERE conversation = ?",
+                [node.conversation],
+            ).fetchone()
+            created = now if latest is None else max(now, latest + _LATER_S)
             connection.execute(
                 "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (node.id, node.conversation, size, time.time(), file),
+                (node.id, node.conversation, size, created, file),
             )
             rows = connection.execute(
                 "SELECT node FROM snapshots WHERE conversation = ? ORDER BY created DESC",

@@ -211,6 +211,38 @@ def test_the_file_of_a_snapshot_that_cannot_be_recorded_is_deleted(
     place.close()
 
 
+def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a host, and of the store."""
+    now = 2e9
+    monkeypatch.setattr(time, "time", lambda: now)
+    one, two = place.open("a"), place.open("b")
+    claim, parent, tokens = claim_of(begun()), None, 3
+    written: list[str] = []
+    for number, store in enumerate([one, one, two, one, two]):
+        if store is two:
+            now -= 3600
+            monkeypatch.setattr(store, "clock", f"{1e9 - number:.1f}")
+        else:
+            now += 3600
+        new = begun(claim.session, parent, tokens=tokens)
+        if number > 0:
+            taken = store.take(claim.session)
+            assert taken is not None
+            claim = taken
+        store.begin(claim, new)
+        node = finish(store, new, [4], b"%d" % number, claim)
+        parent, tokens = node.id, node.tokens + 3
+        file = new_file_name(node.id)
+        with store.files.writing(file) as path:
+            path.write_bytes(b"keys and values")
+        store.add_snapshot(claim, node, file, 15)
+        written.append(node.id)
+        kept = [node_id for node_id, _ in store.oldest_snapshots()]
+        assert kept == written[-2:]
+
+
 def test_a_transaction_that_is_repeated_changes_nothing(place: Place) -> None:
     """After a commit whose outcome is not known, the same job runs again."""
     store = place.open("a")
