@@ -24,6 +24,7 @@ from sinkstream.server.conversations.canonical import (
     without_reasoning,
 )
 from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
+from sinkstream.server.conversations.heartbeat import Heartbeat
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
@@ -94,6 +95,7 @@ class Conversations:
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
             delete=self._delete_idle,
         )
+        self._heartbeat = Heartbeat(self._store, settings.address)
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -517,6 +519,7 @@ class Conversations:
                 logger.warning("store: a turn could not be committed: %s", error)
         while self._states.residency.park_idle():
             pass
+        self._heartbeat.close()
         if self._store.replica:
             try:
                 self._store.leave()

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from obstore.exceptions import BaseError
@@ -20,6 +21,11 @@ from obstore.store import S3Store
 from sinkstream.server.conversations.store_error import StoreError
 
 logger = logging.getLogger("sinkstream")
+
+# A turn waits for its snapshot; without it, it is replayed.
+_CONNECT = timedelta(seconds=3)
+_READ = timedelta(seconds=10)
+_RETRY = timedelta(seconds=10)
 
 
 class SnapshotBucket:
@@ -34,7 +40,15 @@ class SnapshotBucket:
         self._address = address
         is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         try:
-            self._store = S3Store.from_url(address, client_options={"allow_http": is_plain})
+            self._store = S3Store.from_url(
+                address,
+                client_options={
+                    "allow_http": is_plain,
+                    "connect_timeout": _CONNECT,
+                    "read_timeout": _READ,
+                },
+                retry_config={"max_retries": 2, "retry_timeout": _RETRY},
+            )
             self._store.list(chunk_size=1).collect()
         except (BaseError, ValueError) as error:
             raise self._error(error) from error

@@ -98,8 +98,6 @@ class Upkeep:
         """Do all that is due. What fails keeps nothing else from being done."""
         failures = _Failures()
         if self._store.replica:
-            with failures.noted():
-                self._store.announce(self._settings.address)
             self._recover(failures)
             with failures.noted():
                 self._delete_orphans()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import sinkstream
+from sinkstream.server.conversations import snapshot_bucket
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.store_error import StoreError
@@ -108,3 +111,16 @@ def test_a_bucket_that_is_not_there_is_refused(
     settings = Settings(replica="one", snapshots="s3://missing/path")
     with pytest.raises(StoreError, match="s3://missing/path must be a bucket that can be read"):
         Conversations(model, tmp_path, settings)
+
+
+def test_a_bucket_that_does_not_answer_is_not_waited_for(
+    model: sinkstream.Model, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_bucket, "_READ", timedelta(seconds=0.1))
+    monkeypatch.setattr(snapshot_bucket, "_RETRY", timedelta(seconds=1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="must be a bucket that can be read"):
+            replica(model, tmp_path, "one")
+        assert time.monotonic() - began < 8

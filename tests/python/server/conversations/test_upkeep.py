@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import sinkstream
+from sinkstream.server.conversations import heartbeat
 from sinkstream.server.conversations.claim import SessionMoved
-from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.conversations import Conversations, identity_of
+from sinkstream.server.conversations.residency import Resident
+from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store_error import StoreError
 from tests.python.server.conversations.talk import Chat, open_conversations
 
@@ -103,7 +106,7 @@ def test_a_conversation_that_cannot_be_deleted_keeps_none_of_the_others(
     assert len(conversations._store.conversations("")) == 1
 
 
-@pytest.mark.parametrize("stage", ["announce", "left_behind", "delete_orphans", "usage"])
+@pytest.mark.parametrize("stage", ["left_behind", "delete_orphans", "usage"])
 def test_a_stage_that_fails_keeps_none_of_the_others(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -115,3 +118,49 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
     assert conversations._states.residency.all() == []
     assert conversations._store.conversations("") == []
     monkeypatch.undo()
+
+
+def seen(conversations: Conversations) -> float:
+    ((found,),) = conversations._store._rows("SELECT seen FROM replicas WHERE name = 'one'")
+    return float(found)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.02)
+    conversations = two_chats(model, tmp_path, snapshot_tokens=0)
+    states = conversations._states
+    save, times = states.save, []
+
+    def slow_save(resident: Resident) -> None:
+        before = seen(conversations)
+        wait_until(lambda: seen(conversations) > before)
+        times.append(before)
+        save(resident)
+
+    monkeypatch.setattr(states, "save", slow_save)
+    conversations._upkeep.run()
+    assert len(times) == 2
+    conversations.close()
+    left = SqliteStore.open(tmp_path, identity_of(model), replica="two")
+    assert left._rows("SELECT name FROM replicas") == []  # it is not announced after its end
+    left.close()
+
+
+def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.02)
+    conversations = two_chats(model, tmp_path)
+    store = conversations._store
+    monkeypatch.setattr(store, "announce", fails_first(store.announce, ERRORS[1]))
+    before = seen(conversations)
+    wait_until(lambda: seen(conversations) > before)
