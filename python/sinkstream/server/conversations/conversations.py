@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
@@ -85,7 +86,8 @@ class Conversations:
         )
         self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running: set[RunningTurn] = set()
-        self._changed = threading.Condition()  # of the set
+        self._starting: Counter[str] = Counter()  # turns of a conversation that are not running yet
+        self._changed = threading.Condition()  # of both
         self._is_closed = False
         self._upkeep = Upkeep(
             self._states,
@@ -113,6 +115,14 @@ class Conversations:
         self._model._check_reply(request.options, request.tools, request.thinking)
         match, claim = self._claimed(request)
         try:
+            return self._begun(request, match, claim)
+        finally:
+            if request.store:
+                self._started(claim.session)
+
+    def _begun(self, request: TurnRequest, match: Match, claim: Claim) -> RunningTurn:
+        """Bring a turn's state into a session, and begin the next turn there."""
+        try:
             following = self._following(request, match)
         except BaseException:
             if match.resident is not None:
@@ -133,20 +143,41 @@ class Conversations:
             raise
 
     def _claimed(self, request: TurnRequest) -> tuple[Match, Claim]:
-        """Return the turn that a request continues, and the claim to write the next one."""
+        """Return the turn that a request continues, and the claim to write the next one.
+
+        Its conversation counts as running from here on, so that the claim is not given up.
+        """
         for _ in range(_TRIES):
             match = self._recovered_match(request)
             session = new_id("sess") if match.base is None else match.base.conversation
             if not request.store:  # nothing is written
                 return match, Claim(session, 0)
-            if match.base is None:
-                return match, self._ownership.begin(session)
-            claim = self._ownership.confirmed(session)
+            claim = self._started_claim(session, is_new=match.base is None)
             if claim is not None:
                 return match, claim
             # Taking it closes turns that others had not finished: the match may be longer then.
             self._ownership.own(session)
         raise SessionMoved(session)
+
+    def _started_claim(self, session: str, *, is_new: bool) -> Claim | None:
+        """Return the claim to a conversation of which a turn then counts as running."""
+        claim = None
+        with self._changed:
+            self._starting[session] += 1
+        try:
+            own = self._ownership
+            claim = own.begin(session) if is_new else own.confirmed(session)
+        finally:
+            if claim is None:
+                self._started(session)
+        return claim
+
+    def _started(self, session: str) -> None:
+        """Count a turn as running only if it is."""
+        with self._changed:
+            self._starting[session] -= 1
+            self._starting += Counter()  # without those that are 0
+            self._changed.notify_all()
 
     def _recovered_match(self, request: TurnRequest) -> Match:
         """Return the turn that a request continues, even if its owner died while it was running."""
@@ -393,7 +424,7 @@ class Conversations:
             return self._runs(session)
 
     def _runs(self, session: str) -> bool:
-        return any(_writes(turn, session) for turn in self._running)
+        return session in self._starting or any(_writes(turn, session) for turn in self._running)
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 

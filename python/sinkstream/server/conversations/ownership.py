@@ -148,7 +148,7 @@ class Ownership:
             idle = [claim for session, claim in self._held.items() if session not in kept]
             self._changing.update(claim.session for claim in idle)
         try:
-            self._store.give_up_all(but=sorted(kept))
+            self._store.give_up_each(idle)
             for claim in idle:
                 self.lost(claim)
         finally:

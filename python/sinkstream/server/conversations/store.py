@@ -93,14 +93,7 @@ class Store(StoreReads):
 
     def give_up(self, claim: Claim) -> None:
         """Own a conversation no longer. Others need not ask for it."""
-
-        def job(connection: Connection) -> None:
-            connection.execute(
-                "UPDATE owners SET replica = '' WHERE session = ? AND epoch = ?",
-                (claim.session, claim.epoch),
-            )
-
-        self._writer.submit(job).result()
+        self.give_up_each([claim])
 
     def announce(self, address: str) -> None:
         """Say that this replica is alive, and where it can be asked."""
@@ -114,15 +107,28 @@ class Store(StoreReads):
 
         self._writer.submit(job).result()
 
-    def give_up_all(self, but: Sequence[str] = ()) -> None:
-        """Own no conversation any longer, except some."""
+    def give_up_each(self, claims: Sequence[Claim]) -> None:
+        """Own some conversations no longer, if they have not been taken since."""
+        ordered = sorted(claims, key=lambda claim: claim.session)  # as others lock them
+
+        def job(connection: Connection) -> None:
+            for claim in ordered:
+                connection.execute(
+                    "UPDATE owners SET replica = '' WHERE session = ? AND epoch = ?",
+                    (claim.session, claim.epoch),
+                )
+
+        self._writer.submit(job).result()
+
+    def give_up_all(self) -> None:
+        """Own no conversation any longer."""
 
         def job(connection: Connection) -> None:
             rows = connection.execute(
                 f"SELECT session FROM owners WHERE replica = ?{connection.row_lock}",
                 [self.replica],
             ).fetchall()
-            given_up = sorted({session for (session,) in rows}.difference(but))
+            given_up = sorted(session for (session,) in rows)
             for marks, some in in_marks(given_up):
                 connection.execute(
                     f"UPDATE owners SET replica = '' WHERE session IN ({marks})", some

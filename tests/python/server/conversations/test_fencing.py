@@ -448,6 +448,19 @@ def test_all_is_given_up_but_what_is_running(place: Place) -> None:
     assert [ownership.held(session) for session in sessions] == [None, claims[1], None]
 
 
+def test_a_conversation_that_is_just_taken_is_not_given_up(place: Place) -> None:
+    store = place.open("a")
+    session = session_of_one_turn(store)
+    ownership = owned(store)
+    ownership.own(session)
+    claim = store.take(session)  # by another thread, which has not noted it yet
+    assert claim is not None
+    ownership.give_up_idle()
+    owner = store.owner(session)
+    assert owner is not None
+    assert (owner.replica.name, owner.epoch) == ("a", claim.epoch)
+
+
 def test_opening_a_shared_store_leaves_the_turns_of_others(place: Place) -> None:
     written = Written(place.open("a"))
     other = place.open("b")

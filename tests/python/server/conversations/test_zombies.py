@@ -149,6 +149,45 @@ def test_a_replica_that_stalls_after_taking_takes_again(
     assert all(is_exact(model, one, each, 2) for each in replies)
 
 
+@pytest.mark.parametrize("by", ["a planned end", "another replica"])
+def test_a_conversation_whose_turn_is_starting_is_not_given_up(
+    model: sinkstream.Model, place: Place, by: str
+) -> None:
+    one = replica(model, place, "one")
+    chat = Chat(one)
+    session = chat.say("Hello").facts.session
+    claim = one._ownership.held(session)
+    stall = Stall(one, "loaded")
+    late = Late(lambda: chat.say("On", seed=1))
+    assert stall.reached.wait(WAIT_S)
+    if by == "a planned end":
+        one.park_all()
+    else:
+        assert not one.release(session)
+    assert one._ownership.held(session) == claim
+    stall.goes_on.set()
+    assert late.join() is None
+    assert len(one._store.nodes_of(session)) == 2
+    assert not one._is_running(session)
+    assert one.release(session)
+
+
+def test_a_turn_that_cannot_start_is_not_running(
+    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = replica(model, place, "one")
+    chat = Chat(one)
+    session = chat.say("Hello").facts.session
+
+    def fails(_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(one._store, "reach", fails)
+    with pytest.raises(OSError):  # noqa: PT011
+        chat.say("On")
+    assert not one._is_running(session)
+
+
 def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
     model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
