@@ -78,7 +78,8 @@ class Live:
     async def cancel(self) -> None:
         """End the response if it has not ended, and wait until what there is of it is kept."""
         if self.task is not None:
-            self.task.cancel()  # no effect if it has ended
+            if not self.task.cancelling():  # a second time would interrupt its end
+                self.task.cancel()  # no effect if it has ended
             await asyncio.wait({self.task})
 
 

@@ -72,39 +72,59 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
                 live.notify()
             await reply.end()
     except asyncio.CancelledError:
-        await _finish(service, live, reply, is_cancelled=True)
+        await _finish_whole(service, live, reply, is_cancelled=True)
         raise
     except Exception as error:
         live.failure = as_api_error(error)
         if live.failure.code == "internal":
             logger.exception("response %s: an internal error", state.id)
-        await _finish(service, live, reply)
+        await _finish_whole(service, live, reply)
     else:
-        await _finish(service, live, reply)
+        await _finish_whole(service, live, reply)
+
+
+async def _finish_whole(
+    service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
+) -> None:
+    """Keep how a response ended, and say it, even if the task is cancelled meanwhile."""
+    finishing = asyncio.create_task(_finish(service, live, reply, is_cancelled=is_cancelled))
+    is_interrupted = False
+    while not finishing.done():
+        try:
+            await asyncio.wait({finishing})
+        except asyncio.CancelledError:
+            is_interrupted = True
+    finishing.result()
+    if is_interrupted:
+        raise asyncio.CancelledError
 
 
 async def _finish(
     service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
 ) -> None:
-    """Keep how a response ended, then say it."""
+    """Keep how a response ended, then say it, even if it cannot be kept."""
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
     end = reply.ended if reply is not None else None
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
     is_stored = is_left and state.echo["store"]
-    if is_stored:
-        note = note_of(state, outcome)
-        with suppress(SinkstreamError):  # the turn itself is kept; the store has logged the error
-            await service.pool.submit(partial(service.turns.note, state.id, note))
-    elif is_left:
-        service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
-    state.outcome, live.messages = outcome, None
-    live.notify()
-    if is_stored or not (state.echo["store"] or state.is_background):
-        service.live.forget(state.id)
-    else:
-        service.live.forget_later(state.id)
+    try:
+        if is_stored:
+            note = note_of(state, outcome)
+            with suppress(SinkstreamError):  # the turn is kept; the store has logged the error
+                await service.pool.submit(partial(service.turns.note, state.id, note))
+        elif is_left:
+            service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
+    except Exception:
+        logger.exception("response %s: how it ended is not kept", state.id)
+    finally:
+        state.outcome, live.messages = outcome, None
+        live.notify()
+        if is_stored or not (state.echo["store"] or state.is_background):
+            service.live.forget(state.id)
+        else:
+            service.live.forget_later(state.id)
 
 
 def _outcome(
