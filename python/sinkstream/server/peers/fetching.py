@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -34,18 +34,23 @@ class _Parsed:
     parts: list[bytes] = field(default_factory=list)
     has_head: bool = False
     is_complete: bool = False
+    status_of: Callable[[], int] = lambda: 0
+    """Returns the status of the head that is being read."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.has_head = True
+        if self.status_of() >= 200:
+            self.has_head = True
+        else:
+            self.headers.clear()  # of a head before the last, such as 100 Continue
 
     def on_body(self, part: bytes) -> None:
         self.parts.append(part)
 
     def on_message_complete(self) -> None:
-        self.is_complete = True
+        self.is_complete = self.has_head
 
 
 class PeerResponse:
@@ -55,6 +60,7 @@ class PeerResponse:
         self._reader, self._writer = reader, writer
         self._parsed = _Parsed()
         self._parser = httptools.HttpResponseParser(self._parsed)
+        self._parsed.status_of = self._parser.get_status_code
 
     async def __aenter__(self) -> PeerResponse:
         return self

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
 from functools import partial
 
 import orjson
@@ -31,11 +32,13 @@ logger = logging.getLogger("sinkstream.server")
 
 _CREATE = re.compile(r"(/v1)?/responses/?")
 _OF_ONE = re.compile(r"(?:/v1)?/responses/(resp_[^/]+)(?:/.*)?")
+Header = tuple[bytes, bytes]
 _METHODS = ("DELETE", "GET", "POST")  # a WebSocket has none
 _FIELD = b"previous_response_id"
 # Of the connection, or written anew.
 _OWN = frozenset(
-    b"connection content-length date keep-alive server transfer-encoding vary x-request-id".split()
+    b"connection content-length date expect keep-alive proxy-connection server te trailer "
+    b"transfer-encoding upgrade vary x-request-id".split()
 ) | {HEADER}
 
 
@@ -87,7 +90,7 @@ class Forwarding:
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        headers = [pair for pair in scope["headers"] if pair[0] not in _OWN]
+        headers = _passed_on(scope["headers"], _OWN)
         headers += [
             (HEADER, self._service.config.peer_secret.encode()),
             (b"x-request-id", exchange.request_id.encode()),
@@ -134,12 +137,24 @@ class Forwarding:
 async def _start(response: PeerResponse, send: Send) -> None:
     kept = [
         pair
-        for pair in response.headers
-        if pair[0] not in _OWN - {b"content-length"} and not pair[0].startswith(b"access-control-")
+        for pair in _passed_on(response.headers, _OWN - {b"content-length"})
+        if not pair[0].startswith(b"access-control-")
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": kept})
     if EVENT_HEADERS[0] in kept:
         await send({"type": "http.response.body", "body": b"", "more_body": True})
+
+
+def _passed_on(headers: Iterable[Header], own: frozenset[bytes]) -> list[Header]:
+    """Return headers without `own`, and without those that `connection` lists."""
+    headers = list(headers)
+    listed = {
+        name.strip().lower()
+        for key, value in headers
+        if key == b"connection"
+        for name in value.split(b",")
+    }
+    return [pair for pair in headers if pair[0] not in own and pair[0] not in listed]
 
 
 def _previous_in(body: bytes | bytearray) -> str | None:
