@@ -19,7 +19,7 @@ from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.conversations.claim import Replica
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.errors import StreamAborted
-from sinkstream.server.exchange import Scope, exchange_of
+from sinkstream.server.exchange import Exchange, Scope, exchange_of
 from sinkstream.server.gate import App, ClientLeft
 from sinkstream.server.parsing import SMALL_BYTES
 from sinkstream.server.peers.fetching import PeerGone, PeerResponse, fetch
@@ -96,7 +96,7 @@ class Forwarding:
             (b"x-request-id", exchange.request_id.encode()),
         ]
         passing = asyncio.ensure_future(
-            self._pass(owner, scope["method"], target, headers, bytes(exchange.body), send)
+            self._pass(owner, scope["method"], target, headers, exchange, send)
         )
         leaving = asyncio.ensure_future(until_left(receive))
         try:
@@ -120,13 +120,14 @@ class Forwarding:
         method: str,
         target: bytes,
         headers: list[tuple[bytes, bytes]],
-        body: bytes,
+        exchange: Exchange,
         send: Send,
     ) -> bool:
-        response = await fetch(owner.address, method, target, headers, body)
+        response = await fetch(owner.address, method, target, headers, bytes(exchange.body))
         async with response:
             if response.status == 503:  # it drains, or is no server of ours
                 return False
+            exchange.take_body()  # the reply may take long, and others wait for the memory
             await _start(response, send)
             async for part in response.parts():
                 await send({"type": "http.response.body", "body": part, "more_body": True})

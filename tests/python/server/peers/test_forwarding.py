@@ -111,6 +111,21 @@ def test_what_is_of_a_connection_goes_no_further() -> None:
     asyncio.run(check())
 
 
+def test_a_body_is_given_back_once_the_owner_answers() -> None:
+    async def check() -> None:
+        talk = Talk(HEAD)
+        running = asyncio.create_task(talk.run())
+        while not talk.sent:
+            await asyncio.sleep(0.001)
+        freed = list(talk.freed)
+        talk.may_end.set()
+        await running
+        assert freed == [len(BODY)]
+        assert b"".join(each.get("body", b"") for each in talk.sent) == b"ok"
+
+    asyncio.run(check())
+
+
 def test_a_body_is_kept_for_this_server_if_the_owner_cannot_answer() -> None:
     async def check() -> None:
         talk = Talk(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n")
