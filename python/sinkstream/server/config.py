@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.opening import is_postgres
@@ -107,6 +108,7 @@ def check_config(config: ServerConfig) -> None:
     Raises:
         InvalidArgument: A value is not allowed; `param` is its name.
     """
+    _check_types(config)
     for name, (low, high) in _RANGES.items():
         value = getattr(config, name)
         if not low <= value <= high:  # NaN is in no range
@@ -127,6 +129,33 @@ def check_config(config: ServerConfig) -> None:
                 "cors_origin",
                 f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
             )
+
+
+def _check_types(config: ServerConfig) -> None:
+    """Refuse values of the wrong type: files of Ray Serve have whatever YAML reads."""
+    for one in fields(config):
+        value, default = getattr(config, one.name), one.default
+        if isinstance(default, tuple):
+            is_list = isinstance(value, list | tuple)
+            is_right = is_list and all(isinstance(part, str) for part in value)
+            rule = "a list of strings"
+        elif isinstance(default, bool):
+            is_right, rule = isinstance(value, bool), "true or false"
+        elif isinstance(default, str):
+            is_right, rule = isinstance(value, str), "a string"
+        else:
+            is_right = isinstance(value, int | float) and not isinstance(value, bool)
+            rule = "a number"
+        if not is_right:
+            raise _refusal(one.name, f"must be {rule}, but is {_kind_of(value)}.")
+
+
+def _kind_of(value: Any) -> str:
+    """Return the type of a value, which may be a secret itself."""
+    kind = type(value).__name__
+    if not isinstance(value, list | tuple):
+        return f"of type {kind}"
+    return f"a {kind} of {' and '.join(sorted({type(part).__name__ for part in value}))}"
 
 
 def _check_peers(config: ServerConfig) -> None:

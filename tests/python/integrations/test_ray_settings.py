@@ -86,6 +86,12 @@ def test_a_range_of_replicas_scales_by_sequences() -> None:
         ({"hots": "a"}, r"`server` must have settings of the server only, but has \['hots'\]"),
         ({"host": "0.0.0.0"}, "`api_key` must be set, because `host` is"),
         ({"drain_s": -1}, "`drain_s` must be in"),
+        ({"api_keys": "sk-abc"}, "`api_keys` must be a list of strings, but is of type str"),
+        ({"cors_origins": "https://a.example"}, "`cors_origins` must be a list of strings"),
+        ({"allowed_hosts": [8000]}, "must be a list of strings, but is a tuple of int"),
+        ({"public_metrics": "no"}, "`public_metrics` must be true or false, but is of type str"),
+        ({"max_queue": "64"}, "`max_queue` must be a number, but is of type str"),
+        ({"peer_secret": 5}, "`peer_secret` must be a string, but is of type int"),
     ],
 )
 def test_a_wrong_setting_is_refused(
