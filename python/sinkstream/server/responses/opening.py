@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 from sinkstream.request.tools import Tools
@@ -13,12 +14,14 @@ class Opening(NamedTuple):
 
     instructions: str | None
     tools: str
-    """Their text; "" without tools."""
+    """Their text with sorted keys; "" without tools."""
 
 
 def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
     """Return the opening of a request."""
-    return Opening(instructions, "" if tools is None else tools.key)
+    # A response repeats its tools with their keys in another order.
+    text = "" if tools is None else json.dumps(tools.definitions, sort_keys=True)
+    return Opening(instructions, text)
 
 
 def opening_of_echo(echo: dict[str, Any]) -> Opening:

@@ -1,0 +1,45 @@
+"""Openings of requests, compared with those of the responses before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from sinkstream.server.responses.echo import echo_of
+from sinkstream.server.responses.opening import opening_of_echo, opening_with
+from sinkstream.server.responses.requests import ResponseRequest, response_tools
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": "string"}}}
+IN_ORDER = {"type": "function", "name": "f", "description": "A b.", "parameters": SCHEMA}
+TURNED = {
+    "strict": True,
+    "parameters": dict(reversed(SCHEMA.items())),
+    "description": "A b.",
+    "name": "f",
+    "type": "function",
+}
+
+
+def of_request(tool: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the opening of a request, and the one of its response."""
+    body = ResponseRequest.model_validate({"input": "a", "instructions": "c", "tools": [tool]})
+    defaults = SimpleNamespace(presence_penalty=0, frequency_penalty=0, temperature=1, top_p=1)
+    config = SimpleNamespace(model_name="tiny", store="")
+    service: Any = SimpleNamespace(model=SimpleNamespace(_defaults=defaults), config=config)
+    echo = echo_of(service, body, "resp_1", store=True)
+    return opening_with(body.instructions, response_tools(body)), opening_of_echo(echo)
+
+
+@pytest.mark.parametrize("tool", [IN_ORDER, TURNED], ids=["in_order", "turned"])
+def test_a_request_and_its_response_have_the_same_opening(tool: dict[str, Any]) -> None:
+    asked, answered = of_request(tool)
+    assert asked == answered
+
+
+def test_other_tools_are_another_opening() -> None:
+    openings = [of_request({**IN_ORDER, "description": text})[0] for text in "ab"]
+    assert openings[0] != openings[1]
