@@ -61,11 +61,10 @@ class ArgumentForms:
 
     def _form(self) -> Form:
         if self._known is None:
-            self._known = "object"  # while it is being found out
             reads_text = self._reads(json.dumps({_KEY: _VALUE}))
             reads_objects = self._reads({_KEY: _VALUE})
-            if reads_text:
-                self._known = "either" if reads_objects else "text"
+            # Set once it is certain: other threads may be rendering.
+            self._known = "object" if not reads_text else "either" if reads_objects else "text"
         return self._known
 
     def _reads(self, arguments: Any) -> bool:

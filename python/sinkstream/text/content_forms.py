@@ -57,15 +57,16 @@ class ContentForms:
 
     def _form(self, role: str) -> Form:
         if role not in self._known:
-            self._known[role] = "string"  # while it is being found out
+            form: Form = "string"
             string, parts = (self._probe(role, as_parts) for as_parts in (False, True))
             word = _WORD + role
             if word in (string or ""):
-                self._known[role] = "either" if parts == string else "string"
+                form = "either" if parts == string else "string"
             elif word in (parts or ""):
-                self._known[role] = "parts"
+                form = "parts"
             elif string is not None and word.casefold() not in string.casefold():
                 self._omitted.add(role)
+            self._known[role] = form  # now that it is certain: other threads may be rendering
         return self._known[role]
 
     def _probe(self, role: str, as_parts: bool) -> str | None:
