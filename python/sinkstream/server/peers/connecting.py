@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.conversations.conversations import Conversations
-from sinkstream.server.peers.asking import ask_release
+from sinkstream.server.peers.asking import Asking
 from sinkstream.server.turns import Turns
 
 
 def connect_peers(turns: Turns, config: ServerConfig) -> None:
     """Let conversations ask their owners for a release, if there is a secret."""
     if config.peer_secret and isinstance(turns, Conversations):
-        turns.ask_release = partial(ask_release, config.peer_secret)
+        turns.ask_release = Asking(config.peer_secret)

@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.conversations.claim import Replica
-from sinkstream.server.peers.asking import ask_release
 from tests.python.server.http.running_server import (
     CHAT,
     ENDLESS,
@@ -241,13 +239,6 @@ def closing_connections(listener: socket.socket) -> Iterator[list[bytes]]:
     thread = threading.Thread(target=close_all, daemon=True)
     thread.start()
     yield read
-
-
-def test_asking_takes_a_fifth_of_a_second_at_most() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert not ask_release(SECRET, Replica("one", address), "sess_1")
-    assert not ask_release(SECRET, Replica("one", address), "sess_1")  # refused
 
 
 def test_a_server_that_shuts_down_parks_before_its_last_reply_ends(
