@@ -40,7 +40,7 @@ SPILLS: dict[str, dict[str, int]] = {
         "walk_pages_kernel<f16, 256, false>": 24,
         "walk_pages_kernel<f16, 256, true>": 20,
         "walk_pages_kernel<int8, 64, false>": 12,
-        "walk_pages_kernel<int8, 256, false>": 60,
+        "walk_pages_kernel<int8, 256, false>": 72,
         "walk_pages_kernel<int8, 256, true>": 108,
     },
 }

@@ -222,6 +222,7 @@ def test_a_warning_of_asession_names_the_line_that_waits(real: sinkstream.Model)
 
     with warnings.catch_warnings(record=True) as caught, pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("always")
-        patch.setattr(real, "_turns", {None: turns.with_difference("session: differs.")})
+        differs = turns.with_difference("session: differs.")
+        patch.setattr(real, "_turn_format", lambda *_: differs)
         run(main())
     assert [(str(one.message), one.filename) for one in caught] == [("session: differs.", __file__)]

@@ -32,6 +32,7 @@ from tests.python.server.http.running_server import (
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "examples" / "proxy"
 KEEPALIVE_S = 0.3
+TALKS = 12  # enough for each of two servers to have some
 
 Runs = Callable[[str, Path], list[str]]
 """Returns the command that runs a proxy with a configuration, in a folder."""
@@ -226,7 +227,9 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
     """Two servers with one store; no request tells the client which of them has answered."""
     folder = tiny_folder("llama")
     store = {"store": str(tmp_path / "store"), "peer_secret": "a secret of sixteen or more"}
-    talks: dict[str, list[dict[str, str]]] = {f"session {number}": [*HELLO] for number in range(6)}
+    talks: dict[str, list[dict[str, str]]] = {
+        f"session {number}": [*HELLO] for number in range(TALKS)
+    }
     places: dict[str, set[str]] = {name: set() for name in talks}
     states = []
 
@@ -240,9 +243,9 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
             states.append(own["state"])
             talk += [answer.json["choices"][0]["message"], {"role": "user", "content": "and then?"}]
 
-    with running(folder, sequences=6, replica="two", **store) as second:
+    with running(folder, sequences=TALKS, replica="two", **store) as second:
         with (
-            running(folder, sequences=6, replica="one", **store) as first,
+            running(folder, sequences=TALKS, replica="one", **store) as first,
             proxy_of(kind, tmp_path, first.port, second.port) as port,
         ):
             turn(Running(port, None))  # type: ignore[arg-type]
@@ -252,10 +255,10 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
             assert first.post("/internal/release?session=none", {}, **secret).status in (200, 409)
             assert proxy.post("/internal/release?session=none", {}, **secret).status == 404
             shares = [server.model.stats()["requests"] for server in (first, second)]
-        assert states == ["new"] * 6 + ["resident"] * 6
+        assert states == ["new"] * TALKS + ["resident"] * TALKS
         assert min(shares) > 0
         with proxy_of(kind, tmp_path, free_port(), second.port) as port:
             turn(Running(port, None))  # type: ignore[arg-type]
     assert all(len(seen) == 1 for seen in places.values())
-    assert sorted(set(states[12:])) == ["loaded", "resident"]
-    assert states[12:].count("loaded") == shares[0] // 2
+    assert sorted(set(states[2 * TALKS :])) == ["loaded", "resident"]
+    assert states[2 * TALKS :].count("loaded") == shares[0] // 2
