@@ -40,7 +40,7 @@ from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
 from sinkstream.text.tools.tool_call import ToolCall
 
 if TYPE_CHECKING:
-    from sinkstream.text.thoughts.thought_splitter import Parts
+    from sinkstream.text.thoughts.marked_splitter import Parts
 
 __all__ = [
     "Event",

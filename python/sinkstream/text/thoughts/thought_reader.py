@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sinkstream.text.thoughts.marked_splitter import Parts
 from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
-from sinkstream.text.thoughts.thought_splitter import Parts, ThoughtSplitter
+from sinkstream.text.thoughts.thought_splitter import ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
 from sinkstream.text.tools.tool_call import ToolCall
 

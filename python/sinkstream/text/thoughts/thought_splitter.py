@@ -9,36 +9,31 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sinkstream.text.thoughts.marked_splitter import (
+    MAX_SPACES,
+    MarkedSplitter,
+    Parts,
+    begun,
+    without_spaces,
+)
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 
-Parts = list[tuple[Kind, str]]
 _State = Literal["before", "first", "thought", "after", "text"]
 
-MAX_SPACES = 64
-"""White space that is held back at most; of a longer run, the beginning is not left out."""
 
-
-class ThoughtSplitter:
-    """For one reply. Holds back only what may still become a tag, or white space next to one."""
+class ThoughtSplitter(MarkedSplitter):
+    """For one reply."""
 
     def __init__(self, form: ThoughtFormat) -> None:
+        super().__init__(form.shown)
         self._form = form
         # Before a thought, first in it, inside, after it, in the text.
         self._state: _State = "first" if form.start == "thought" else form.start
-        self._held = ""
 
     @property
     def kind(self) -> Kind:
         """Return what the next text is, as far as is known."""
         return "thought" if self._state in ("first", "thought") else "text"
-
-    def push(self, marked: str) -> Parts:
-        """Add marked text; return what is now known of it."""
-        self._held += marked
-        parts: Parts = []
-        while self._held and self._advance(parts):
-            pass
-        return parts
 
     def end(self) -> Parts:
         """Return what was held back, at the end of the reply."""
@@ -49,7 +44,6 @@ class ThoughtSplitter:
         return parts
 
     def _advance(self, parts: Parts) -> bool:
-        """Move what is known from `_held` to `parts`; return whether there may be more."""
         if self._state == "before":
             return self._look_for_thought(parts)
         if self._state == "first":
@@ -93,27 +87,11 @@ class ThoughtSplitter:
     def _continue_thought(self, parts: Parts) -> bool:
         found = self._held.find(self._form.end)
         if found >= 0:
-            known = _without_spaces(self._held, found)
+            known = without_spaces(self._held, found)
             self._give(parts, "thought", self._held[:known])
             self._state, self._held = "after", self._held[found + len(self._form.end) :]
             return True
-        known = _without_spaces(self._held, len(self._held) - self._begun_end())
+        known = without_spaces(self._held, len(self._held) - begun(self._held, self._form.end))
         self._give(parts, "thought", self._held[:known])
         self._held = self._held[known:]
         return False
-
-    def _begun_end(self) -> int:
-        """Return how many of the last characters may begin the tag that ends the thought."""
-        end = self._form.end
-        longest = min(len(end) - 1, len(self._held))
-        return next((n for n in range(longest, 0, -1) if self._held.endswith(end[:n])), 0)
-
-    def _give(self, parts: Parts, kind: Kind, marked: str) -> None:
-        shown = self._form.shown(marked)
-        if shown:
-            parts.append((kind, shown))
-
-
-def _without_spaces(text: str, end: int) -> int:
-    """Return where the white space before `end` begins, or where the last of it does."""
-    return max(len(text[:end].rstrip()), end - MAX_SPACES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sinkstream.text.thoughts.marked_splitter import Parts
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
-from sinkstream.text.thoughts.thought_splitter import Parts
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_splitter import CallSplitter
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import secrets
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from sinkstream.text.thoughts.marked_splitter import (
+    MAX_SPACES,
+    MarkedSplitter,
+    Parts,
+    begun,
+    without_spaces,
+)
 from sinkstream.text.thoughts.thought_format import Kind
-from sinkstream.text.thoughts.thought_splitter import MAX_SPACES, Parts
 from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
 from sinkstream.text.tools.tool_call import ToolCall
 
@@ -48,33 +54,23 @@ class _Json:
         return 0
 
 
-@dataclass(slots=True)
-class CallSplitter:
+class CallSplitter(MarkedSplitter):
     """For one reply."""
 
-    form: CallFormat
-    is_first: bool
-    """Whether calls can only begin the reply."""
-    calls: list[ToolCall] = field(default_factory=list)
-    """Those that have begun."""
-    _state: _State = "text"
-    _held: str = ""
-    _expected: str = ""  # of the literal that is being read
-    _name: str = ""
-    _json: _Json = field(default_factory=_Json)
+    def __init__(self, form: CallFormat, *, is_first: bool) -> None:
+        """Split a reply; `is_first` says whether calls can only begin it."""
+        super().__init__(form.shown)
+        self.calls: list[ToolCall] = []
+        """Those that have begun."""
+        self._form = form
+        self._is_first = is_first
+        self._state: _State = "text"
+        self._json = _Json()
 
     @property
     def kind(self) -> Kind:
         """Return what the next text is, as far as is known."""
         return "text" if self._state in ("text", "all_text") else "tool_call"
-
-    def push(self, marked: str) -> Parts:
-        """Add marked text; return what is now known of it."""
-        self._held += marked
-        parts: Parts = []
-        while self._held and self._advance(parts):
-            pass
-        return parts
 
     def end(self) -> Parts:
         """Return what was held back, at the end of the reply."""
@@ -84,7 +80,6 @@ class CallSplitter:
         return parts
 
     def _advance(self, parts: Parts) -> bool:
-        """Move what is known from `_held` to `parts`; return whether there may be more."""
         if self._state == "text":
             return self._look_for_call(parts)
         if self._state == "literal":
@@ -100,8 +95,8 @@ class CallSplitter:
         return False
 
     def _look_for_call(self, parts: Parts) -> bool:
-        trigger = self.form.trigger
-        if self.is_first:
+        trigger = self._form.trigger
+        if self._is_first:
             rest = self._held.lstrip()
             if trigger.startswith(rest) and len(self._held) - len(rest) <= MAX_SPACES:
                 if len(rest) < len(trigger):
@@ -113,18 +108,18 @@ class CallSplitter:
         else:
             found = self._held.find(trigger)
         if found < 0:
-            known = _without_spaces(self._held, len(self._held) - _begun(self._held, trigger))
+            known = without_spaces(self._held, len(self._held) - begun(self._held, trigger))
             self._give(parts, "text", self._held[:known])
             self._held = self._held[known:]
             return False
-        self._give(parts, "text", self._held[: _without_spaces(self._held, found)])
+        self._give(parts, "text", self._held[: without_spaces(self._held, found)])
         self._held = self._held[found:]
-        self._state, self._expected = "literal", self.form.begin
+        self._state = "literal"
         return True
 
     def _read_literal(self, parts: Parts) -> bool:
         """Read what stands before a name."""
-        length = _match(self._expected, self._held)
+        length = _match(self._form.begin, self._held)
         if length is None:
             return False
         if length < 0:  # the reply follows no grammar here
@@ -132,11 +127,11 @@ class CallSplitter:
             return True
         self._give(parts, "tool_call", self._held[:length])
         self._held = self._held[length:]
-        self._state, self._name = "name", ""
+        self._state = "name"
         return True
 
     def _read_name(self, parts: Parts) -> bool:
-        held, middle = self._held, self.form.middle
+        held, middle = self._held, self._form.middle
         length = next((i for i, letter in enumerate(held) if letter not in NAME_LETTERS), len(held))
         rest = held[length:]
         matched = _match(middle, rest) if rest else None
@@ -163,7 +158,7 @@ class CallSplitter:
         return bool(end)
 
     def _look_for_next(self, parts: Parts) -> bool:
-        between = self.form.between
+        between = self._form.between
         length = -1 if between is None else _match(between, self._held)
         if length is None:
             return False
@@ -172,18 +167,13 @@ class CallSplitter:
             return True
         self._give(parts, "tool_call", self._held[:length])
         self._held = self._held[length:]
-        self._state, self._name = "name", ""
+        self._state = "name"
         return True
 
     def _new_id(self) -> str:
-        if self.form.has_short_ids:
+        if self._form.has_short_ids:
             return "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
         return "call_" + secrets.token_hex(12)
-
-    def _give(self, parts: Parts, kind: Kind, marked: str) -> None:
-        shown = self.form.shown(marked)
-        if shown:
-            parts.append((kind, shown))
 
 
 def _match(literal: str, text: str) -> int | None:
@@ -201,14 +191,3 @@ def _match(literal: str, text: str) -> int | None:
         else:
             at += 1
     return at
-
-
-def _without_spaces(text: str, end: int) -> int:
-    """Return where the white space before `end` begins, or where the last of it does."""
-    return max(len(text[:end].rstrip()), end - MAX_SPACES)
-
-
-def _begun(text: str, tag: str) -> int:
-    """Return how many of the last characters may begin a tag."""
-    longest = min(len(tag) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
