@@ -379,10 +379,14 @@ class Model(ClosesOnExit):
             grammars=self._grammars,
         )
 
-    def _check_reply(self, options: StreamOptions, tools: Tools | None, thinking: Thinking) -> None:
-        """Refuse the options that no prompt can have, with tools."""
+    def _checked_options(
+        self, options: StreamOptions, tools: Tools | None, thinking: Thinking
+    ) -> StreamOptions:
+        """Return the options of a reply with tools; refuse those that no prompt can have."""
         name = "grammar" if read_tools(tools, options) is None else "tools"
-        self._check_options(self._options_with(options, tools, thinking), None, name)
+        checked = self._options_with(options, tools, thinking)
+        self._check_options(checked, None, name)
+        return checked
 
     def _submit_now(self, request: StreamRequest, reader: ThoughtReader | None = None) -> Stream:
         """Submit a request whose caller expects it to start; log it if it has to wait."""

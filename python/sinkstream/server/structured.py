@@ -150,7 +150,7 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            check = partial(model._check_reply, options, tools, thinking)
+            check = partial(model._checked_options, options, tools, thinking)
             await loop.run_in_executor(self._executor, check)
         except Exception as error:
             raise from_exception(error, names) or error from None

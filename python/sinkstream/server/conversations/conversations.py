@@ -112,15 +112,17 @@ class Conversations:
         """
         if self._is_closed:
             raise StoreError("store: the store is closed.")
-        self._model._check_reply(request.options, request.tools, request.thinking)
+        options = self._model._checked_options(request.options, request.tools, request.thinking)
         match, claim = self._claimed(request)
         try:
-            return self._begun(request, match, claim)
+            return self._begun(request, options, match, claim)
         finally:
             if request.store:
                 self._started(claim.session)
 
-    def _begun(self, request: TurnRequest, match: Match, claim: Claim) -> RunningTurn:
+    def _begun(
+        self, request: TurnRequest, options: StreamOptions, match: Match, claim: Claim
+    ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
         try:
             following = self._following(request, match)
@@ -131,7 +133,7 @@ class Conversations:
         found = self._found(request, match, following)
         self._store.reach("loaded")
         try:
-            stream = self._stream(request, match, found)
+            stream = self._stream(request, options, match, found)
         except BaseException:  # such as an option out of range: the session is as it was
             self._states.residency.unclaim(found.resident)
             raise
@@ -203,13 +205,14 @@ class Conversations:
             )
         return True
 
-    def _stream(self, request: TurnRequest, match: Match, found: Found) -> Stream:
-        model, options = self._model, request.options
+    def _stream(
+        self, request: TurnRequest, options: StreamOptions, match: Match, found: Found
+    ) -> Stream:
+        """Start the reply with `options`, which have the grammar of the tools."""
         given = match.unread[-1]["content"] if request.continue_final else ""
-        has_rule = request.tools is not None or has_grammar(options)
-        tools = read_tools(request.tools, options)
-        reader = model._reader(request.thinking, tools, given, has_rule=has_rule)
-        options = model._options_with(options, request.tools, request.thinking)
+        has_rule = request.tools is not None or has_grammar(request.options)
+        tools = read_tools(request.tools, request.options)
+        reader = self._model._reader(request.thinking, tools, given, has_rule=has_rule)
         return found.resident.session._stream_ids(found.ids.tolist(), reader, **options)
 
     def _match(self, request: TurnRequest) -> Match:
