@@ -51,6 +51,7 @@ ChosenKernels choose_kernels(std::string_view forced, const std::vector<const Ke
   chosen.kernels.name = tables[from]->name;
   chosen.kernels.supported = tables[from]->supported;
   chosen.kernels.native_input = tables[from]->native_input;
+  chosen.kernels.prompt_tokens_per_decode_step = tables[from]->prompt_tokens_per_decode_step;
   fill(tables, from, "embedding", &Kernels::embedding, &chosen);
   fill(tables, from, "norm", &Kernels::norm, &chosen);
   fill(tables, from, "linear", &Kernels::linear, &chosen);

@@ -38,6 +38,10 @@ struct Kernels {
   SampleOp* sample = nullptr;
   // The input type with which `linear` is fastest.
   InputType native_input = InputType::kFloat32;
+  // Prompt tokens that a step which decodes may also take, with inputs of 8 or 16 bits. Such a step
+  // should take at most twice as long (engine_bench.py, long_prompt). Four rows cost little where
+  // decoding is memory-bound.
+  int64_t prompt_tokens_per_decode_step = 4;
 };
 
 const Kernels& reference_kernels();

@@ -40,9 +40,12 @@ int64_t chunk_of(const LoadOptions& options) {
   return options.gpu != nullptr ? 1024 : 256;
 }
 
-// Four more rows cost no more than the first one, because decoding is memory-bound
-// (engine_bench.py, long_prompt). Where a chunk is cut does not change any result here.
-constexpr int64_t kPromptTokensPerDecodeStep = 4;
+// Where a chunk is cut does not change any result on a CPU.
+int64_t prompt_tokens_per_decode_step(const Kernels& kernels, InputType input_type) {
+  const bool has_tiles = input_type != InputType::kFloat32;
+  return has_tiles ? kernels.prompt_tokens_per_decode_step
+                   : Kernels().prompt_tokens_per_decode_step;
+}
 
 // Attention splits its work over up to this many pages: a window of 8,192 for kSplitRows rows, or
 // of 131,072 for one row. Beyond that it does not split, so that the scratch does not grow with the
@@ -137,7 +140,10 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
   // Not measured on a GPU.
-  if (!gpu_) engine.prompt_tokens_per_decode_step = kPromptTokensPerDecodeStep;
+  if (!gpu_) {
+    engine.prompt_tokens_per_decode_step =
+        prompt_tokens_per_decode_step(kernels_.kernels, input_type_);
+  }
   engine.kernels = &kernels_.kernels;
   engine.threads = &threads_;
   engine.tokens = std::move(tokens);

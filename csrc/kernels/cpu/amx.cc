@@ -59,6 +59,8 @@ const Kernels& amx_kernels() {
       .refusal = refusal,
       .linear = linear_amx,
       .native_input = InputType::kBFloat16,
+      // A tile has 16 rows. Five of them take 1.6 times as long as one, and 13 take 1.9 times.
+      .prompt_tokens_per_decode_step = 10,
   };
   return table;
 }
