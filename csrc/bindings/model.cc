@@ -219,10 +219,13 @@ void register_model(py::module_& module) {
           py::arg("request"), py::arg("session").none(true) = py::none())
       .def(
           "open_session",
-          [](LoadedModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids) {
-            return std::make_unique<SessionHandle>(self.engine().open_session(sinks, ids));
+          [](LoadedModel& self, std::optional<int64_t> sinks, const std::vector<int32_t>& ids,
+             std::string cache_salt) {
+            return std::make_unique<SessionHandle>(
+                self.engine().open_session(sinks, ids, std::move(cache_salt)));
           },
-          py::arg("sinks").none(true), py::arg("prompt"), py::call_guard<ReleaseGil>())
+          py::arg("sinks").none(true), py::arg("prompt"), py::arg("cache_salt") = "",
+          py::call_guard<ReleaseGil>())
       .def(
           "fork_session",
           [](LoadedModel& self, const SessionHandle& session) {
@@ -237,10 +240,10 @@ void register_model(py::module_& module) {
           py::arg("session"))
       .def(
           "restore_session",
-          [](LoadedModel& self, int64_t sinks, const py::dict& contents) {
-            return restore_session(self.engine(), sinks, contents);
+          [](LoadedModel& self, int64_t sinks, const py::dict& contents, std::string cache_salt) {
+            return restore_session(self.engine(), sinks, contents, std::move(cache_salt));
           },
-          py::arg("sinks"), py::arg("contents"))
+          py::arg("sinks"), py::arg("contents"), py::arg("cache_salt") = "")
       .def(
           "take_back",
           [](LoadedModel& self, const SessionHandle& session, const StreamHandle& turn) {

@@ -61,7 +61,7 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
 }
 
 std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
-                                               const py::dict& contents) {
+                                               const py::dict& contents, std::string cache_salt) {
   SessionState state;
   state.sequence.length = contents["length"].cast<int64_t>();
   state.sequence.begins = contents["begins"].cast<std::vector<int64_t>>();
@@ -74,8 +74,9 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   const float* scale = scales.size() > 0 ? scales.data() : nullptr;
   const int64_t byte_count = keys_values.size(), scale_count = scales.size();
   const ReleaseGil released;
-  return std::make_unique<SessionHandle>(
-      engine.restore_session(sinks, state, [&](SequenceCache* cache) {
+  return std::make_unique<SessionHandle>(engine.restore_session(
+      sinks, state,
+      [&](SequenceCache* cache) {
         SINKSTREAM_CHECK(std::ssize(state.sequence.begins) == cache->group_count(),
                          "a saved session has ", state.sequence.begins.size(), " groups of layers");
         const SnapshotShape shape = snapshot_shape(*cache, state.sequence);
@@ -83,7 +84,8 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
                              shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
                          "a saved session has ", byte_count, " bytes and ", scale_count, " scales");
         restore(cache, state.sequence, bytes, scale);
-      }));
+      },
+      std::move(cache_salt)));
 }
 
 void register_session(py::module_& module) {

@@ -27,6 +27,7 @@ class SessionHandle {
 pybind11::dict contents_of(Engine& engine, const SessionHandle& session);
 // A session with these contents. Throws InternalError if sizes do not match.
 std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
-                                               const pybind11::dict& contents);
+                                               const pybind11::dict& contents,
+                                               std::string cache_salt);
 
 }  // namespace sinkstream

@@ -164,6 +164,7 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   for_each_option(native.params, OptionReader{options});
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
+  native.cache_salt = request.attr("cache_salt").cast<std::string>();
   native.called_at = time_of(request.attr("called_at").cast<double>());
   native.grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
   const ReleaseGil released;

@@ -58,9 +58,10 @@ class Engine {
 
   // Allocates all of a session's pages up front, or throws CapacityError. If a live session with
   // the same sinks and window has cached a prefix of `prompt`, that prefix is shared and counts as
-  // prefilled: stats().tokens is its length.
+  // prefilled: stats().tokens is its length. `cache_salt`: see Request.
   std::shared_ptr<Session> open_session(std::optional<int64_t> sinks,
-                                        const std::vector<int32_t>& prompt);
+                                        const std::vector<int32_t>& prompt,
+                                        std::string cache_salt = {});
   // Queues the session's next turn, which continues from its cache. With max_tokens = 0 it only
   // prefills. Throws what `submit` throws, InvalidArgument if the session is closed, and
   // SessionBusy if a turn is running; waits for a cancelled turn to end.
@@ -76,7 +77,8 @@ class Engine {
   // A session that continues from `state`. Calls `write` in this thread to fill an empty cache with
   // keys and values; other streams continue.
   std::shared_ptr<Session> restore_session(int64_t sinks, const SessionState& state,
-                                           const std::function<void(SequenceCache*)>& write);
+                                           const std::function<void(SequenceCache*)>& write,
+                                           std::string cache_salt = {});
   // The ids of the session's live tokens, in order, then its pending token if there is one.
   std::vector<int32_t> ids_of(Session& session);
   // The last of those ids, if there is one. Throws SessionBusy while a turn is running.
@@ -153,7 +155,8 @@ class Engine {
     int64_t saved_pages = 0;           // pages that do not have to be allocated
   };
   SharedPrefix shared_prefix_with(const Session* session, int64_t count) const;
-  SharedPrefix longest_shared_prefix(const Window& window, std::span<const int32_t> prompt) const;
+  SharedPrefix longest_shared_prefix(const Window& window, const std::string& cache_salt,
+                                     std::span<const int32_t> prompt) const;
   SharedPrefix shared_prefix_of(const Sequence& sequence) const;
   void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
                   const SharedPrefix& shared);

@@ -68,12 +68,13 @@ void Engine::acquire_session(Session& session) {
 }
 
 std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
-                                              const std::vector<int32_t>& prompt) {
+                                              const std::vector<int32_t>& prompt,
+                                              std::string cache_salt) {
   const Window window = window_of("session", sinks);
   if (!prompt.empty()) check_prompt(prompt);
-  auto session = std::make_shared<Session>(bell_, window);
+  auto session = std::make_shared<Session>(bell_, window, std::move(cache_salt));
   const auto work = [&] {
-    const SharedPrefix shared = longest_shared_prefix(window, prompt);
+    const SharedPrefix shared = longest_shared_prefix(window, session->cache_salt(), prompt);
     add_session(session, shared);
     session->tokens.append(std::span(prompt).first(static_cast<size_t>(shared.count)));
     session->is_ready = true;
@@ -102,7 +103,7 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
 std::shared_ptr<Session> Engine::fork_session(Session& session) {
   acquire_session(session);
   const SessionLease lease(session);
-  auto fork = std::make_shared<Session>(bell_, session.window());
+  auto fork = std::make_shared<Session>(bell_, session.window(), session.cache_salt());
   const auto work = [&] {
     fork->tokens = session.tokens;
     fork->pending = session.pending;
@@ -164,9 +165,10 @@ void Engine::read_session(Session& session, const std::function<void(const Sessi
 }
 
 std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionState& state,
-                                                 const std::function<void(SequenceCache*)>& write) {
+                                                 const std::function<void(SequenceCache*)>& write,
+                                                 std::string cache_salt) {
   const Window window = window_of("load_session", sinks);
-  auto session = std::make_shared<Session>(bell_, window);
+  auto session = std::make_shared<Session>(bell_, window, std::move(cache_salt));
   session->try_acquire();  // no other thread has it yet
   const SessionLease lease(*session);
   const auto add_pages = [&] { add_session(session, {}); };
@@ -213,15 +215,16 @@ Engine::SharedPrefix Engine::shared_prefix_with(const Session* session, int64_t 
   return {session, count, SequenceCache::pages_saved(session->window(), options_.layers, count)};
 }
 
-// The longest prefix of the prompt that a session with the same sinks and window can share.
+// The longest prefix of the prompt that a session with the same sinks, window and salt can share.
 Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
+                                                   const std::string& cache_salt,
                                                    std::span<const int32_t> prompt) const {
   const Session* best = nullptr;
   int64_t most = 0;
   for (const std::shared_ptr<Session>& session : sessions_) {
     const Window& other = session->window();
     const bool fits = other.sinks == window.sinks && other.window == window.window;
-    if (!fits || !session->is_ready) continue;
+    if (!fits || !session->is_ready || session->cache_salt() != cache_salt) continue;
     const int64_t count = common_prefix(session->tokens, prompt, session->cache->shareable());
     if (count <= most) continue;
     best = session.get();
@@ -235,7 +238,7 @@ Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
 Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
   if (sequence.session) return {};
   return longest_shared_prefix(
-      sequence.window,
+      sequence.window, sequence.cache_salt,
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 

@@ -37,6 +37,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       window(request_window),
       max_length(length_of(prompt, request.params)),
       pages(SequenceCache::pages_needed(window, layers, max_length)),
+      cache_salt(std::move(request.cache_salt)),
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cache/sequence_cache.h"
@@ -30,6 +31,7 @@ struct Request {
   SamplingParams params;         // with its seed already chosen
   std::optional<int64_t> sinks;  // overrides the engine's at the same capacity: the window shrinks
   bool continues_text = false;   // the reply's text continues the prompt's text
+  std::string cache_salt;        // shares a prefix only with sessions of the same salt
   std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
   std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
 };
@@ -75,6 +77,7 @@ struct Sequence {
   const Window window;
   const int64_t max_length;  // prompt + max_tokens; kEndlessLength
   const int64_t pages;  // all that it will ever allocate; 0 for a turn, whose session has its own
+  const std::string cache_salt;  // empty for a turn: its session has one
   const TokenSet stop_tokens;
   const std::shared_ptr<TokenStream> stream;
 

@@ -6,8 +6,12 @@
 
 namespace sinkstream {
 
-Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window)
-    : tokens(window), engine_bell_(std::move(engine_bell)), window_(window) {}
+Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window,
+                 std::string cache_salt)
+    : tokens(window),
+      engine_bell_(std::move(engine_bell)),
+      window_(window),
+      cache_salt_(std::move(cache_salt)) {}
 
 void Session::close() {
   if (!owner_.is_here()) return;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cache/live_tokens.h"
@@ -42,7 +43,7 @@ struct SessionState {
 
 class Session {
  public:
-  Session(std::shared_ptr<Doorbell> engine_bell, const Window& window);
+  Session(std::shared_ptr<Doorbell> engine_bell, const Window& window, std::string cache_salt = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -52,6 +53,8 @@ class Session {
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   const Window& window() const { return window_; }
+  // See Request::cache_salt.
+  const std::string& cache_salt() const { return cache_salt_; }
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
   // Acquires the session if it is free. Returns whether it did.
@@ -91,6 +94,7 @@ class Session {
  private:
   const std::shared_ptr<Doorbell> engine_bell_;
   const Window window_;
+  const std::string cache_salt_;
   const OwnerProcess owner_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> in_use_{false};

@@ -41,7 +41,11 @@ def home_hint(path: Path) -> str:
 
 @contextmanager
 def replace_whole(
-    path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
+    path: str | os.PathLike[str],
+    *,
+    is_private: bool = False,
+    buffering: int = -1,
+    flush: bool = True,
 ) -> Iterator[BinaryIO]:
     """Open a new file next to `path`; at the end of the block flush it to disk and rename it.
 
@@ -52,6 +56,7 @@ def replace_whole(
             link is replaced, not the link.
         is_private: Whether only the owner may read and write it. Otherwise the umask decides.
         buffering: As for `open`; 0 writes immediately.
+        flush: If False, the file is renamed only: a power cut may leave it empty or incomplete.
 
     Yields:
         The new file, open for reading and writing bytes.
@@ -63,7 +68,7 @@ def replace_whole(
     new = NewFile(path, is_private=is_private, buffering=buffering)
     try:
         yield new.file
-        new.complete()
+        new.complete(flush=flush)
     except BaseException:
         new.abandon()
         raise
@@ -96,13 +101,18 @@ class NewFile:
             self._part.unlink(missing_ok=True)
             raise
 
-    def complete(self) -> None:
-        """Flush the file to disk, rename it and close it. Call `abandon` if this fails."""
+    def complete(self, *, flush: bool = True) -> None:
+        """Flush the file to disk, rename it and close it. Call `abandon` if this fails.
+
+        If `flush` is False, the disk may get the file later, in whatever order.
+        """
         self.file.flush()
-        os.fsync(self.file.fileno())
+        if flush:
+            os.fsync(self.file.fileno())
         self._part.replace(self._path)
         self.file.close()  # not earlier: that ends the lock
-        _flush_folder(self._path.parent)
+        if flush:
+            _flush_folder(self._path.parent)
 
     def abandon(self) -> None:
         """Close and remove the new file; an old one at the path stays."""

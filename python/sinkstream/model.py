@@ -312,17 +312,29 @@ class Model(ClosesOnExit):
         return self._submit_now(request)
 
     def _stream(
-        self, prompt: Prompt, thinking: Thinking, tools: Tools | None, options: StreamOptions
+        self,
+        prompt: Prompt,
+        options: StreamOptions,
+        *,
+        thinking: Thinking = None,
+        tools: Tools | None = None,
+        cache_salt: str = "",
     ) -> Stream:
         """Do the same with tools that have been checked."""
         called_at = time.monotonic()
-        return self._submit_now(self._request(prompt, None, options, called_at, thinking, tools))
+        request = self._request(prompt, None, options, called_at, thinking, tools, cache_salt)
+        return self._submit_now(request)
 
     def _continue(
-        self, ids: list[int], given: str, thinking: Thinking, options: StreamOptions
+        self,
+        ids: list[int],
+        given: str,
+        thinking: Thinking,
+        options: StreamOptions,
+        cache_salt: str,
     ) -> Stream:
         """Continue a reply to messages, of which `given` is the beginning, after all their ids."""
-        request = self._request(ids, None, options, time.monotonic())
+        request = self._request(ids, None, options, time.monotonic(), cache_salt=cache_salt)
         has_rule = request.grammar is not None
         return self._submit_now(request, self._reader(thinking, None, given, has_rule=has_rule))
 
@@ -334,6 +346,7 @@ class Model(ClosesOnExit):
         called_at: float,
         thinking: Any = None,
         tools: Tools | None = None,
+        cache_salt: str = "",
     ) -> StreamRequest:
         self._check_open("stream")
         thinking = check_thinking(thinking, "stream")
@@ -349,6 +362,7 @@ class Model(ClosesOnExit):
             is_chat=is_chat(prompt),
             thinking=thinking,
             tools=read,
+            cache_salt=cache_salt,
             grammar_name="grammar" if read is None else "tools",
             called_at=called_at,
             control_tokens=self._control_tokens,

@@ -36,6 +36,8 @@ class StreamRequest:
     """With which the prompt was written."""
     tools: Tools | None = None
     """What the reply may call: `grammar` then says how."""
+    cache_salt: str = ""
+    """The request shares the cached beginning only of sessions with the same salt."""
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
@@ -69,6 +71,7 @@ def make_request(
     thinking: bool | str | None = None,
     tools: Tools | None = None,
     grammar_name: str = "grammar",
+    cache_salt: str = "",
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
     grammars: Grammars | None = None,
@@ -86,6 +89,7 @@ def make_request(
         thinking: With which the prompt was written.
         tools: What the reply may call; their grammar is the option `grammar`.
         grammar_name: What the caller calls that option.
+        cache_salt: The request shares the cached beginning only of sessions with the same salt.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
         grammars: Compiles the grammar that a reply follows. If None, there may be none.
@@ -113,6 +117,7 @@ def make_request(
         is_chat=is_chat,
         thinking=thinking,
         tools=tools,
+        cache_salt=cache_salt,
         called_at=time.monotonic() if called_at is None else called_at,
     )
 

@@ -19,6 +19,7 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service, ready_service
+from sinkstream.server.turns import engine_salt
 from sinkstream.server.whole_replies import whole_bytes
 
 
@@ -41,8 +42,9 @@ async def completions(request: Request) -> Response:
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
     names = names_of(body)
     await service.grammars.compile(service.model, options, names)
+    salt = engine_salt(exchange.tenant, body.cache_salt or "")
     starts = [
-        partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i))
+        partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)
         for prompt in prompts
         for i in range(n)
     ]

@@ -15,7 +15,8 @@ FIELDS = {
     "background": "Whether the reply goes on without its client; the response is read later by its "
     "id.",
     "best_of": "Refused unless it equals `n`.",
-    "cache_salt": "A conversation is continued only by requests with the same salt.",
+    "cache_salt": "A conversation is continued, and a cached beginning shared, only by requests "
+    "with the same salt.",
     "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
     "content": "The text, with llama.cpp's names for the other fields.",
     "continue_final_message": "Whether the reply continues the last message, which must be the "

@@ -53,7 +53,11 @@ class PlainTurns:
         _check_previous(request)
         if not request.continue_final:
             stream = self._model._stream(
-                request.messages, request.thinking, request.tools, request.options
+                request.messages,
+                request.options,
+                thinking=request.thinking,
+                tools=request.tools,
+                cache_salt=request.engine_salt,
             )
             return _turn(stream)
         if request.messages[-1].get("role") != "assistant":
@@ -64,13 +68,15 @@ class PlainTurns:
             )
         return _turn(continue_final(self._model, request))
 
-    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+    def begin_text(
+        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
+    ) -> PlainTurn:
         """Start a completion.
 
         Raises:
             Exception: Any error that `Model.stream` raises.
         """
-        return begin_text(self._model, prompt, options)
+        return begin_text(self._model, prompt, options, salt)
 
     def prompt_tokens(self, request: TurnRequest) -> int:
         """Return the tokens of the messages.
@@ -137,13 +143,15 @@ def _check_previous(request: TurnRequest) -> None:
         raise NotFound("server: there are no stored responses to continue.")
 
 
-def begin_text(model: Model, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+def begin_text(
+    model: Model, prompt: str | Sequence[int], options: StreamOptions, salt: str
+) -> PlainTurn:
     """Start a completion of plain text or of token ids.
 
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(model.stream(prompt, **options))
+    return _turn(model._stream(prompt, options, cache_salt=salt))
 
 
 def _turn(stream: Stream) -> PlainTurn:

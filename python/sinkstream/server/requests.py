@@ -62,6 +62,7 @@ class Generation(Body):
     return_progress: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    cache_salt: str | None = None
 
 
 class ChatRequest(Generation):
@@ -84,7 +85,6 @@ class ChatRequest(Generation):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     prompt_cache_key: str | None = None
-    cache_salt: str | None = None
     store: bool | None = None
 
 

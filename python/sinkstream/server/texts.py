@@ -141,4 +141,4 @@ def continue_final(model: Model, request: TurnRequest) -> Stream:
         Exception: Any error that `Model.stream` raises.
     """
     ids, final = open_reply(model._text, request.messages, request.thinking)
-    return model._continue(ids, final, request.thinking, request.options)
+    return model._continue(ids, final, request.thinking, request.options, request.engine_salt)

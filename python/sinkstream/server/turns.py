@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,6 +21,16 @@ from sinkstream.streams.stream import Stream
 TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
 """Where the conversation before this turn was: in memory, in memory after undoing a turn, in a
 snapshot file, in the store as token ids, or nowhere."""
+
+
+def engine_salt(tenant: str, cache_salt: str) -> str:
+    """Return what the engine compares before a request shares the cached beginning of another.
+
+    Otherwise the time to the first token and `cached_tokens` would show how the conversations of
+    another tenant begin.
+    """
+    parts = json.dumps([tenant, cache_salt]).encode()
+    return blake2b(parts, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,11 @@ class TurnRequest:
     """What `Turns.text_of` returns in addition to the text: the caller's own."""
     has_siblings: bool = False
     """Whether other turns of the same request continue the same turn at the same time."""
+
+    @property
+    def engine_salt(self) -> str:
+        """Return the `cache_salt` of its sequence."""
+        return engine_salt(self.tenant, self.cache_salt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +157,13 @@ class Turns(Protocol):
         """
         ...
 
-    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> Turn:
+    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions, salt: str) -> Turn:
         """Start a completion of plain text or of token ids, which nothing is kept of. Blocks.
+
+        Args:
+            prompt: What it continues.
+            options: Of `Model.stream`.
+            salt: Of `engine_salt`.
 
         Raises:
             CapacityError: There is no memory for it.

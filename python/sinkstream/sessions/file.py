@@ -40,7 +40,11 @@ _PIECE = 8 << 20
 
 
 def write_session_file(
-    path: str | os.PathLike[str], record: SessionRecord, check: Check = wanted
+    path: str | os.PathLike[str],
+    record: SessionRecord,
+    check: Check = wanted,
+    *,
+    flush: bool = True,
 ) -> None:
     """Replace a file with a session. Only its owner may read it.
 
@@ -53,6 +57,8 @@ def write_session_file(
         record: The session.
         check: Called between pieces, and before the file gets its name; what it raises leaves the
             old file.
+        flush: Whether to wait until the disk has the file. If not, a power cut may leave a damaged
+            one, which `read_session_file` refuses.
 
     Raises:
         InvalidArgument: The record's buffers do not match its numbers, or its fields are too
@@ -65,7 +71,7 @@ def write_session_file(
     tensors = _tensors_of(record, plan)
     header = encode_header(record, plan)
     try:
-        with replace_whole(target, is_private=True) as file:
+        with replace_whole(target, is_private=True, flush=flush) as file:
             _write(file, header, tensors, check)
             check()
     except OSError as error:

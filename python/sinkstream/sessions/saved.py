@@ -55,6 +55,7 @@ def load(
     spec: DecoderSpec,
     window: tuple[int, int],
     check: Check = wanted,
+    cache_salt: str = "",
 ) -> tuple[_core.Session, SessionRecord]:
     """Open a session from a file; return it and the record of the file.
 
@@ -64,6 +65,7 @@ def load(
         spec: Its description.
         window: Its S and W.
         check: Called between long steps.
+        cache_salt: Its beginning is shared only by requests with the same salt.
 
     Raises:
         Abandoned: `check` has raised it.
@@ -89,7 +91,7 @@ def load(
         "keys_values": record.keys_values,
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
     }
-    return native.restore_session(record.model.sinks, contents), record
+    return native.restore_session(record.model.sinks, contents, cache_salt), record
 
 
 def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:

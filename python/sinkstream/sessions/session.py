@@ -545,6 +545,8 @@ class Session(ClosesOnExit):
         path: str | os.PathLike[str],
         check: Check,
         labels: Mapping[str, str | int] | None = None,
+        *,
+        flush: bool = True,
     ) -> None:
         native = self._host.native
         native.fingerprint()  # reads all weights the first time: before the session is locked
@@ -562,7 +564,7 @@ class Session(ClosesOnExit):
             )
             turns = record.state.turns + self._turns_read_again
             record = replace(record, state=replace(record.state, turns=turns))
-        write_session_file(path, record, check)
+        write_session_file(path, record, check, flush=flush)
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""

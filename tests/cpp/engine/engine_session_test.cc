@@ -254,6 +254,33 @@ TEST_P(EngineSessionTest, SharesABeginningWithALiveSession) {
       << "a session with other sinks has them in other rows";
 }
 
+// Otherwise the time to the first token would show how the session of another user begins.
+TEST_P(EngineSessionTest, SharesNoBeginningWithASessionOfAnotherSalt) {
+  options.window = {.sinks = 20, .window = 200};
+  options.max_sequences = 6;
+  Ids system(100);
+  for (size_t i = 0; i < system.size(); ++i) system[i] = static_cast<int32_t>(i + 50);
+  const auto own = engine().open_session({}, {}, "a");
+  turn(own, system, 0);
+  const auto fork = engine().fork_session(*own);
+  own->close();
+  const SessionState state = {.sequence = {.length = 0, .begins = {0}}};
+  const auto restored = engine().restore_session(20, state, [](SequenceCache*) {}, "b");
+  turn(restored, system, 0);
+
+  Request request = greedy_request(system, 6);
+  for (const auto& [salt, shared] :
+       {std::pair("a", 99), std::pair("b", 99), std::pair("", 0), std::pair("c", 0)}) {
+    request.cache_salt = salt;
+    const auto stream = submit(request);
+    EXPECT_EQ(read_all(*stream).ids, expected_reply(system, 6));
+    EXPECT_EQ(stream->stats().cached_tokens, shared) << "salt " << salt;
+    const auto session = engine().open_session({}, system, salt);
+    EXPECT_EQ(session->stats().tokens, shared == 0 ? 0 : 100) << "salt " << salt;
+    session->close();
+  }
+}
+
 TEST_P(EngineSessionTest, StreamsShareTheBeginningOfATurnThatIsRunning) {
   options.window = {.sinks = 100, .window = 150};  // two pages of sinks
   options.max_sequences = 8;

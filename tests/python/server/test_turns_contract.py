@@ -75,7 +75,7 @@ def test_a_bad_option_is_refused_and_costs_no_place(turns: Turns) -> None:
         with pytest.raises(sinkstream.InvalidArgument, match="`temperature` must"):
             turns.begin(asked(options={**OPTIONS, "temperature": -1.0}))
         with pytest.raises(sinkstream.InvalidArgument, match="`temperature` must"):
-            turns.begin_text("the", {**OPTIONS, "temperature": -1.0})
+            turns.begin_text("the", {**OPTIONS, "temperature": -1.0}, "")
     turns.begin(asked()).end()
 
 
@@ -132,7 +132,7 @@ def test_only_a_stored_turn_has_its_text_kept(turns: Turns) -> None:
 def test_plain_text_and_ids_are_completed(turns: Turns, model: sinkstream.Model) -> None:
     for prompt in ("the sea", [5, 6, 7]):
         for _ in range(4):  # more than there are places
-            turn = turns.begin_text(prompt, OPTIONS)
+            turn = turns.begin_text(prompt, OPTIONS, "")
             assert turn.stream.result().text == model.generate(prompt, **OPTIONS).text
             assert turn.end().node == ""
     assert turns.conversations("") == []

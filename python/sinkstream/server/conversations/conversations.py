@@ -33,6 +33,7 @@ from sinkstream.server.conversations.ownership import AskRelease, Ownership
 from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
+from sinkstream.server.conversations.saving_ahead import SavingAhead
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
@@ -75,11 +76,12 @@ class Conversations:
         self._store = open_store(store, identity, settings)
         self._store.on_lost = self._lost
         self._ownership = Ownership(self._store, self._is_running)
+        seats = settings.seats or capacity.max_sequences
         self._states = States(
             model._host(),
             self._turns,
             self._store,
-            settings.seats or capacity.max_sequences,
+            seats,
             replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
             max_replay=settings.max_replay,
             claim_of=self._ownership.held,
@@ -97,6 +99,7 @@ class Conversations:
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
             delete=self._delete_idle,
         )
+        self._saving = SavingAhead(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
         self._heartbeat = Heartbeat(self._store, settings.address)
 
     # ---- turns -----------------------------------------------------------------------------------
@@ -339,9 +342,15 @@ class Conversations:
                 resident = self._states.fork_of(resident) or resident
             return found_at(resident, "resident", following)
         if match.base is None:
-            return self._states.new(following)
+            return self._states.new(following, request.engine_salt)
         moves = request.store and not request.has_siblings
-        return self._states.after(match.base, following, moves=moves, evicts=request.has_siblings)
+        return self._states.after(
+            match.base,
+            following,
+            request.engine_salt,
+            moves=moves,
+            evicts=request.has_siblings,
+        )
 
     def _ended(self, turn: RunningTurn) -> None:
         with self._changed:
@@ -444,7 +453,9 @@ class Conversations:
         finally:
             self._states.residency.free_seat()
 
-    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions) -> PlainTurn:
+    def begin_text(
+        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
+    ) -> PlainTurn:
         """Start a completion of plain text or of token ids, outside the tree.
 
         Raises:
@@ -453,7 +464,7 @@ class Conversations:
         """
         with ExitStack() as stack:
             stack.enter_context(self.room())
-            turn = begin_text(self._model, prompt, options)
+            turn = begin_text(self._model, prompt, options, salt)
             turn.on_end = stack.pop_all().close
             return turn
 
@@ -544,6 +555,7 @@ class Conversations:
             return
         self._is_closed = True
         self._upkeep.close()
+        self._saving.close()
         with self._changed:
             running = list(self._running)
         for turn in running:

@@ -37,6 +37,8 @@ class Resident:
     """Whether `node` is in the store. If not, it exists only here."""
     saved_tokens: int = 0
     """Tokens up to the last turn before `node` that has a snapshot, or 0."""
+    tried: Node | None = None
+    """The turn that has been saved ahead, or could not be."""
     used: float = field(default_factory=time.monotonic)
 
     def rank(self) -> tuple[int, float]:
@@ -113,6 +115,37 @@ class Residency:
                 return False
             resident.state = "kept"
             return True
+
+    def next_to_save(
+        self, needs_saving: Callable[[Resident], bool], count: int, is_ending: threading.Event
+    ) -> Resident | None:
+        """Wait until a session is to be saved ahead, and keep it; None once `is_ending` is set.
+
+        Args:
+            needs_saving: Says whether parking a session would write its snapshot.
+            count: The number of sessions to look at, in the order in which they give up seats.
+            is_ending: Call `wake` after setting it.
+        """
+        with self._condition:
+            while not is_ending.is_set():
+                for one in self._next_victims(count):
+                    if one.tried is not one.node and needs_saving(one):
+                        one.state = "kept"
+                        return one
+                self._condition.wait()
+        return None
+
+    def _next_victims(self, count: int) -> list[Resident]:
+        """Return the idle sessions that give up their seats first. The caller holds the lock."""
+        if len(self._residents) + self._reserved < self._seats:
+            return []
+        idle = [one for one in self._residents if one.state == "idle"]
+        return sorted(idle, key=Resident.rank)[:count]
+
+    def wake(self) -> None:
+        """Make waiting threads look again."""
+        with self._condition:
+            self._condition.notify_all()
 
     def use(self, resident: Resident) -> Resident:
         """Take a session that the caller keeps for a turn."""

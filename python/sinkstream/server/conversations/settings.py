@@ -17,6 +17,9 @@ class Settings:
     """A conversation gets a snapshot when it has grown by this number of tokens; None for S + W."""
     replay_tokens: int | None = None
     """A parked session that so few tokens rebuild gets no snapshot; None for (S + W) / 8."""
+    saved_ahead: int | None = None
+    """How many of the sessions that give up their seats next are kept saved while all seats are
+    taken; None for a quarter of the seats, but at least one."""
     max_replay: int | None = None
     """The most tokens to read again for a turn whose state is gone."""
     ttl_s: float | None = 30 * 86400.0

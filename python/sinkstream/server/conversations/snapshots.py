@@ -16,20 +16,24 @@ from sinkstream.text.turns.turn_format import TurnFormat
 def save_snapshot(session: Session, node: Node, path: Path) -> None:
     """Write the session, whose last turn is `node`, to a file of its owner alone.
 
+    A power cut may leave it damaged. Its checksum shows that, and the turn is replayed.
+
     Raises:
         OSError: The file cannot be written there.
     """
-    session._save(path, wanted, _labels(node))
+    session._save(path, wanted, _labels(node), flush=False)
 
 
-def load_snapshot(host: Host, turns: TurnFormat, node: Node, path: Path) -> Session:
+def load_snapshot(
+    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str
+) -> Session:
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 
     Raises:
         CheckpointError: It is missing, damaged, or of another turn, model or cache type.
         CapacityError: There is no memory for another session.
     """
-    native, record = saved.load(path, host.native, host.spec, host.window)
+    native, record = saved.load(path, host.native, host.spec, host.window, cache_salt=cache_salt)
     found = {name: record.fields.get(name) for name in _labels(node)}
     if found != _labels(node):
         native.close()

@@ -90,24 +90,29 @@ class States:
 
     # ---- bringing --------------------------------------------------------------------------------
 
-    def new(self, ids: array[int]) -> Found:
+    def new(self, ids: array[int], salt: str) -> Found:
         """Open a session that will read a conversation from its beginning.
+
+        Args:
+            ids: The conversation.
+            salt: Of `TurnRequest.engine_salt`.
 
         Raises:
             CapacityError: There is no seat for it.
         """
-        resident = self._seated(lambda: self._opened(ids))
+        resident = self._seated(lambda: self._opened(ids, salt))
         shared = resident.session.stats.tokens
         return Found(resident, "new", ids[shared:], 0, shared)
 
     def after(
-        self, node: Node, following: array[int], *, moves: bool, evicts: bool = False
+        self, node: Node, following: array[int], salt: str, *, moves: bool, evicts: bool = False
     ) -> Found:
         """Bring the end of a stored turn into a session, which will read `following` next.
 
         Args:
             node: The turn.
             following: What comes after it.
+            salt: Of a session that is opened: see `TurnRequest.engine_salt`.
             moves: Whether the conversation goes on there. If not, a session that is at the turn
                 stays there while another sequence is free.
             evicts: Whether the sequence of an idle conversation counts as free.
@@ -129,9 +134,9 @@ class States:
                 resident.saved_tokens = self._store.saved_tokens(node.id)
                 return found_at(resident, "undone", following)
             self.residency.release(resident)
-        return self._rebuilt(node, following)
+        return self._rebuilt(node, following, salt)
 
-    def _rebuilt(self, node: Node, following: array[int]) -> Found:
+    def _rebuilt(self, node: Node, following: array[int], salt: str) -> Found:
         """Load the turn, or the nearest turn before it, and replay what lies between."""
         parts: list[array[int]] = []
         gone = NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
@@ -145,7 +150,7 @@ class States:
                 )
             resident = self._forked(at) if at is not node else None
             if resident is None:
-                resident = self._loaded(at)
+                resident = self._loaded(at, salt)
             if resident is not None:
                 if sum(map(len, parts)) != replayed:
                     self.residency.unclaim(resident)
@@ -160,7 +165,7 @@ class States:
         if sum(map(len, parts)) != node.tokens:  # deleted between the search and the reading
             raise gone
         ids = _joined([*reversed(parts), following])
-        return replace(self.new(ids), state="replayed", replayed=node.tokens)
+        return replace(self.new(ids, salt), state="replayed", replayed=node.tokens)
 
     def _forked(self, node: Node) -> Resident | None:
         source = self.residency.claim(
@@ -207,14 +212,14 @@ class States:
         self.residency.release(source)
         return resident
 
-    def _loaded(self, node: Node) -> Resident | None:
+    def _loaded(self, node: Node, salt: str) -> Resident | None:
         file = self._store.snapshot_of(node.id)
         if file is None:
             return None
         try:
             with self._store.files.reading(file) as path:
                 session = self._seated(
-                    lambda: Resident(load_snapshot(self._host, self._turns, node, path), node)
+                    lambda: Resident(load_snapshot(self._host, self._turns, node, path, salt), node)
                 )
         except CheckpointError as error:
             logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
@@ -223,9 +228,9 @@ class States:
         session.saved_tokens = node.tokens
         return session
 
-    def _opened(self, ids: array[int]) -> Resident:
+    def _opened(self, ids: array[int], salt: str) -> Resident:
         # The last token is always read: its logits begin the reply.
-        native = self._host.native.open_session(None, ids[:-1].tolist())
+        native = self._host.native.open_session(None, ids[:-1].tolist(), salt)
         session = Session(native, self._host, self._turns, ConversationState())
         return Resident(session, None)
 
@@ -250,7 +255,8 @@ class States:
             OSError: The file cannot be written.
             Exception: Any error that `after` raises.
         """
-        found = self.after(node, _NOTHING, moves=False)
+        # The salt of its requests is not stored: a session that is opened shares with none.
+        found = self.after(node, _NOTHING, f"of {node.id}", moves=False)
         session = found.resident.session
         try:
             ids = found.ids[: -len(_NOTHING)]
@@ -271,6 +277,10 @@ class States:
         if node is None or not resident.is_stored or resident.ahead:
             return 0
         return node.tokens - resident.saved_tokens
+
+    def needs_saving(self, resident: Resident) -> bool:
+        """Return whether parking a session writes its snapshot."""
+        return self.unsaved(resident) > self._replay_tokens
 
     def save(self, resident: Resident) -> None:
         """Write a claimed or kept session's snapshot, if this replica owns the conversation.
@@ -310,7 +320,7 @@ class States:
                 one.saved_tokens = self._store.saved_tokens(one.node.id)
 
     def _park(self, resident: Resident) -> None:
-        if self.unsaved(resident) <= self._replay_tokens:
+        if not self.needs_saving(resident):
             return
         try:
             self.save(resident)

@@ -22,8 +22,12 @@ Messages = list[dict[str, Any]]
 
 
 def open_conversations(model: sinkstream.Model, store: Path, **settings: Any) -> Conversations:
-    """Open a store, leaving a sequence for the tests' own requests; the test's end closes it."""
-    settings = {"seats": model.capacity.max_sequences - 1, "upkeep_s": STILL, **settings}
+    """Open a store, leaving a sequence for the tests' own requests; the test's end closes it.
+
+    No thread saves or parks sessions by itself.
+    """
+    still = {"upkeep_s": STILL, "saved_ahead": 0}
+    settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
     OPENED.append(Conversations(model, store, Settings(**settings)))
     return OPENED[-1]
 

@@ -64,7 +64,9 @@ def objects(server: str) -> int:
 
 
 def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
-    settings = Settings(seats=1, upkeep_s=STILL, replay_tokens=0, replica=name, snapshots=BUCKET)
+    settings = Settings(
+        seats=1, upkeep_s=STILL, replay_tokens=0, saved_ahead=0, replica=name, snapshots=BUCKET
+    )
     OPENED.append(Conversations(model, folder, settings))
     return OPENED[-1]
 

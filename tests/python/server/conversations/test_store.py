@@ -475,11 +475,11 @@ def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
     assert states.residency.park_idle()
     after = states.after
 
-    def deleted_first(node: Node, following: Any, **how: bool) -> Any:
+    def deleted_first(node: Node, following: Any, salt: str, **how: bool) -> Any:
         claim = conversations._ownership.held(node.conversation)
         assert claim is not None
         assert conversations._delete_idle(claim)
-        return after(node, following, **how)
+        return after(node, following, salt, **how)
 
     monkeypatch.setattr(states, "after", deleted_first)
     with pytest.raises(NotFound, match="was deleted"):
