@@ -1,6 +1,7 @@
 """Which turns are in the model's cache: sessions in a fixed number of seats, used by one at a time.
 
-A session is idle, running a turn, or kept busy for a moment by upkeep. Seats are given exactly: who
+A session is idle, running a turn, kept busy for a moment by upkeep, or leaving: it is being saved,
+and then closed. A turn that needs it waits, and finds its snapshot. Seats are given exactly: who
 gets none is told at once. An idle session gives its seat to another conversation; what was never
 stored goes first, then conversations of a single turn, then the least recently used.
 """
@@ -19,6 +20,7 @@ from sinkstream.server.conversations.node import Node
 from sinkstream.sessions.session import Session
 
 _UPKEEP_S = 30.0  # the longest wait for a session that is being saved
+_BUSY_SAVING = ("kept", "leaving")
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +30,7 @@ class Resident:
     session: Session
     node: Node | None
     """The turn that it has read to its end; None for a new conversation."""
-    state: Literal["idle", "running", "kept"] = "running"
+    state: Literal["idle", "running", "kept", "leaving"] = "running"
     ahead: array[int] = field(default_factory=lambda: array("i"))
     """Further ids that it has read of a turn that was cancelled before its reply."""
     undo: Node | None = None
@@ -81,8 +83,8 @@ class Residency:
                     if one.state == "idle":
                         one.state = "kept" if keeps else "running"
                         return one
-                is_kept = any(one.state == "kept" for one in found)
-                if not is_kept or not self._condition.wait(deadline - time.monotonic()):
+                is_saved = any(one.state in _BUSY_SAVING for one in found)
+                if not is_saved or not self._condition.wait(deadline - time.monotonic()):
                     return None
 
     def at(self, node_id: str, following: Sequence[int], *, keeps: bool = False) -> Resident | None:
@@ -192,7 +194,7 @@ class Residency:
         idle = [one for one in self._residents if one.state == "idle"]
         victim = min(idle, key=Resident.rank, default=None)
         if victim is not None:
-            victim.state = "running"
+            victim.state = "leaving"
         return victim
 
     def park(self, resident: Resident) -> None:

@@ -70,6 +70,9 @@ class Late:
         except Exception as error:
             self.error = error
 
+    def wait(self, most_s: float) -> None:
+        self._thread.join(most_s)
+
     def join(self) -> Exception | None:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
