@@ -28,6 +28,8 @@ class Cursor(Protocol):
 class Connection(Protocol):
     """What a job uses, inside a transaction."""
 
+    clock: str
+    """The database's time in seconds since 1970, as an expression."""
     row_lock: str
     """Follows a SELECT whose rows must not change until the end of the transaction."""
 

@@ -30,10 +30,22 @@ def exists(connection: Connection, node_id: str) -> bool:
     return found.fetchone() is not None
 
 
+def delete_snapshots(connection: Connection, nodes: Sequence[str]) -> None:
+    """Delete the snapshots of turns, and note that their files are to be deleted."""
+    for marks, some in in_marks(nodes):
+        connection.execute(
+            f"INSERT INTO loose_files SELECT file, {connection.clock}, 1 FROM snapshots "
+            f"WHERE node IN ({marks}) ON CONFLICT DO NOTHING",
+            some,
+        )
+        connection.execute(f"DELETE FROM snapshots WHERE node IN ({marks})", some)
+
+
 def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) -> None:
     """Delete turns of a conversation, and the conversation if none is left."""
+    delete_snapshots(connection, ids)
     for marks, some in in_marks(ids):
-        for table, key in (("parts", "node"), ("snapshots", "node"), ("nodes", "id")):
+        for table, key in (("parts", "node"), ("nodes", "id")):
             connection.execute(f"DELETE FROM {table} WHERE {key} IN ({marks})", some)
     left = connection.execute("SELECT 1 FROM nodes WHERE conversation = ?", [conversation])
     if left.fetchone() is None:

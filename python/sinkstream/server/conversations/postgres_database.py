@@ -96,6 +96,7 @@ def is_transient(error: Exception) -> bool:
 class PostgresWriteConnection:
     """Implements `WriteConnection`."""
 
+    clock = "EXTRACT(EPOCH FROM clock_timestamp())::float8"
     row_lock = " FOR UPDATE"
 
     def __init__(self, conninfo: str) -> None:

@@ -39,7 +39,7 @@ _RECONNECT_S = 2.0
 class PostgresStore(Store):
     """A store that is open. Created by `PostgresStore.open`."""
 
-    clock = "EXTRACT(EPOCH FROM clock_timestamp())::float8"
+    clock = PostgresWriteConnection.clock
 
     @classmethod
     def open(
@@ -95,7 +95,7 @@ class PostgresStore(Store):
             open=True,
             name="sinkstream-readers",
         )
-        self._writer = Writer(connection)
+        self._use(Writer(connection))
 
     def close(self) -> None:
         """Write what is queued, and disconnect. May be called more than once."""

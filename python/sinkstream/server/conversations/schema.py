@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 3
+VERSION = 4
 """Of the tables. A store of another version is refused."""
 
 TABLES = {
@@ -26,6 +26,9 @@ TABLES = {
     # A row exists only if its file is complete.
     "snapshots": "node TEXT PRIMARY KEY, conversation TEXT NOT NULL, bytes INTEGER NOT NULL, "
     "created REAL NOT NULL, file TEXT NOT NULL",
+    # Files that no row of `snapshots` names, and since when: new ones, which are being written, and
+    # doomed ones, which are to be deleted.
+    "loose_files": "file TEXT PRIMARY KEY, since REAL NOT NULL, is_doomed INTEGER NOT NULL",
 }
 INDEXES = {
     "nodes_by_hash": "nodes (hash)",

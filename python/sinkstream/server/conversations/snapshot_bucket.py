@@ -18,6 +18,7 @@ from pathlib import Path
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from sinkstream.server.conversations.snapshot_files import Done
 from sinkstream.server.conversations.store_error import StoreError
 
 logger = logging.getLogger("sinkstream")
@@ -79,15 +80,20 @@ class SnapshotBucket:
                 logger.warning("%s", self._error(error))
             yield path
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Done) -> None:
         """Delete a file, soon."""
-        self._deleting.submit(self._delete, name)
+        self._deleting.submit(self._delete, name, done)
 
-    def _delete(self, name: str) -> None:
+    def _delete(self, name: str, done: Done) -> None:
+        is_gone = True
         try:
             self._store.delete(name)
-        except (BaseError, FileNotFoundError) as error:
+        except FileNotFoundError:
+            pass
+        except BaseError as error:
+            is_gone = False
             logger.warning("store: a snapshot could not be deleted: %s", self._error(error))
+        done(name, is_gone)
 
     def close(self) -> None:
         """Wait until what is to be deleted is."""

@@ -6,7 +6,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -29,6 +29,10 @@ def new_file_name(node_id: str) -> str:
     return f"{node_id}.{secrets.token_hex(4)}.session"
 
 
+Done = Callable[[str, bool], None]
+"""Is told the name of a file, and whether it is gone."""
+
+
 class SnapshotFiles(Protocol):
     """Files by name. A name is written once."""
 
@@ -40,7 +44,7 @@ class SnapshotFiles(Protocol):
         """Give a path to read from. There is no file at it if there is none of that name."""
         ...
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Done) -> None:
         """Delete a file, if there is one. Does not wait for a network, and does not fail."""
         ...
 
@@ -81,10 +85,13 @@ class SnapshotFolder:
         """Give the file's own path."""
         yield self.path(name)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Done) -> None:
         """Delete a file."""
+        is_gone = False
         with suppress(OSError):
             self.path(name).unlink(missing_ok=True)
+            is_gone = True
+        done(name, is_gone)
 
     def delete_others(self, names: Sequence[str], older_than_s: float = 0.0) -> None:
         """Delete all snapshots but some that have not been written for a time.

@@ -159,6 +159,7 @@ def _create(connection: sqlite3.Connection, model: str) -> None:
 class SqliteWriteConnection:
     """Implements `WriteConnection`. SQLite lets one transaction write at a time."""
 
+    clock = "((julianday('now') - 2440587.5) * 86400.0)"
     row_lock = ""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:

@@ -35,7 +35,7 @@ from sinkstream.server.conversations.writer import Writer
 class SqliteStore(Store):
     """A store that is open. Created by `SqliteStore.open`."""
 
-    clock = "((julianday('now') - 2440587.5) * 86400.0)"
+    clock = SqliteWriteConnection.clock
 
     @classmethod
     def open(
@@ -102,7 +102,7 @@ class SqliteStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._writer = Writer(writing)
+        self._use(Writer(writing))
 
     def _match_files(self, connection: SqliteWriteConnection) -> None:
         """Delete files without a row, and rows without a file."""

@@ -12,7 +12,6 @@ from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
 from sinkstream.server.conversations.claim import Claim
 from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.residency import Residency, Resident, undo
-from sinkstream.server.conversations.snapshot_files import new_file_name
 from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnState
@@ -295,7 +294,7 @@ class States:
         claim = self._claim_of(node.conversation)
         if claim is None:
             return
-        file = new_file_name(node.id)
+        file = self._store.new_file(claim, node.id)
         with self._store.files.writing(file) as path:
             save_snapshot(resident.session, node, path)
             size = path.stat().st_size

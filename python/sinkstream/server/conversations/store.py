@@ -19,11 +19,27 @@ from sinkstream.server.conversations.connection import Connection, Job
 from sinkstream.server.conversations.deletion import (
     close_unfinished,
     delete_nodes,
+    delete_snapshots,
     exists,
     in_marks,
 )
+from sinkstream.server.conversations.loose_files import (
+    AT_ONCE,
+    DOOMED_S,
+    WRITING_S,
+    FileDeletions,
+    doom,
+    forget,
+    is_added,
+    note_new,
+    try_keep,
+)
 from sinkstream.server.conversations.node import NewNode, Node
-from sinkstream.server.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
+from sinkstream.server.conversations.snapshot_files import (
+    SnapshotFiles,
+    SnapshotFolder,
+    new_file_name,
+)
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.store_reads import StoreReads
 from sinkstream.server.conversations.writer import Writer
@@ -50,6 +66,7 @@ class Store(StoreReads):
     """The name of this process among those that use the store; "" if it is the only one."""
     files: SnapshotFiles
     _writer: Writer
+    _deletions: FileDeletions
 
     def __init__(self) -> None:
         self.on_lost: Callable[[Claim], None] = _nothing
@@ -58,6 +75,12 @@ class Store(StoreReads):
         """Called at each point at which tests stall or end a replica."""
         self._not_begun: set[str] = set()
         """Conversations whose first turn is running, but could not be written."""
+
+    def _use(self, writer: Writer) -> None:
+        """Write through `writer`, and delete the files that it frees."""
+        self._writer = writer
+        self._deletions = FileDeletions(self.files)
+        writer.on_freed = self._deletions.delete
 
     @abstractmethod
     def close(self) -> None:
@@ -350,19 +373,35 @@ class Store(StoreReads):
         delete_nodes(connection, session, ids)
         self._writer.must_clean = True
         gone = set(ids)
-        for node_id, file in rows:
-            if node_id in gone:
-                self.files.delete(file)
+        self._writer.freed.extend(file for node_id, file in rows if node_id in gone)
 
     # ---- snapshots -------------------------------------------------------------------------------
+
+    def new_file(self, claim: Claim, node_id: str) -> str:
+        """Return a name for the file of a snapshot, which is about to be written.
+
+        Raises:
+            SessionMoved: The conversation was taken.
+            StoreError: The store cannot be written.
+        """
+        file = new_file_name(node_id)
+
+        def job(connection: Connection) -> None:
+            self._check(connection, claim)
+            note_new(connection, node_id, file)
+
+        self._submit(claim, job).result()
+        return file
 
     def add_snapshot(self, claim: Claim, node: Node, file: str, size: int) -> None:
         """Record a snapshot whose file is complete; delete older ones of its conversation.
 
+        If the turn was deleted meanwhile, or the file took longer than an hour, it is deleted.
+
         Args:
             claim: Whose conversation.
             node: The turn.
-            file: The name of the file, which no other has.
+            file: The name of the file, by `new_file`.
             size: Its bytes.
 
         Raises:
@@ -375,8 +414,12 @@ class Store(StoreReads):
 
         def job(connection: Connection) -> None:
             self._check(connection, claim)
-            if not exists(connection, node.id):  # deleted meanwhile
-                self.files.delete(file)
+            is_wanted = exists(connection, node.id) and (
+                try_keep(connection, file) or is_added(connection, node.id, file)
+            )
+            if not is_wanted:  # deleted meanwhile, or too late
+                doom(connection, [file])
+                self._writer.freed.append(file)
                 return
             self._remove(connection, node.id, but=file)
             now, latest = connection.execute(
@@ -398,8 +441,29 @@ class Store(StoreReads):
         try:
             self._submit(claim, job).result()
         except Exception:
-            self.files.delete(file)
+            self._deletions.delete(file)
             raise
+
+    def delete_loose_files(self) -> None:
+        """Delete files of deleted snapshots, and those whose writer has died, once they are old.
+
+        Raises:
+            StoreError: The store cannot be read or written.
+        """
+        gone = self._deletions.take_gone()
+        if gone:
+            self._writer.submit(lambda connection: forget(connection, gone)).result()
+        rows = self._rows(
+            f"SELECT file, is_doomed, {self.clock} - since FROM loose_files "
+            f"WHERE since <= {self.clock} - ? ORDER BY since LIMIT ?",
+            [DOOMED_S, AT_ONCE],
+        )
+        late = [file for file, is_doomed, age in rows if not is_doomed and age >= WRITING_S]
+        if late:  # their writers can no longer add them, and the next sweep deletes them
+            self._writer.submit(lambda connection: doom(connection, late)).result()
+        for file, is_doomed, _ in rows:
+            if is_doomed:
+                self._deletions.delete(file)
 
     def delete_orphans(self, older_than_s: float) -> None:
         """Delete files without a row that have not been written for a time.
@@ -424,8 +488,8 @@ class Store(StoreReads):
         found = connection.execute("SELECT file FROM snapshots WHERE node = ?", [node_id])
         row = found.fetchone()
         if row is not None and row[0] != but:
-            connection.execute("DELETE FROM snapshots WHERE node = ?", [node_id])
-            self.files.delete(row[0])
+            delete_snapshots(connection, [node_id])
+            self._writer.freed.append(row[0])
 
 
 def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:

@@ -101,6 +101,8 @@ class Upkeep:
             self._recover(failures)
             with failures.noted():
                 self._delete_orphans()
+        with failures.noted():
+            self._store.delete_loose_files()
         residency = self._states.residency
         for resident in residency.all():
             with failures.noted():

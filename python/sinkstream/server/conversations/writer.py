@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,10 @@ RETRY_S = 10.0
 _PAUSE_S = 0.05
 
 
+def _keep(file: str) -> None:
+    pass
+
+
 class Writer:
     """Owns the connection that writes. Any thread may call its methods."""
 
@@ -37,6 +42,9 @@ class Writer:
         self._closed = False
         self.must_clean = False
         """Set by a job that deletes text: afterwards no copy of it may be left."""
+        self.freed: list[str] = []
+        """Jobs add the files whose rows they delete: after the commit, `on_freed` gets each."""
+        self.on_freed: Callable[[str], None] = _keep
         self._thread = threading.Thread(target=self._run, name="sinkstream-store", daemon=True)
         self._thread.start()
 
@@ -110,6 +118,7 @@ class Writer:
 
     def _try(self, batch: list[tuple[Job[Any], Future[Any]]]) -> Exception | None:
         """Commit jobs together; return the error if that fails."""
+        self.freed.clear()
         try:
             self._connection.begin()
             results = [job(self._connection) for job, _ in batch]
@@ -118,6 +127,8 @@ class Writer:
             with suppress(Exception):  # the next transaction tries again
                 self._connection.rollback()
             return error
+        for file in self.freed:
+            self.on_freed(file)
         for (_, done), result in zip(batch, results, strict=True):
             done.set_result(result)
         return None

@@ -48,6 +48,7 @@ class ByHand:
         self._real = real
         self.jobs: Jobs = []
         self.must_clean = False
+        self.freed = real.freed
         self.between: Callable[[], None] | None = None
         """The next delivery loses its connection after the commit; then this happens, then the job
         is tried again."""

@@ -47,7 +47,7 @@ class Written:
         store.forget(self.claim, new_id("resp")).result()  # what was queued before is written now
 
     def snapshot(self, claim: Claim) -> None:
-        file = new_file_name(self.first.id)
+        file = self.store.new_file(claim, self.first.id)
         with self.store.files.writing(file) as path:
             path.write_bytes(b"keys and values")
         self.store.add_snapshot(claim, self.first, file, 15)
@@ -234,7 +234,7 @@ def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
         store.begin(claim, new)
         node = finish(store, new, [4], b"%d" % number, claim)
         parent, tokens = node.id, node.tokens + 3
-        file = new_file_name(node.id)
+        file = store.new_file(claim, node.id)
         with store.files.writing(file) as path:
             path.write_bytes(b"keys and values")
         store.add_snapshot(claim, node, file, 15)

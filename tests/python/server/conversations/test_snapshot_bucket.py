@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -11,15 +12,18 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sinkstream
 from sinkstream.server.conversations import snapshot_bucket
 from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.loose_files import DOOMED_S
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.store_error import StoreError
 from tests.python.server.conversations.talk import OPENED, STILL, Chat, alone, path_ids
+from tests.python.server.conversations.test_loose_files import grow_older, lose_deletions
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 pytest.importorskip("moto.server", reason="moto's server is not installed")
@@ -58,9 +62,13 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return server
 
 
-def objects(server: str) -> int:
+def keys(server: str) -> list[str]:
     with urllib.request.urlopen(f"{server}/snapshots?list-type=2") as answer:
-        return int(answer.read().decode().count("<Key>of/conversations/resp_"))
+        return re.findall("<Key>(.*?)</Key>", answer.read().decode())
+
+
+def objects(server: str) -> int:
+    return sum(key.startswith("of/conversations/resp_") for key in keys(server))
 
 
 def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
@@ -91,6 +99,30 @@ def test_another_replica_loads_what_this_one_has_saved(
         time.sleep(0.02)
 
 
+def test_objects_of_a_deleted_conversation_are_deleted_after_a_kill(
+    model: sinkstream.Model, tmp_path: Path, bucket: str
+) -> None:
+    one, two = replica(model, tmp_path, "one"), replica(model, tmp_path, "two")
+    foreign = f"resp_{'a' * 32}.01234567.session"
+    files: Any = one._store.files
+    files._store.put(foreign, b"of another store")
+    session = Chat(one).say("Hello").facts.session
+    kept = Chat(one).say("Good day")
+    one.park_all()
+    lose_deletions(one._store)
+    one.delete("", session)
+    assert objects(bucket) == 3
+    grow_older(two._store, DOOMED_S)
+    two._upkeep.run()
+    end = time.monotonic() + 20
+    while objects(bucket) > 2:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    left = {name.rpartition("/")[2] for name in keys(bucket)}
+    assert left == {foreign, two._store.snapshot_of(kept.node)}
+    files._store.delete(foreign)
+
+
 def test_what_is_not_there_is_replayed(
     model: sinkstream.Model, tmp_path: Path, bucket: str
 ) -> None:
@@ -101,7 +133,7 @@ def test_what_is_not_there_is_replayed(
     with one._store.files.reading("resp_none.session") as path:
         assert not path.exists()
     (name,) = [file for (file,) in one._store._rows("SELECT file FROM snapshots")]
-    one._store.files._delete(name)  # type: ignore[attr-defined]
+    one._store.files._delete(name, lambda *_: None)  # type: ignore[attr-defined]
     reply = chat.say("On", seed=1)
     assert reply.facts.state == "replayed"
     assert reply.bits == alone(model, path_ids(one, reply.node)[:-8], 1)

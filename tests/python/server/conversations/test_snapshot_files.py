@@ -45,7 +45,7 @@ def store_of_one_snapshot(folder: Path, snapshots: Path, replica: str = "") -> t
     new = begun()
     store.begin(claim_of(new), new)
     node = finish(store, new, [4], b"a")
-    file = new_file_name(node.id)
+    file = store.new_file(claim_of(new), node.id)
     before = files_below(snapshots)
     with store.files.writing(file) as path:
         path.write_bytes(b"keys and values")
