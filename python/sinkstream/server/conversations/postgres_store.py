@@ -30,6 +30,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.writer import RETRY_S, Writer
 
+_NODE_COLUMNS = ("read_ids", "messages", "record", "note")
 _READERS = 8
 _PAUSE_S = 0.05
 _RECONNECT_S = 2.0
@@ -40,6 +41,9 @@ class PostgresStore(Store):
     """A store that is open. Created by `PostgresStore.open`."""
 
     clock = PostgresWriteConnection.clock
+    counts_pages = False
+    node_bytes = " + ".join(f"pg_column_size({one})" for one in _NODE_COLUMNS)
+    part_bytes = "pg_column_size(ids) + pg_column_size(text)"
 
     @classmethod
     def open(
@@ -122,9 +126,8 @@ class PostgresStore(Store):
 
     def _transcript_bytes(self) -> int:
         rows = self._rows(
-            "SELECT (SELECT COALESCE(SUM(pg_column_size(read_ids) + pg_column_size(messages) + "
-            "pg_column_size(record) + pg_column_size(note)), 0) FROM nodes) + "
-            "(SELECT COALESCE(SUM(pg_column_size(ids) + pg_column_size(text)), 0) FROM parts)"
+            f"SELECT (SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes) + "
+            f"(SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts)"
         )
         return int(rows[0][0])
 

@@ -36,6 +36,9 @@ class SqliteStore(Store):
     """A store that is open. Created by `SqliteStore.open`."""
 
     clock = SqliteWriteConnection.clock
+    counts_pages = True
+    node_bytes = "LENGTH(read_ids) + LENGTH(messages) + LENGTH(record) + LENGTH(note)"
+    part_bytes = "LENGTH(ids) + LENGTH(text)"
 
     @classmethod
     def open(

@@ -39,6 +39,11 @@ class StoreReads(ABC):
 
     clock: str
     """The database's time in seconds since 1970, as an expression."""
+    counts_pages: bool
+    """Whether `usage` counts pages, at no cost. If not, it reads the sizes of all turns."""
+    node_bytes: str
+    """What a row of `nodes` takes, as an expression."""
+    part_bytes: str
 
     @abstractmethod
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -162,14 +167,13 @@ class StoreReads(ABC):
         return [(name, used) for name, used in self._rows(query, [most])]
 
     def size_of(self, conversation: str) -> int:
-        """Return about how many bytes a conversation's turns take."""
+        """Return how many bytes a conversation's turns take: about, if `usage` counts pages."""
         (texts,) = self._rows(
-            "SELECT COALESCE(SUM(LENGTH(read_ids) + LENGTH(messages) + LENGTH(record)), 0) "
-            "FROM nodes WHERE conversation = ?",
+            f"SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes WHERE conversation = ?",
             [conversation],
         )[0]
         (replies,) = self._rows(
-            "SELECT COALESCE(SUM(LENGTH(ids) + LENGTH(text)), 0) FROM parts "
+            f"SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts "
             "JOIN nodes ON nodes.id = node WHERE conversation = ?",
             [conversation],
         )[0]

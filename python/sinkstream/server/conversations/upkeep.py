@@ -24,6 +24,9 @@ logger = logging.getLogger("sinkstream")
 _ORPHANS_S = 3600.0
 """How often files without a row are deleted, and how old they must be: others are being written."""
 
+_USAGE_PAUSE = 100.0
+"""Adding up the sizes of all turns may take a hundredth of the time."""
+
 
 class _Failures:
     """What has failed in a run, which goes on with the rest."""
@@ -86,6 +89,7 @@ class Upkeep:
         self._delete = delete
         self._is_ending = threading.Event()
         self._swept = time.monotonic()
+        self._usage_due = float("-inf")
         self._thread = threading.Thread(target=self._loop, name="sinkstream-upkeep", daemon=True)
         self._thread.start()
 
@@ -167,10 +171,12 @@ class Upkeep:
         return claim is not None and self._delete(claim, used)
 
     def _shrink(self, failures: _Failures) -> None:
-        most = self._settings.max_bytes
-        if most is None:
+        most, began = self._settings.max_bytes, time.monotonic()
+        if most is None or began < self._usage_due:
             return
         usage = self._store.usage()
+        if not self._store.counts_pages:
+            self._usage_due = began + (time.monotonic() - began) * _USAGE_PAUSE
         over = usage.transcripts + usage.snapshots - most
         if over <= 0:
             return
@@ -185,13 +191,20 @@ class Upkeep:
                 return
         for conversation, used in self._store.oldest_conversations(time.time()):
             with failures.noted():
-                size = self._store.size_of(conversation)
-                before = self._store.usage().transcripts
-                if self._delete_own(conversation, used):
-                    size = before - self._store.usage().transcripts
-                over -= size
+                over -= self._delete_sized(conversation, used)
             if over <= 0:
                 return
+
+    def _delete_sized(self, conversation: str, used: float) -> int:
+        """Delete a conversation, or leave it to its owner; return how many bytes it takes."""
+        size = self._store.size_of(conversation)
+        if not self._store.counts_pages:
+            self._delete_own(conversation, used)
+            return size
+        before = self._store.usage().transcripts
+        if not self._delete_own(conversation, used):
+            return size
+        return before - self._store.usage().transcripts
 
     def _loop(self) -> None:
         while not self._is_ending.wait(self._settings.upkeep_s):

@@ -15,9 +15,18 @@ from sinkstream.server.conversations import heartbeat
 from sinkstream.server.conversations.claim import SessionMoved
 from sinkstream.server.conversations.conversations import Conversations, identity_of
 from sinkstream.server.conversations.residency import Resident
+from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store_error import StoreError
-from tests.python.server.conversations.talk import Chat, open_conversations
+from tests.python.server.conversations.stores import Place
+from tests.python.server.conversations.talk import (
+    OPENED,
+    STILL,
+    Chat,
+    ask,
+    open_conversations,
+    user,
+)
 
 
 def fails_first(work: Callable[..., Any], error: Exception) -> Callable[..., Any]:
@@ -164,3 +173,78 @@ def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
     monkeypatch.setattr(store, "announce", fails_first(store.announce, ERRORS[1]))
     before = seen(conversations)
     wait_until(lambda: seen(conversations) > before)
+
+
+# ---- the sweep by size ---------------------------------------------------------------------------
+
+
+def filled(model: sinkstream.Model, place: Place, count: int) -> Conversations:
+    conversations = Conversations(model, place.address, place.settings("one", upkeep_s=STILL))
+    OPENED.append(conversations)
+    for i in range(count):
+        ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
+    return conversations
+
+
+def counted(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets each statement that reads."""
+    store, said = conversations._store, list[str]()
+    rows = store._rows
+
+    def note(query: str, values: Any = ()) -> list[Any]:
+        said.append(query)
+        return rows(query, values)
+
+    monkeypatch.setattr(store, "_rows", note)
+    return said
+
+
+def test_a_sweep_reads_the_sizes_of_all_turns_once(
+    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many conversations it deletes."""
+    sums = []
+    for count in (2, 6):
+        conversations = filled(model, place, count)
+        conversations._upkeep._settings = Settings(max_bytes=0)
+        said = counted(conversations, monkeypatch)
+        conversations._upkeep.run()
+        assert conversations._store.conversations("") == []
+        everything = [one for one in said if "SUM" in one and "WHERE" not in one]
+        sums.append([one for one in everything if "snapshots" not in one])
+    assert [len(each) for each in sums] == ([1, 1] if place.is_postgres else [0, 0])
+
+
+def test_a_sweep_deletes_no_more_than_is_over(model: sinkstream.Model, place: Place) -> None:
+    conversations = filled(model, place, 6)
+    store = conversations._store
+    newest = [name for name, _ in store.conversations("")][:3]
+    before = store.usage().transcripts
+    over = sum(store.size_of(name) for name, _ in store.conversations("")[3:])
+    conversations._upkeep._settings = Settings(max_bytes=before - over)
+    conversations._upkeep.run()
+    assert [name for name, _ in store.conversations("")] == newest
+    assert store.usage().transcripts <= before - over
+
+
+def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
+    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = filled(model, place, 1)
+    upkeep, store = conversations._upkeep, conversations._store
+    usage, asked = store.usage, list[float]()
+
+    def slow() -> Any:
+        asked.append(time.monotonic())
+        time.sleep(0.01)
+        return usage()
+
+    monkeypatch.setattr(store, "usage", slow)
+    for _ in range(3):
+        upkeep.run()
+    assert len(asked) == (1 if place.is_postgres else 3)
+    pause_s = upkeep._usage_due - asked[0]
+    assert pause_s >= 1 if place.is_postgres else pause_s < 0
+    upkeep._usage_due = time.monotonic()
+    upkeep.run()
+    assert len(asked) == (2 if place.is_postgres else 4)
