@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 
 import sinkstream
 from tests.data import tiny
-from tests.reference.hugging_face import from_hugging_face
+from tests.python.exactness.streams import reference
+from tests.reference.rope import Array
 
 SINKS, WINDOW = 3, 70  # more than a block of 64, and not a multiple of anything
 CHUNKS = (1, 3, 64, 65, 100)
@@ -44,6 +46,14 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 ROUGHER = {("phi3", "float32", "int8"): 4.5e-2}
 
 
+@cache
+def definition(name: str) -> tuple[torch.Tensor, Array]:
+    """Return a stream [1, tokens], and its logits as the definition gives them."""
+    vocab = tiny.CONFIGS[name][0]["vocab_size"]
+    ids = np.random.default_rng(5).integers(0, vocab, (1, 4 * (SINKS + WINDOW)))
+    return torch.from_numpy(ids), reference(name).forward(ids[0].tolist(), SINKS, WINDOW)
+
+
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 @pytest.mark.parametrize(("dtype", "kv_dtype"), TOLERANCE)
 def test_stream_equals_the_definition_and_chunks_do_not_matter(
@@ -53,10 +63,7 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
     kernels: str,
     tiny_folder: Callable[[str], Path],
 ) -> None:
-    drawn = tiny.build(name)
-    draw = np.random.default_rng(5)
-    ids = draw.integers(0, drawn.config["vocab_size"], 4 * (SINKS + WINDOW))
-    expected = from_hugging_face(drawn.config, drawn.weights).forward(ids.tolist(), SINKS, WINDOW)
+    ids, wanted = definition(name)
     with sinkstream.load(
         tiny_folder(name),
         dtype=dtype,
@@ -66,14 +73,13 @@ def test_stream_equals_the_definition_and_chunks_do_not_matter(
         threads=1,
     ) as model:
         assert model.runtime["kernels"] == kernels
-        row = torch.from_numpy(ids)[None]
-        whole = model.forward(row, model.new_cache())
-        difference = np.abs(whole[0].numpy() - expected).max(axis=-1)
-        worst = (difference / np.abs(expected).max(axis=-1)).max()
+        whole = model.forward(ids, model.new_cache())
+        difference = np.abs(whole[0].numpy() - wanted).max(axis=-1)
+        worst = (difference / np.abs(wanted).max(axis=-1)).max()
         assert worst <= ROUGHER.get((name, dtype, kv_dtype), TOLERANCE[dtype, kv_dtype])
         for size in CHUNKS if kernels != "reference" else (65,):  # the reference is slow
             cache = model.new_cache()
-            pieces = [model.forward(piece, cache) for piece in torch.split(row, size, dim=1)]
+            pieces = [model.forward(piece, cache) for piece in torch.split(ids, size, dim=1)]
             assert torch.equal(torch.cat(pieces, dim=1), whole), f"chunks of {size}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,25 @@ def model(tiny_folder: Folder, kv_dtype: str) -> Iterator[sinkstream.Model]:
 
 @pytest.fixture
 def definition() -> Streaming:
+    return definition_after(0)
+
+
+def definition_after(prompt: int) -> Streaming:
+    """Return the definition after a prompt of so many tokens, which is slow, and fed only once."""
+    fed = _fed(prompt)
+    copy = Streaming(fed.decoder, SINKS, RECENT)
+    copy.keys = [list(keys) for keys in fed.keys]
+    copy.values = [list(values) for values in fed.values]
+    return copy
+
+
+@cache
+def _fed(prompt: int) -> Streaming:
     drawn = tiny.build("llama-yarn")
-    return Streaming(from_hugging_face(drawn.config, drawn.weights), SINKS, RECENT)
+    fed = Streaming(from_hugging_face(drawn.config, drawn.weights), SINKS, RECENT)
+    if prompt:
+        fed.feed(draw(prompt))
+    return fed
 
 
 def draw(tokens: int, seed: int = 1) -> list[int]:
@@ -66,14 +84,12 @@ def test_room_for_a_turn_leaves_what_the_original_leaves(
     before: int,
     count: int,
     model: sinkstream.Model,
-    definition: Streaming,
     kv_dtype: str,
 ) -> None:
-    cache = model.new_cache()
+    cache, definition = model.new_cache(), definition_after(before)
     prompt, turn = draw(before), draw(count, seed=2)
     if prompt:
         feed(model, cache, prompt)
-        definition.feed(prompt)
     cache.evict_for_space(count)
     definition.evict_for_space(count)
     if turn:
@@ -92,13 +108,11 @@ def test_a_cut_in_the_middle_moves_the_older_tokens_up(
     start: int,
     end: int,
     model: sinkstream.Model,
-    definition: Streaming,
     kv_dtype: str,
 ) -> None:
-    cache = model.new_cache()
+    cache, definition = model.new_cache(), definition_after(before)
     prompt, following = draw(before), draw(100, seed=2)
     feed(model, cache, prompt)
-    definition.feed(prompt)
     cache.evict_range(start, end)
     definition.evict_range(start, end)
     assert_equal(feed(model, cache, following), definition.feed(following), kv_dtype)
