@@ -3,9 +3,10 @@
     python -m tests.gpu.registers [FILE…] [--arch 90a] [--kept build/registers] [--page PAGE]
 
 Without files, all of csrc/kernels/cuda. A log is kept for each file, and used until the file or a
-header that it includes changes, so a second run compiles only what has changed. A kernel that
-spills more bytes than SPILLS allows, or an entry of SPILLS that no kernel needs any more, is an
-error. --page rewrites the table between the marks of a page. Needs nvcc, but no GPU.
+header that it includes changes, so a second run compiles only what has changed; a build with
+compile_and_keep_log.py keeps the same logs. A kernel that spills more bytes than SPILLS allows, or
+an entry of SPILLS that no kernel needs any more, is an error. --page rewrites the table between the
+marks of a page. Needs nvcc, but no GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 # As in cmake/SinkstreamCuda.cmake.
 OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-fmad=false")
 NOT_KERNELS = {"ops.cu", "plugin.cu", "runtime.cu"}
+KEPT = ROOT / "build/registers"
 
 # The most bytes that a kernel may store to spill registers, by architecture and kernel; 0 for all
 # others. A smaller number here is progress.
@@ -150,12 +152,30 @@ def included(path: Path, known: set[Path]) -> set[Path]:
     return known
 
 
-def log_of(path: Path, arch: str, kept: Path, nvcc: str) -> str:
-    """Compile a file, unless a log of exactly these sources is kept."""
-    digest = hashlib.sha256(f"{arch} {OPTIONS} {nvcc}".encode())
+def version_of(nvcc: str) -> str:
+    """Return what a compiler says of itself."""
+    return subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def kept_log(path: Path, arch: str, kept: Path, version: str) -> Path:
+    """Return where the log of exactly these sources is kept."""
+    digest = hashlib.sha256(f"{arch} {OPTIONS} {version}".encode())
     for source in sorted(included(path, set())):
         digest.update(source.read_bytes())
-    log = kept / f"{path.stem}-{arch}-{digest.hexdigest()[:16]}.log"
+    return kept / f"{path.stem}-{arch}-{digest.hexdigest()[:16]}.log"
+
+
+def keep(log: Path, text: str) -> None:
+    """Write a log, and remove those of other sources."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for old in log.parent.glob(f"{log.stem.rpartition('-')[0]}-*"):
+        old.unlink()
+    log.write_text(text, encoding="utf-8")
+
+
+def log_of(path: Path, arch: str, kept: Path, version: str) -> str:
+    """Compile a file, unless a log of exactly these sources is kept."""
+    log = kept_log(path, arch, kept, version)
     if not log.exists():
         command = ["nvcc", *OPTIONS, f"-arch=sm_{arch}", f"-I{SOURCES}", "-cubin", "-Xptxas=-v"]
         done = subprocess.run(
@@ -166,9 +186,8 @@ def log_of(path: Path, arch: str, kept: Path, nvcc: str) -> str:
         )
         if done.returncode:
             raise SystemExit(f"registers: {path.name} does not compile:\n{done.stderr}")
-        for old in kept.glob(f"{path.stem}-{arch}-*"):
-            old.unlink()
-        log.write_text(done.stderr, encoding="utf-8")
+        log.with_suffix(".cubin").unlink()
+        keep(log, done.stderr)
     return log.read_text(encoding="utf-8")
 
 
@@ -242,20 +261,20 @@ def main() -> int:
     )
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--arch", default="90a", choices=sorted(SPILLS))
-    parser.add_argument("--kept", type=Path, default=ROOT / "build/registers")
+    parser.add_argument("--kept", type=Path, default=KEPT)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--page", type=Path, help="whose table is rewritten")
     args = parser.parse_args()
     if shutil.which("nvcc") is None:
         print("registers: nvcc must be on PATH, but was not found.")
         return 2
-    nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    version = version_of("nvcc")
     every = sorted((SOURCES / "kernels/cuda").rglob("*.cu"))
     files = args.files or [path for path in every if path.name not in NOT_KERNELS]
     args.kept.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         logs = list(
-            pool.map(lambda path: log_of(path.resolve(), args.arch, args.kept, nvcc), files)
+            pool.map(lambda path: log_of(path.resolve(), args.arch, args.kept, version), files)
         )
     kernels = [kernel for log in logs for kernel in read_log(log)]
     if args.page:

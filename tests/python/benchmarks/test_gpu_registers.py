@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import registers
+from tests.gpu.compile_and_keep_log import main as keep_log
+from tests.gpu.compile_and_keep_log import recorded
 from tests.gpu.registers import Kernel, Launch
 
 PREFIX = "_ZN10sinkstream4cuda41_GLOBAL__N__"
@@ -97,6 +99,47 @@ def test_the_options_are_those_of_the_build() -> None:
     options = re.search(r"set\(cuda_options (.*?)\)", module)
     assert options is not None
     assert set(options[1].split()) - {"-Xcompiler=-fvisibility=hidden"} <= set(registers.OPTIONS)
+
+
+SOURCE = str(registers.SOURCES / "kernels/cuda/norm.cu")
+ARCH = "--generate-code=arch=compute_90a,code=[sm_90a]"
+COMMAND = [*registers.OPTIONS, ARCH, "-x", "cu", "-c", SOURCE, "-o", "norm.cu.o"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [word for word in COMMAND if word != ARCH],
+        [word for word in COMMAND if word != "-O3"],
+        [SOURCE.replace("norm.cu", "plugin.cu") if word == SOURCE else word for word in COMMAND],
+        ["elsewhere.cu" if word == SOURCE else word for word in COMMAND],
+        ["-shared", "-o", "_cuda.so", "norm.cu.o"],
+    ],
+)
+def test_only_what_registers_would_compile_is_recorded(other: list[str]) -> None:
+    assert recorded(["ccache", "/opt/bin/nvcc", *COMMAND]) == (Path(SOURCE), "90a")
+    assert recorded(["/opt/bin/nvcc", *other]) is None
+    assert recorded(["clang++", *COMMAND]) is None
+
+
+def test_a_build_keeps_the_logs_that_registers_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        f"#!/bin/sh\n[ \"$1\" = --version ] && exec echo release 12.8\ncat >&2 <<'END'\n{LOG}"
+        f'norm.cu(3): warning: unused\n    int x;\nEND\n[ "$1" != fail ]\n'
+    )
+    nvcc.chmod(0o755)
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(registers, "KEPT", kept)
+    assert keep_log([str(nvcc), "fail", *COMMAND]) == 1
+    assert not kept.exists()
+    assert keep_log([str(nvcc), *COMMAND]) == 0
+    assert capfd.readouterr().err == 2 * "norm.cu(3): warning: unused\n    int x;\n"
+    monkeypatch.setenv("PATH", "")  # nothing can be compiled
+    log = registers.log_of(Path(SOURCE), "90a", kept, "release 12.8\n")
+    assert log.startswith(LOG)
 
 
 def test_every_kernel_of_the_page_exists() -> None:
