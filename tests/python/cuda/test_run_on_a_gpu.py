@@ -24,7 +24,6 @@ def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
         | {
             "OUT": str(out),
             "PYTHON": sys.executable,
-            "OMP_NUM_THREADS": "1",  # torch's threads would wait for missing processors
             "PYTHONPATH": ":".join(filter(None, sys.path)),
         },
         capture_output=True,

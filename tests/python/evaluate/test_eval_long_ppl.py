@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, SCRIPT, *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +30,6 @@ def measure(name: str, *options: str) -> dict[str, object]:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     report: dict[str, object] = json.loads(done.stdout)
     return report
