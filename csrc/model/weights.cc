@@ -107,7 +107,7 @@ void WeightStore::declare(const std::string& name, Storage file, Storage storage
   const StorageRow& row = row_of(storage);
   if (cols % row.block != 0) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
-                              " columns to be ", row.name, ", but has ", cols, "."));
+                              " columns to be stored as ", row.name, ", but has ", cols, "."));
   }
   SINKSTREAM_CHECK(
       file == storage || (cols > 1 && row_of(file).block == 1 && can_quantize_to(storage)),

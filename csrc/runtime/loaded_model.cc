@@ -73,8 +73,7 @@ InputType input_type_of(const LoadOptions& options, const Kernels& kernels) {
 void check_gpu(const LoadOptions& options) {
   if (options.gpu == nullptr) return;
   if (options.dtype != "auto" && options.dtype != "bfloat16") {
-    throw InvalidArgument(cat("load: `dtype` must be one of \"auto\", \"bfloat16\" on a GPU, but "
-                              "is \"",
+    throw InvalidArgument(cat("load: `dtype` must be \"auto\" or \"bfloat16\" on a GPU, but is \"",
                               options.dtype, "\"."),
                           "dtype");
   }

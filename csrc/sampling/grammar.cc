@@ -79,7 +79,7 @@ GrammarVocabulary::GrammarVocabulary(const GrammarLibrary& library, const TokenT
   if (tokenizer_ == nullptr) {
     throw InvalidArgument(
         cat("stream: a grammar needs a vocabulary that llguidance can use, but "
-            "it refuses this one: ",
+            "llguidance refuses this one: ",
             shown(error), "."));
   }
 }

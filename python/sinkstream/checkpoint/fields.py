@@ -78,7 +78,7 @@ class Fields:
         first = value[0] if value else None
         is_number = type(first) is int and low <= first <= high
         if not is_number or len(value) != layers or any(other != first for other in value):
-            rule = f"be an integer from {low} to {high}, or a list of {layers} equal ones"
+            rule = f"be an integer from {low} to {high}, or a list of {layers} equal integers"
             raise self.error(name, rule, value)
         return value[0]  # type: ignore[no-any-return]
 

@@ -67,8 +67,8 @@ def locate_model(
         return _from_store(name)
     if not is_local:
         raise CheckpointError(
-            f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, org/name, or one of "
-            f"{', '.join(sorted(PACKAGES))}, but nothing with that name exists."
+            f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, an org/name on the "
+            f"hub, or {' or '.join(sorted(PACKAGES))}, but nothing with that name exists."
             f"{home_hint(found) or did_you_mean(name)}"
         )
     return only_model_in(found, name) if is_folder(found) else found
@@ -90,7 +90,8 @@ def _from_cache(name: str, revision: str | None) -> Path:
     if found is None:
         which = "" if revision is None else f" with revision {quoted(revision)}"
         raise CheckpointError(
-            f"load: {quoted(name)} must be a local file or folder or in the Hugging Face cache"
-            f"{which}, but is not.{did_you_mean(name)} Set `download` to fetch it from the hub."
+            f"load: {quoted(name)} must be a local file, a local folder, or a model in the Hugging "
+            f"Face cache{which}, but is not.{did_you_mean(name)} Set `download` to fetch it from "
+            "the hub."
         )
     return found

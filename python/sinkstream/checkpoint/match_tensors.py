@@ -121,16 +121,17 @@ def _problem(
 def _warning(surplus: list[str], where: str) -> str:
     if len(surplus) == 1:
         return f"load: {where}: {surplus[0]}. It is not read."
-    rest = len(surplus) - 1
-    more = "does 1" if rest == 1 else f"do {rest}"
-    return f"load: {where}: {surplus[0]}; nor {more} more. They are not read."
+    return (
+        f"load: {where}: {surplus[0]}, and the same is true of {len(surplus) - 1} more. These "
+        "tensors are not read."
+    )
 
 
 def _of_other_parts(tensors: list[str], where: str) -> str:
-    more = f" and {len(tensors) - 1} more are" if len(tensors) > 1 else " is"
+    is_not = f" and {len(tensors) - 1} more are not" if len(tensors) > 1 else " is not"
     return (
-        f"load: {where}: tensor {quoted(tensors[0])}{more} for images or sound, and not read. "
-        "The model takes text only."
+        f"load: {where}: tensor {quoted(tensors[0])}{is_not} read: the model takes only text, not "
+        "images or sound."
     )
 
 

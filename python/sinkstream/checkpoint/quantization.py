@@ -71,13 +71,19 @@ def _warn_of(matrices: Iterable[TensorSource]) -> None:
     quantized = [matrix for matrix in left if matrix.storage not in UNQUANTIZED]
     if quantized:
         warn_caller(
-            f"load: `quantize` applies to 16-bit and 32-bit matrices, but {len(quantized)} are "
-            f"quantized in the file, such as {quoted(quantized[0].tensor)}, which is "
-            f"{quantized[0].storage}. They stay as they are."
+            "load: `quantize` applies to 16-bit and 32-bit matrices, but "
+            f"{_and_more(quantized, 'is', 'are')} already quantized in the file "
+            f"({quantized[0].storage}), and not quantized again."
         )
     elif left:
         warn_caller(
             "load: a matrix must have a multiple of 32 columns to be quantized, but "
-            f"{len(left)} do not, such as {quoted(left[0].tensor)}, which has "
-            f"{left[0].slot.cols}. They stay as they are."
+            f"{_and_more(left, 'does', 'do')} not ({left[0].slot.cols} columns), and "
+            f"{'stays as it is' if len(left) == 1 else 'stay as they are'}."
         )
+
+
+def _and_more(matrices: list[TensorSource], one: str, several: str) -> str:
+    """Return the first matrix, the number of the others, and the verb that agrees with them."""
+    first, more = quoted(matrices[0].tensor), len(matrices) - 1
+    return f"{first} and {more} more {several}" if more else f"{first} {one}"

@@ -51,7 +51,7 @@ def settle_tie(
         return spec, entries
     if is_stated:
         warn_caller(
-            f"load: {where}: `tie_word_embeddings` should be false if there is a {head} that "
+            f"load: {where}: `tie_word_embeddings` should be false if tensor {head} exists and "
             f"differs from {embedding}, but is true. The model uses {head}."
         )
     return replace(spec, tie_embeddings=False), entries

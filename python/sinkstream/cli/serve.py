@@ -165,8 +165,8 @@ def serve(
     peer_secret: Annotated[
         str | None,
         typer.Option(
-            help="What the servers of a shared store have in common, so that they may ask each "
-            "other. Best set in the environment.",
+            help="A secret that the servers of a shared store send each other. Best set in the "
+            "environment.",
         ),
     ] = None,
     model_option: options.ModelPath = None,

@@ -210,7 +210,7 @@ _FAMILIES = (
     _Family(
         "sinkstream_spare_cache_bytes",
         "gauge",
-        "GPU memory that freed caches have left for the next one.",
+        "GPU memory of freed caches, kept for the next cache.",
         _spare_cache,
     ),
     _Family(

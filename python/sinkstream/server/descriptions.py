@@ -66,7 +66,8 @@ FIELDS = {
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",
     "TokenizeRequest.prompt": "The text, with vLLM's names for the other fields.",
-    "prompt_cache_key": "The client's name for the conversation: chooses among equal ones.",
+    "prompt_cache_key": "The client's name for the conversation; tells apart conversations whose "
+    "texts are equal.",
     "reasoning": "`effort`: how much a reasoning model thinks, where its chat template has levels; "
     "`none` asks it not to.",
     "reasoning_effort": "How much a reasoning model thinks, where its chat template has levels.",
@@ -81,7 +82,7 @@ FIELDS = {
     "return_token_strs": "Whether the text of each token is returned as well.",
     "safety_identifier": "Accepted without effect.",
     "seed": "Makes the reply reproducible; a 64-bit integer. Default: random.",
-    "stop": "A string, or up to 64 of them, that ends the reply and is not part of it.",
+    "stop": "A string, or a list of up to 64, that ends the reply and is not part of it.",
     "stop_token_ids": "Further tokens that end the reply.",
     "store": "Whether the conversation is kept on disk. Default: true.",
     "stream": "Whether the reply is sent as server-sent events while it is generated.",

@@ -240,7 +240,7 @@ def _layer_windows(name: str, metadata: Mapping[str, str], layers: int) -> str:
     if len(windows) != layers or not all(is_number) or set(windows) == {"0"}:
         raise CheckpointError(
             f"load_session: {name}: `layer_windows` must be {layers} integers from 0 to "
-            f"{10**10 - 1}, not all 0, with commas between, but is {quoted(text)}."
+            f"{10**10 - 1}, not all 0, separated by commas, but is {quoted(text)}."
         )
     return text
 

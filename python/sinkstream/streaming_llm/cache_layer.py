@@ -138,8 +138,8 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.first_of(self.seen + tokens - 1) > self.first and not self.per_query_sinks:
             raise InvalidArgument(
                 "forward: a forward pass must not evict tokens that its own queries see, but "
-                f"{tokens} tokens after {self.live} live ones would: the cache keeps "
-                f"{self.start_size + self.recent_size}. Read them with "
+                f"reading {tokens} tokens into a cache with {self.live} live ones would: the cache "
+                f"keeps only {self.start_size + self.recent_size}. Read the tokens with "
                 "`kv_cache.read(input_ids, cache)`, pass "
                 "`**kv_cache.inputs_for_generate(input_ids, cache)` to generate(), or make room "
                 "first with `kv_cache.evict_for_space(cache, tokens)`.",
@@ -348,8 +348,8 @@ class StreamingCache(Cache):
         """Renumber the live tokens once as many tokens have been evicted as the cache holds.
 
         Transformers computes angles in float32, whose error grows with the index. Renumbering
-        rotates each key once in its lifetime, which rounds 16-bit keys once more. For these it
-        waits until the error of the angles (65,536 × 6e-8 rad) is as large as that of the
+        rotates each key once in its lifetime, which rounds 16-bit keys once more. A cache of such
+        keys waits until the error of the angles (65,536 × 6e-8 rad) is as large as that of the
         rounding. A caller that passes its own positions, as generate() does, must read them from
         `get_seq_length` afterwards.
         """
@@ -387,7 +387,8 @@ class RankedCache(StreamingCache):
     def _check_generate(self) -> None:
         raise InvalidArgument(
             "generate: a Falcon model with ALiBi must be called as `model(input_ids, "
-            "past_key_values=cache)`, but is called by generate(). It builds its bias from the "
-            "attention mask, which generate() keeps extending although the cache does not grow.",
+            "past_key_values=cache)`, but is called by generate(). The model builds its bias from "
+            "the attention mask, which generate() keeps extending although the cache does not "
+            "grow.",
             param="past_key_values",
         )

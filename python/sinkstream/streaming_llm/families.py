@@ -138,12 +138,13 @@ def model_family(where: str, model: Any) -> str:
     if family in LEARNED_POSITIONS:
         raise InvalidArgument(
             f"{where}: `model` must have rotary positions or ALiBi, but is of model_type "
-            f'"{family}", which has learned absolute positions. It cannot stream.',
+            f'"{family}", which has learned absolute positions. Such a model cannot stream.',
             param="model",
         )
     if family not in FAMILIES:
         raise InvalidArgument(
-            f'{where}: `model` has model_type "{family}"; supported are {", ".join(FAMILIES)}.',
+            f'{where}: `model` has model_type "{family}"; the supported ones are '
+            f"{', '.join(FAMILIES)}.",
             param="model",
         )
     return family
@@ -192,7 +193,7 @@ def _ring(where: str, native: int | None, start_size: int, window: int) -> int |
         return native
     raise InvalidArgument(
         f"{where}: `start_size + recent_size + 1` must be at most {native}, the model's own "
-        f"sliding window, or `recent_size + 1` at least {native}, but they are "
+        f"sliding window, or `recent_size + 1` must be at least {native}, but they are "
         f"{start_size + window} and {window}. In between, the model's mask would hide sinks.",
         param="recent_size",
     )

@@ -43,7 +43,7 @@ class Replies(ClosesOnExit):
         ...     print(index, reply.text if isinstance(reply, Result) else f"failed: {reply}")
     """
 
-    _instead = "Use what it returns."
+    _instead = "Use the results that it yields."
 
     def __init__(
         self, start: Callable[[Any], Stream], prompts: Iterable[Any], max_started: int
@@ -128,7 +128,7 @@ class Replies(ClosesOnExit):
         if not self._reader.acquire(blocking=False):
             raise SessionBusy(
                 "generate_many: only one thread or task can read the replies at a time, but "
-                "another one is reading these."
+                "another is already reading them."
             )
         try:
             yield

@@ -23,7 +23,7 @@ def as_lark(text: str) -> str:
     if size > MAX_BYTES:
         raise InvalidArgument(
             f"stream: `grammar` in GBNF must have at most {MAX_BYTES} bytes, but has {size}. "
-            "Lark syntax may be longer.",
+            "A grammar in Lark syntax may be longer.",
             param="grammar",
         )
     from llguidance.gbnf_to_lark import gbnf_to_lark

@@ -73,8 +73,8 @@ def encode_chat(
         lacks = "tokenizer" if text.tokenizer is None else "chat template"
         remedy = "Give token ids" if text.tokenizer is None else "Give a string or token ids"
         raise InvalidArgument(
-            "stream: `prompt` must not be a list of messages. The checkpoint has no "
-            f"{lacks}. {remedy} instead.",
+            "stream: `prompt` must not be a list of messages, because the checkpoint has "
+            f"no {lacks}. {remedy} instead.",
             param="prompt",
         )
     chat = ChatFormat(text, text.tokenizer, text.chat_template, thinking=thinking, tools=tools)

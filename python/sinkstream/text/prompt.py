@@ -104,7 +104,7 @@ def _as_row(prompt: Any) -> list[Any]:
 def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     if text.tokenizer is None:
         raise InvalidArgument(
-            "stream: `prompt` must not be a string. The checkpoint has no tokenizer. "
+            "stream: `prompt` must not be a string, because the checkpoint has no tokenizer. "
             "Give token ids instead.",
             param="prompt",
         )
@@ -113,7 +113,8 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
     ids = text.bos_ids + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
     if not ids:
         raise InvalidArgument(
-            "stream: `prompt` must not be empty. The checkpoint has no beginning-of-text token.",
+            "stream: `prompt` must not be empty, because the checkpoint has no beginning-of-text "
+            "token.",
             param="prompt",
         )
     return ids

@@ -39,7 +39,7 @@ class GenParams:
     presence_penalty: float = 0.0
     """Subtracted from the logit of each live token. The original does not read it."""
     logit_bias: Mapping[int, float] | None = None
-    """Added to the logits of these ids. The original does not read it."""
+    """Numbers to add to the logits of some token ids. The original does not read it."""
     seed: int = -1
     """Makes the draws repeatable; -1 draws a seed. The original does not read it."""
 
@@ -64,7 +64,7 @@ def options_of(params: object) -> StreamOptions:
         if (value := values.pop(name, off)) != off:
             raise InvalidArgument(
                 f"{WHERE}: `{name}` must be {off}, which turns it off, but is {repr(value)[:40]}. "
-                "It is not supported.",
+                "This option is not supported.",
                 param=name,
             )
     for name in _SIZES:
@@ -98,7 +98,7 @@ def _values(params: object) -> dict[str, Any]:
             if name not in known:
                 listed = ", ".join(f"`{each}`" for each in sorted([*_NAMES, "temperature"]))
                 raise InvalidArgument(
-                    f"{WHERE}: `gen_params` has `{name}`; supported are {listed}.",
+                    f"{WHERE}: `gen_params` has `{name}`; the supported names are {listed}.",
                     param="gen_params",
                 )
     else:

@@ -190,9 +190,8 @@ TEST(LoadedModel, RefusesTypesThatAGpuDoesNotTake) {
   options.gpu = &untouched;
   for (const std::string dtype : {"float32", "int16", "int8"}) {
     options.dtype = dtype;
-    EXPECT_EQ(
-        message_of<InvalidArgument>(options),
-        "load: `dtype` must be one of \"auto\", \"bfloat16\" on a GPU, but is \"" + dtype + "\".");
+    EXPECT_EQ(message_of<InvalidArgument>(options),
+              "load: `dtype` must be \"auto\" or \"bfloat16\" on a GPU, but is \"" + dtype + "\".");
   }
   options.dtype = "auto";
   options.kv_dtype = "float32";

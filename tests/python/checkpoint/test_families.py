@@ -282,8 +282,8 @@ def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, 
     with pytest.raises(CheckpointError) as caught:
         find_family(name, "config.json has model_type")
     assert str(caught.value) == (
-        f'load: config.json has model_type "{name}", which has {part}. These are planned, but '
-        "not supported yet."
+        f'load: config.json has model_type "{name}", which has {part}. Models with {part} '
+        "are planned, but not supported yet."
     )
 
 
@@ -291,9 +291,10 @@ def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(CheckpointError) as caught:
         find_family("gpt2", "config.json has model_type")
     assert str(caught.value) == (
-        f'load: config.json has model_type "gpt2"; supported are {", ".join(sorted(FAMILIES))}.'
+        'load: config.json has model_type "gpt2"; the supported ones are '
+        f"{', '.join(sorted(FAMILIES))}."
     )
-    with pytest.raises(CheckpointError, match=r'architecture "gemma3_text"; supported .* gemma3, '):
+    with pytest.raises(CheckpointError, match=r'architecture "gemma3_text"; the .* gemma3, '):
         find_family("gemma3_text", "m.gguf has architecture", ARCHITECTURES)
 
 
@@ -402,7 +403,7 @@ def test_gguf_may_give_a_size_once_for_each_layer(name: str) -> None:
     one = GGUF[name.replace("__", ".")]
     assert from_gguf("llama", **{name: [one] * 3}) == from_gguf("llama")
     for wrong in ([one] * 2, [one] * 4, [one, one, one + 2], [], [0] * 3, [one, one, True], ["6"]):
-        with pytest.raises(CheckpointError, match="or a list of 3 equal ones, but is "):
+        with pytest.raises(CheckpointError, match="or a list of 3 equal integers, but is "):
             from_gguf("llama", **{name: wrong})
 
 

@@ -372,7 +372,7 @@ BROKEN = {
     "an unknown block type": (
         broken(lambda f: f.tensors.append(GgufTensor("odd", (32,), bytes(20), block_type=77))),
         'tensor "odd" of model.gguf has block type number 77; '
-        "supported are BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, .*, Q8_0[.]$",
+        "the supported ones are BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, .*, Q8_0[.]$",
     ),
     **{
         f"the block type {name}": (

@@ -163,8 +163,8 @@ def test_a_hub_name_is_not_fetched_unless_the_user_says_so(hub: Hub) -> None:
     with pytest.raises(CheckpointError) as caught:
         locate_model("org/name")
     assert str(caught.value) == (
-        'load: "org/name" must be a local file or folder or in the Hugging Face cache, but is not. '
-        "Set `download` to fetch it from the hub."
+        'load: "org/name" must be a local file, a local folder, or a model in the Hugging Face '
+        "cache, but is not. Set `download` to fetch it from the hub."
     )
     assert hub.asked == {}
 

@@ -163,7 +163,7 @@ RULE = "load: the manifest of ollama:llama3.2: a digest must be sha256: and 64 h
         (_with("adapter"), "load: ollama:llama3.2 has a LoRA adapter, and adapters cannot be"),
         (_with("adapter; version=1"), "load: ollama:llama3.2 has a LoRA adapter"),
         (_with("model"), "load: ollama:llama3.2 must have one layer with a model, but has 2."),
-        (_layers([]), "one layer with a model, but has 0. Ollama may run it on its own"),
+        (_layers([]), "one layer with a model, but has 0. Ollama may run this model on"),
         (_layers([layer("tensor", "x", 1)]), "must have a GGUF file, but has separate tensors"),
         (_layers(None), "`layers` must be a list, but is null."),
         (_layers({}), "`layers` must be a list, but is {}."),

@@ -315,7 +315,8 @@ def test_tensors_that_the_decoder_lacks_cause_a_warning(folder: Path) -> None:
         checkpoint = open_checkpoint(folder)
     assert str(caught[0].message) == (
         'load: llama: tensor "model.layers.2.input_layernorm.weight" of shape [96] belongs to no '
-        "weight of a llama decoder with 2 layers; nor do 8 more. They are not read."
+        "weight of a llama decoder with 2 layers, and the same is true of 8 more. These "
+        "tensors are not read."
     )
     assert (checkpoint.spec.layers, len(checkpoint.tensors)) == (2, 21)
     checkpoint.source.close()
@@ -381,7 +382,7 @@ def test_an_unknown_model_type_is_an_error_that_lists_the_known(folder: Path) ->
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(folder)
     known = ", ".join(sorted(FAMILIES))
-    sentence = f'load: config.json has model_type "../evil"; supported are {known}.'
+    sentence = f'load: config.json has model_type "../evil"; the supported ones are {known}.'
     assert str(caught.value) == sentence
 
 

@@ -195,8 +195,8 @@ def test_tensors_for_images_and_sound_cause_one_warning(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
     assert [str(warning.message) for warning in caught] == [
-        'load: m.gguf: tensor "mm.0.weight" and 2 more are for images or sound, and not read. '
-        "The model takes text only."
+        'load: m.gguf: tensor "mm.0.weight" and 2 more are not read: the model takes only text, '
+        "not images or sound."
     ]
 
 
@@ -232,7 +232,8 @@ def test_an_unknown_architecture_is_an_error_that_lists_the_known(tmp_path: Path
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(file.write(tmp_path / "m.gguf"))
     known = ", ".join(sorted(ARCHITECTURES))
-    assert str(caught.value) == f'load: m.gguf has architecture "gpt2"; supported are {known}.'
+    sentence = f'load: m.gguf has architecture "gpt2"; the supported ones are {known}.'
+    assert str(caught.value) == sentence
 
 
 def test_a_file_without_an_architecture_is_an_error(tmp_path: Path) -> None:
@@ -249,7 +250,8 @@ def test_an_adapter_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(file.write(tmp_path / "m.gguf"))
     assert str(caught.value) == (
-        "load: m.gguf must be a model, but is a LoRA adapter. Merge it into its model first."
+        "load: m.gguf must be a model, but is a LoRA adapter. Merge the adapter into its "
+        "model first."
     )
 
 

@@ -111,7 +111,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a missing field": (encoded({"a": {"dtype": "F32", "shape": []}}, b""), "must be described by"),
     "an unknown dtype": (
         encoded({"a": entry("F128", [1], 0, 16)}, bytes(16)),
-        'has dtype "F128"; supported are BF16, BOOL',
+        'has dtype "F128"; the supported ones are BF16, BOOL',
     ),
     "a dtype that is not a string": (encoded({"a": entry([1], [1], 0, 4)}, bytes(4)), "has dtype"),
     "a negative size": (

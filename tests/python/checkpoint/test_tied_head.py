@@ -84,7 +84,7 @@ def test_the_logits_are_those_of_transformers(
         []
         if is_tied
         else [
-            "load: m: `tie_word_embeddings` should be false if there is a lm_head.weight that "
+            "load: m: `tie_word_embeddings` should be false if tensor lm_head.weight exists and "
             "differs from model.embed_tokens.weight, but is true. The model uses lm_head.weight."
         ]
     )

@@ -355,7 +355,7 @@ def test_no_weights_are_read(run: Run, checkpoint: str, monkeypatch: pytest.Monk
         ),
         (
             {"tokenizer.ggml.model": (STRING, "bert"), "general.file_type": (U32, 15)},
-            'load: GGUF metadata has the tokenizer model "bert"; supported are ',
+            'load: GGUF metadata has the tokenizer model "bert"; the supported ones are ',
             {"family": "llama", "quantization": "Q4_K_M", "tokenizer": "bert"},
         ),
     ],
@@ -387,7 +387,7 @@ def test_a_block_type_that_is_refused_is_counted(run: Run, tmp_path: Path) -> No
     gate.block_type = 16
     outcome = run("info", str(file.write(tmp_path / "m.gguf")))
     assert "IQ2_XXS" in outcome.out
-    assert "has block type IQ2_XXS; supported are" in outcome.err
+    assert "has block type IQ2_XXS; the supported ones are" in outcome.err
 
 
 def test_it_says_what_does_not_fit(

@@ -83,7 +83,7 @@ def test_a_range_of_replicas_scales_by_sequences() -> None:
 @pytest.mark.parametrize(
     ("server", "sentence"),
     [
-        ({"hots": "a"}, r"`server` must have settings of the server only, but has \['hots'\]"),
+        ({"hots": "a"}, r"`server` must have only settings of the server, but has \['hots'\]"),
         ({"host": "0.0.0.0"}, "`api_key` must be set, because `host` is"),
         ({"drain_s": -1}, "`drain_s` must be in"),
         ({"api_keys": "sk-abc"}, "`api_keys` must be a list of strings, but is of type str"),

@@ -29,7 +29,7 @@ def test_native_objects_say_what_to_do_instead(
             (stream, r"Use its `result\(\)`"),
             (session, r"Use `save` or `fork`"),
             (model.new_cache(), r"Use `copy\(\)`"),
-            (model.generate_many([[5]]), "Use what it returns"),
+            (model.generate_many([[5]]), "Use the results that it yields"),
         ):
             if use is not pickle.dumps and thing == model.generate:
                 continue  # a function is never copied

@@ -44,8 +44,8 @@ def test_learned_positions_are_refused(kind: str) -> None:
 def test_other_families_are_refused_with_the_list() -> None:
     config = AutoConfig.for_model("bloom", vocab_size=11, hidden_size=8, n_layer=1, n_head=2)
     with refused(
-        'enable_streaming_llm: `model` has model_type "bloom"; supported are falcon, gpt_neox, '
-        "llama, mistral, mpt, qwen2, qwen3."
+        'enable_streaming_llm: `model` has model_type "bloom"; the supported ones are falcon, '
+        "gpt_neox, llama, mistral, mpt, qwen2, qwen3."
     ):
         enable_streaming_llm(AutoModelForCausalLM.from_config(config))
 

@@ -196,9 +196,9 @@ def test_a_second_task_or_thread_is_refused_and_the_first_task_goes_on(
             with pytest.raises(sinkstream.SessionBusy, match="thread or task"):
                 await read
         for other in (lambda: next(waiting), waiting.result):
-            with pytest.raises(sinkstream.SessionBusy, match="another one is reading"):
+            with pytest.raises(sinkstream.SessionBusy, match="another is reading this stream"):
                 other()
-            with pytest.raises(sinkstream.SessionBusy, match="another one is reading"):
+            with pytest.raises(sinkstream.SessionBusy, match="another is reading this stream"):
                 await asyncio.to_thread(other)
         for holder in holders:
             holder.close()

@@ -83,7 +83,7 @@ def test_a_second_reader_is_refused_and_the_first_one_goes_on(model: sinkstream.
     while not waiting._reader:
         time.sleep(0.001)
     for read in (lambda: next(waiting), lambda: next(waiting.events()), waiting.result):
-        with pytest.raises(sinkstream.SessionBusy, match="another one is reading"):
+        with pytest.raises(sinkstream.SessionBusy, match="another is reading this stream"):
             read()
     for holder in holders:
         holder.close()

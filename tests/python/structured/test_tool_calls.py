@@ -231,7 +231,7 @@ def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) ->
     ("name", "options", "sentence", "param"),
     [
         ("hermes", {"regex": "a"}, "`regex` must be None with `tools`", "regex"),
-        ("llama", {"schema": {}}, "the calls of this model are JSON", "schema"),
+        ("llama", {"schema": {}}, "this model writes its calls as JSON", "schema"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
             "properties": {"a": {"type": "wrong"}}}}}]}, "`tools` must be valid for llgu", "tools"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {

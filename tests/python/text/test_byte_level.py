@@ -139,7 +139,7 @@ def test_every_name_loses_nothing(name: str) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match='"gpt-5"; supported are ') as caught:
+    with pytest.raises(CheckpointError, match='"gpt-5"; the supported ones are ') as caught:
         pre_tokenizer("gpt-5")
     for name in PRE_TOKENIZERS:
         assert name in str(caught.value)

@@ -226,7 +226,8 @@ def test_one_warning_lists_the_tokens_that_a_file_marks_wrongly() -> None:
         text = text_format_from_gguf(metadata)
     assert [str(warning.message) for warning in caught] == [
         "load: GGUF metadata: `tokenizer.ggml.token_type` must mark "
-        '"<|im_end|>", "<|im_start|>" as a control token (3), but does not. It is read as one.'
+        '"<|im_end|>", "<|im_start|>" as control tokens (3), but does not. The model is loaded as '
+        "if it did."
     ]
     assert tokenizer_of(text).get_added_tokens_decoder()[263].special is False
 
@@ -348,11 +349,11 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model": "bert"}, r'tokenizer model "bert"; supported are gemma4, gpt2, llama, no_vocab'),
+        ({"model": "bert"}, r'model "bert"; the supported ones are gemma4, gpt2, llama, no_vocab'),
         ({"model": 3}, "`tokenizer.ggml.model` must be a string, but is 3"),
         (
             {"pre": "foo"},
-            r'pre-tokenizer "foo"; supported are a.x-4.0, .*dbrx, .*qwen2.*smollm',
+            r'pre-tokenizer "foo"; the supported ones are a.x-4.0, .*dbrx, .*qwen2.*smollm',
         ),
         ({"tokens": None}, "`tokenizer.ggml.tokens` must be an array of strings, but is missing"),
         ({"tokens": "abc"}, "must be an array of strings"),
@@ -367,7 +368,7 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
         ({"merges": ["a b", "ab"]}, 'entry 1 of `tokenizer.ggml.merges` must be two tokens .*"ab"'),
         ({"merges": ["a b c"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a é́"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
-        ({"merges": ["a b", "b a"]}, "entry 1 of .* that make a third"),
+        ({"merges": ["a b", "b a"]}, "entry 1 of .* that together spell a third"),
         (
             {"bos_token_id": None, "add_bos_token": True},
             "`tokenizer.ggml.bos_token_id` must be pre",

@@ -62,5 +62,5 @@ def test_a_vocabulary_of_another_kind_is_refused(folder: Path) -> None:
         metadata = read_gguf_header(file).metadata
     finally:
         file.close()
-    with pytest.raises(CheckpointError, match='has the tokenizer model "bert"; supported are'):
+    with pytest.raises(CheckpointError, match='the tokenizer model "bert"; the supported ones are'):
         text_format_from_gguf(metadata)

@@ -208,5 +208,5 @@ def test_another_decoder_is_refused_by_name(decoder: decoders.Decoder | None, na
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
     if decoder is not None:
         tokenizer.decoder = decoder
-    with pytest.raises(CheckpointError, match=f'has the decoder "{name}"; supported are'):
+    with pytest.raises(CheckpointError, match=f'has the decoder "{name}"; the supported ones are'):
         token_bytes(tokenizer, 1)

@@ -298,7 +298,7 @@ DIFFERENCES = {
             "{{ '<|im_start|>assistant\n' }}"
             "{% if '/brief' in messages[0].content %}Well,{% endif %}",
         ),
-        "does not split exactly between messages, for example around '/briefword/brief'",
+        "cannot be split between messages, for example around '/briefword/brief'",
     ),
     "escaped contents": (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | e }}<|im_end|>\n"
@@ -321,7 +321,7 @@ DIFFERENCES = {
         templates.SMOLLM2.replace("message['role'] + '\n'", "message['role'] + ': '").replace(
             "assistant\n", "assistant: "
         ),
-        "does not split exactly between messages, for example around 'word'",
+        "cannot be split between messages, for example around 'word'",
     ),
 }  # fmt: skip
 

@@ -163,6 +163,6 @@ def test_a_session_says_that_its_parts_differ_next_to_a_control_token() -> None:
     assert text.tokenizer is not None
     ends = frozenset({text.tokenizer.token_to_id("turn|>")})
     turns = detect_turn_format(dataclasses.replace(text, end_token_ids=ends))
-    assert "does not split exactly between messages, for example around 'tool'" in turns.difference
+    assert "cannot be split between messages, for example around 'tool'" in turns.difference
     apart = dataclasses.replace(text, chat_template=template.replace("turn|>", " turn|>"))
     assert detect_turn_format(dataclasses.replace(apart, end_token_ids=ends)).is_exact

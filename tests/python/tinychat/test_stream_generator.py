@@ -158,7 +158,7 @@ def test_the_originals_ways_to_say_greedy_are_greedy(
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({"temprature": 1}, r"`temprature`.*supported are .*`n_predict`.*`temp`"),
+        ({"temprature": 1}, r"`temprature`.*supported names are .*`n_predict`.*`temp`"),
         ({"mirostat": 2}, "`mirostat` must be 0, which turns it off, but is 2."),
         ({"tfs_z": 0.5}, "`tfs_z` must be 1.0, which turns it off, but is 0.5."),
         ({"typical_p": 0.5}, "`typical_p` must be 1.0"),

@@ -78,9 +78,9 @@ _RECURRENT = (
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {
-    **dict.fromkeys(_EXPERTS, "has mixture-of-experts layers"),
-    **dict.fromkeys(_RECURRENT, "has recurrent layers"),
-    **dict.fromkeys(_SHAPES, "has heads of different sizes"),
+    **dict.fromkeys(_EXPERTS, "mixture-of-experts layers"),
+    **dict.fromkeys(_RECURRENT, "recurrent layers"),
+    **dict.fromkeys(_SHAPES, "heads of different sizes"),
 }
 
 
@@ -98,12 +98,12 @@ def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES
     """
     if name in _PLANNED and name not in families:
         raise CheckpointError(
-            f"load: {where} {quoted(name)}, which {_PLANNED[name]}. These are planned, but "
-            "not supported yet."
+            f"load: {where} {quoted(name)}, which has {_PLANNED[name]}. Models with "
+            f"{_PLANNED[name]} are planned, but not supported yet."
         )
     if name not in families:
         raise CheckpointError(
-            f"load: {where} {quoted(name)}; supported are {', '.join(sorted(families))}."
+            f"load: {where} {quoted(name)}; the supported ones are {', '.join(sorted(families))}."
         )
     return families[name]
 

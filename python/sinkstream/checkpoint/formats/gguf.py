@@ -42,8 +42,8 @@ def open_gguf(path: Path) -> TensorsOnly:
     try:
         if header.metadata.get("general.type") == "adapter":
             raise CheckpointError(
-                f"load: {where} must be a model, but is a LoRA adapter. Merge it into its model "
-                "first."
+                f"load: {where} must be a model, but is a LoRA adapter. Merge the adapter into "
+                "its model first."
             )
         name = Fields(header.metadata, where).word("general.architecture")
         family = find_family(name, f"{where} has architecture", ARCHITECTURES)

@@ -205,7 +205,7 @@ def _check_block_types(file: File, declared: list[Declaration]) -> None:
     remedy = f" Use a {substitutes[0]} file of the model." if substitutes else ""
     raise CheckpointError(
         f"load: tensor {quoted(first.name)}{others} of {file.name} has block type {kind}; "
-        f"supported are {', '.join(sorted(STORAGE_BLOCKS))}.{remedy}"
+        f"the supported ones are {', '.join(sorted(STORAGE_BLOCKS))}.{remedy}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from sinkstream.checkpoint.bounded_file import read_optional_json
 from sinkstream.checkpoint.fields import Fields
+from sinkstream.errors import CheckpointError
 
 _OLD_GPTQ = "quantize_config.json"
 _MAX_BYTES = 1 << 20
@@ -19,12 +20,16 @@ _MAX_GROUP = 1 << 20
 _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
 
 _ORIGINAL = 'Load the original folder with quantize="int8" or "int4", or a GGUF file of the model.'
+_OTHERS = (
+    'Load an AWQ or GPTQ folder of the model, its original folder with quantize="int8" or "int4", '
+    "or a GGUF file."
+)
 _REMEDIES = {
     "bitsandbytes": f"bitsandbytes quantizes at load time. {_ORIGINAL}",
     "aqlm": f"Codebooks are not supported. {_ORIGINAL}",
     "exl2": f"ExLlamaV2 files are only for ExLlamaV2's own kernels. {_ORIGINAL}",
     "exl3": f"ExLlamaV3 files are only for ExLlamaV3's own kernels. {_ORIGINAL}",
-    "hqq": f"Load an AWQ or GPTQ folder of the model. {_ORIGINAL}",
+    "hqq": _OTHERS,
 }
 
 
@@ -176,9 +181,13 @@ def _read_compressed(fields: Fields) -> FolderQuantization:
         raise fields.error("config_groups", "be an object with at least one group")
     found = [_read_group(groups, name) for name in groups.names()]
     kinds = {one.kind for one in found}
-    if len(kinds) != 1:
-        rule = "have the same type of weights in all groups"
-        raise fields.error("config_groups", rule, sorted(kinds), _ORIGINAL)
+    if not kinds:
+        raise fields.error("config_groups", "be an object with at least one group")
+    if len(kinds) > 1:
+        raise CheckpointError(
+            f"load: {fields.where}: `{fields.name('config_groups')}` must have the same type of "
+            f'weights in all groups, but has both "float" and "int". {_ORIGINAL}'
+        )
     first = found[0]
     if all(one == first for one in found):
         return first

@@ -83,7 +83,7 @@ def _read_declaration(file: File, name: str, fields: Any) -> tuple[TensorEntry, 
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise CheckpointError(
             f"{where}: {what} has dtype {quoted(dtype)}; "
-            f"supported are {', '.join(sorted(DTYPE_BYTES))}."
+            f"the supported ones are {', '.join(sorted(DTYPE_BYTES))}."
         )
     if not _is_counts(shape) or len(shape) > _MAX_RANK:
         raise CheckpointError(

@@ -225,8 +225,8 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
     if math.gcd(group, cols) % _UNIT:
         search.refuse(
             end,
-            f"hold scales for a block width and a number of columns that are multiples of {_UNIT}, "
-            f"but they are {group} and {cols}",
+            f"hold scales of blocks whose width and number of columns are multiples of {_UNIT}, "
+            f"but the width is {group}, and there are {cols} columns",
         )
         return
     split = SplitMatrix(
@@ -246,7 +246,10 @@ def _bits_by_shape(search: _Search, end: str, cols: int, axis: int = 0) -> int |
     bits = 32 * words // cols
     if bits not in (4, 8) or 32 * words % cols:
         search.names.append(search.module + end)
-        search.refuse(end, f"have 4 or 8 bits for each of {cols} columns, but has {words} words")
+        search.refuse(
+            end,
+            f"hold 4 or 8 bits for each of {cols} columns, but holds {words} words of 32 bits",
+        )
         return None
     return bits
 

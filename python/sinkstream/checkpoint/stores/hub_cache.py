@@ -101,7 +101,7 @@ def locate(name: str, revision: str | None = None) -> Path | None:
     if not is_found and _is_incomplete(repository):
         raise CheckpointError(
             f"load: {quoted(name)} must be complete, but the Hugging Face cache has only a part of "
-            "it. Wait until it is fetched, or set `download`."
+            "it. Wait until the rest is fetched, or set `download`."
         )
     return path
 

@@ -126,7 +126,7 @@ def model_file(model: OllamaModel) -> Path:
             "Ollama reads."
         )
     if len(found) != 1:
-        hint = "" if found else " Ollama may run it on its own servers."
+        hint = "" if found else " Ollama may run this model on its own servers."
         raise CheckpointError(
             f"load: {model.name} must have one layer with a model, but has {len(found)}.{hint}"
         )

@@ -115,8 +115,8 @@ def _config(model: str | os.PathLike[str] | None, server: Any) -> ServerConfig:
         unknown = sorted(server.keys() - _FIELDS)
         if unknown:
             raise InvalidArgument(
-                f"ray_serve: `server` must have settings of the server only, but has {unknown}. "
-                f"They are {', '.join(sorted(_FIELDS))}."
+                f"ray_serve: `server` must have only settings of the server, but has {unknown}. "
+                f"The settings are {', '.join(sorted(_FIELDS))}."
             )
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value

@@ -102,7 +102,9 @@ def turn_request(asked: Asked) -> TurnRequest:
     if is_unstored:
         name = "tools" if before.instructions == asked.instructions else "instructions"
         raise invalid(
-            f"body: `{name}` must be those of `previous_response_id`, which was not stored.", name
+            f"body: `{name}` must be the same as in the response before, because that response was "
+            "not stored.",
+            name,
         )
     history = history_of(turns, turn.tenant, previous)
     return replace(turn, previous=None, messages=opening + history + turn.messages)

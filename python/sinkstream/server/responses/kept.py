@@ -151,6 +151,6 @@ def _reply(turn: TurnText) -> dict[str, Any]:
 
 def _record(turn: TurnText, name: str) -> dict[str, Any]:
     if not turn.record:
-        raise NotFound(f"responses: {name} is a turn of another API.")
+        raise NotFound(f"responses: {name} must be a response, but is a turn of another API.")
     record: dict[str, Any] = orjson.loads(turn.record)
     return record

@@ -117,7 +117,7 @@ async def _finish(
         elif is_left:
             service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
     except Exception:
-        logger.exception("response %s: how it ended is not kept", state.id)
+        logger.exception("response %s: its end could not be stored", state.id)
     finally:
         state.outcome, live.messages = outcome, None
         live.notify()

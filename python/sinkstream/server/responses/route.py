@@ -126,7 +126,7 @@ async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = 
     if numbered and not has_numbers:
         raise invalid(
             "query: `starting_after` must be left out, because the server was restarted while "
-            f"{name} was in progress. Its whole text is sent as one event.",
+            f"{name} was in progress. Without it, the whole text is sent as one event.",
             "starting_after",
         )
     return live

@@ -61,10 +61,10 @@ def thinking_variables(
     if thinking is None:
         return {}
     if not reads_thinking(names, thinking):
-        what = "effort" if isinstance(thinking, str) else "switch"
+        lacks = "setting for the effort" if isinstance(thinking, str) else "switch for thinking"
         raise InvalidArgument(
             f"{argument.call}: `thinking` must be None, but is {thinking!r}: the checkpoint's chat "
-            f"template has no such {what}.",
+            f"template has no {lacks}.",
             param="thinking",
         )
     switches: dict[str, bool | str] = dict.fromkeys(_SWITCHES, thinking is not False)

@@ -70,7 +70,7 @@ def _bad_merge(
         pair = merge.split(" ")
         if len(pair) != 2 or not all(token in vocabulary for token in [*pair, "".join(pair)]):
             return CheckpointError(
-                f"{where.format(index)} must be two tokens with a space between them that make a "
-                f"third, but is {quoted(merge)}."
+                f"{where.format(index)} must be two tokens, separated by a space, that together "
+                f"spell a third, but is {quoted(merge)}."
             )
     return CheckpointError(f"load: GGUF metadata has no usable merges: {quoted(str(error))}.")

@@ -100,7 +100,7 @@ def _builder_of(fields: Fields) -> _Builder | None:
     if build is None:
         raise CheckpointError(
             f"load: GGUF metadata has the tokenizer model {quoted(fields.word('model'))}; "
-            f"supported are {', '.join(sorted([*_BUILDERS, *_NO_TOKENIZER]))}."
+            f"the supported ones are {', '.join(sorted([*_BUILDERS, *_NO_TOKENIZER]))}."
         )
     return build
 
@@ -314,9 +314,10 @@ def _end_texts(vocabulary: Collection[str]) -> set[str]:
 def _warn_of_types(tokens: Collection[str]) -> None:
     if tokens:
         listed = ", ".join(map(quoted, sorted(tokens)))
+        control = "a control token (3)" if len(tokens) == 1 else "control tokens (3)"
         warn_caller(
-            f"load: GGUF metadata: `tokenizer.ggml.token_type` must mark {listed} as a control "
-            "token (3), but does not. It is read as one."
+            f"load: GGUF metadata: `tokenizer.ggml.token_type` must mark {listed} as {control}, "
+            f"but does not. The model is loaded as if it did."
         )
 
 

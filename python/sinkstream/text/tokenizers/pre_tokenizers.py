@@ -218,6 +218,6 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     if found is None:
         raise CheckpointError(
             f"load: GGUF metadata has the pre-tokenizer {quoted(name)}; "
-            f"supported are {', '.join(sorted(PRE_TOKENIZERS))}."
+            f"the supported ones are {', '.join(sorted(PRE_TOKENIZERS))}."
         )
     return found

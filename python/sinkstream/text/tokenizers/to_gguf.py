@@ -160,7 +160,7 @@ def _scores(
     found = ranked_merges(tokens, ordinary, scores)
     same_merges = set(found) == set(merges)
     if not same_merges or [ranks[a + b] for a, b in found] != [ranks[a + b] for a, b in merges]:
-        raise _refusal("have merges that follow from scores of its pieces", "other merges")
+        raise _refusal("have merges that follow from the scores of its pieces", "other merges")
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",
@@ -227,13 +227,14 @@ def _check(text: TextFormat, metadata: Mapping[str, Any]) -> None:
         ours = text.tokenizer.encode(sample, add_special_tokens=False).ids
         theirs = read.tokenizer.encode(sample, add_special_tokens=False).ids
         if ours != theirs:
-            raise _refusal(f"split {quoted(sample)} as its GGUF form does", "would not")
+            rule = f"split {quoted(sample)} in the same way after the conversion"
+            raise _refusal(rule, "would not")
     lost = text.end_token_ids - read.end_token_ids
     if lost:
         token = text.tokenizer.id_to_token(min(lost))
         warn_caller(
             "quantize: a GGUF file can name three tokens that end a turn, but the folder names "
-            f"more; {quoted(token)} will not end one."
+            f"more; {quoted(token)} will not end a turn."
         )
 
 

@@ -63,8 +63,8 @@ def token_bytes(
         to_bytes = _from_sentencepiece(steps)
     else:
         raise CheckpointError(
-            f"load: the tokenizer has the decoder {quoted(' + '.join(kinds) or 'none')}; supported "
-            "are ByteLevel, and Replace + ByteFallback + Fuse with or without Strip."
+            f"load: the tokenizer has the decoder {quoted(' + '.join(kinds) or 'none')}; the "
+            "supported ones are ByteLevel, and Replace + ByteFallback + Fuse with or without Strip."
         )
     pieces = [b""] * vocab_size
     if vocabulary is None:

@@ -82,8 +82,8 @@ class ToolReplies:
         if given and tools.choice == "auto":
             if form.is_bare:
                 raise InvalidArgument(
-                    "stream: `schema` must be None with `tools`: the calls of this model are JSON, "
-                    "too.",
+                    "stream: `schema` must be None with `tools`, because this model writes its "
+                    "calls as JSON, too.",
                     param="schema",
                 )
             answer = as_schema_text("stream", "schema", given["schema"])

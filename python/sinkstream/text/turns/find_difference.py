@@ -67,14 +67,22 @@ def find_difference(turns: TemplateTurns) -> str:
         _date, _rewriting, _moving_system, _counting, _framed_replies, _changed_replies
     )  # fmt: skip
     reasons = [reason for check in checks for reason in check(turns)] or list(_other(turns))
-    return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
+    return _sentence(reasons)
 
 
 def find_difference_without_thoughts(turns: TemplateTurns) -> str:
     """Do the same for a session that drops the thoughts of its replies."""
     reasons = [reason for check in (_date, _moving_system, _counting) for reason in check(turns)]
-    reasons = reasons or list(_other_exchanges(turns))
+    return _sentence(reasons or list(_other_exchanges(turns)))
+
+
+def _sentence(reasons: Sequence[str]) -> str:
     return f"The checkpoint's chat template {'; it '.join(reasons)}." if reasons else ""
+
+
+def _unsplit(content: str) -> str:
+    shown = repr(content[:40])
+    return f"yields token ids that cannot be split between messages, for example around {shown}"
 
 
 def _other_exchanges(turns: TemplateTurns) -> Iterator[str]:
@@ -88,8 +96,7 @@ def _other_exchanges(turns: TemplateTurns) -> Iterator[str]:
             continue
         parts = turns.opening(None) + turns.exchange(*said[:2], after=None)
         if parts + turns.user(content, after="assistant") != expected:
-            shown = repr(content[:40])
-            yield f"does not split exactly between messages, for example around {shown}"
+            yield _unsplit(content)
             return
 
 
@@ -109,7 +116,7 @@ def _space(request: Passage) -> str:
 
 def _date(turns: TemplateTurns) -> Iterator[str]:
     if "strftime_now" in turns.chat.template.names:
-        yield "may write the date, and a session keeps the date of its start"
+        yield "may write the date, but a session keeps the date of its start"
 
 
 def _rewriting(turns: TemplateTurns) -> Iterator[str]:
@@ -123,20 +130,20 @@ def _rewriting(turns: TemplateTurns) -> Iterator[str]:
             start is None
             or turns.chat.render(later, True, argument=TEXT).without_start(start) is None
         ):
-            yield "rewrites earlier messages when more follow, and a session keeps them unchanged"
+            yield "rewrites earlier messages when more follow, but a session keeps them unchanged"
             return
 
 
 def _moving_system(turns: TemplateTurns) -> Iterator[str]:
     """Check whether a system text changes a later turn."""
     if "system" in turns.ends and _later(turns, ("system", *_TURN)) != _later(turns, _TURN):
-        yield "writes system texts into later turns, and a session writes them only at its start"
+        yield "writes system texts into later turns, but a session writes them only at its start"
 
 
 def _counting(turns: TemplateTurns) -> Iterator[str]:
     """Check whether all turns except the first are alike."""
     if _later(turns, _TURN) != _later(turns, _TURN * 2):
-        yield "writes later turns differently from the second, and a session writes them alike"
+        yield "writes later turns differently from the second, but a session writes them all alike"
 
 
 def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | None:
@@ -154,9 +161,9 @@ def _framed_replies(turns: TemplateTurns) -> Iterator[str]:
     if request is None:
         yield "begins replies differently from its generation prompt"
     elif not (isinstance(first := request.pieces[0], str) and reply["content"] in first):
-        yield "writes control tokens before replies, which a session leaves to the model"
+        yield "writes control tokens before replies, but a session leaves them to the model"
     elif frame := first.partition(reply["content"])[0].strip():
-        yield f"writes {frame!r} before replies, which a session leaves to the model"
+        yield f"writes {frame!r} before replies, but a session leaves this to the model"
 
 
 def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
@@ -177,7 +184,7 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
     shortest = [text for text in changed if not any(o in text for o in changed if o != text)]
     if shortest:
         shown = " or ".join(repr(text[:40]) for text in shortest[:3])
-        yield f"changes replies that contain {shown}, and a session keeps them unchanged"
+        yield f"changes replies that contain {shown}, but a session keeps them unchanged"
 
 
 def _other(turns: TemplateTurns) -> Iterator[str]:
@@ -191,8 +198,7 @@ def _other(turns: TemplateTurns) -> Iterator[str]:
         systems = (None, content) if has_system else (None,)
         for system in systems:
             if not Conversation(system, [content] * 2, ["Hello there"]).is_the_same(turns, request):
-                shown = repr(content[:40])
-                yield f"does not split exactly between messages, for example around {shown}"
+                yield _unsplit(content)
                 return
 
 

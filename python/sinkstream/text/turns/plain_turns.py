@@ -80,7 +80,7 @@ class PlainTurns:
         content = check_text(content, argument)
         if self.text.tokenizer is None:
             raise InvalidArgument(
-                f"{argument} must not be a string. The checkpoint has no tokenizer. "
+                f"{argument} must not be a string, because the checkpoint has no tokenizer. "
                 "Give token ids instead.",
                 param=argument.name,
             )
