@@ -202,11 +202,11 @@ class Model(ClosesOnExit):
 
     @property
     def spare_cache_bytes(self) -> int:
-        """Return the GPU memory that freed caches have left for the next one, 0 on a CPU.
+        """Return the GPU memory of freed caches that is kept for the next cache; 0 on a CPU.
 
-        `new_cache`, `Cache.copy` and `forward` without a cache use it again, because allocating
-        memory would stop all streams. At most `capacity.cache_bytes`, and not part of `capacity`;
-        any other GPU allocation by this package frees it first if it would fail.
+        `new_cache`, `Cache.copy` and `forward` without a cache reuse it, because allocating memory
+        would stop all streams. It is at most `capacity.cache_bytes`, and not part of `capacity`. If
+        another GPU allocation by this package would fail, this memory is freed first.
         """
         return self._native.spare_cache_bytes
 

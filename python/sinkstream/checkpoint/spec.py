@@ -111,9 +111,9 @@ class Attention:
     0 if it sees all. It keeps just that many tokens, and no sinks, unless the model's window is
     smaller."""
     soft_cap: float = 0.0
-    """c > 0: scores become `c * tanh(score / c)` (Gemma 2); 0: no cap."""
+    """If c > 0, scores become `c * tanh(score / c)` (Gemma 2); 0 means no cap."""
     slopes: tuple[float, ...] = ()
-    """ALiBi, one for each head: a score decreases by slope times distance; empty: no ALiBi."""
+    """For ALiBi, one for each head: a score decreases by slope times distance. Empty: no ALiBi."""
     qk_norm: QkNorm = "none"
     """How queries and keys are normalized, by a norm of the kind of `Block.norm`."""
     qkv_bias: bool = False
@@ -121,10 +121,10 @@ class Attention:
     output_bias: bool = False
     """Whether the output projection has a bias."""
     clip: float = 0.0
-    """Queries, keys and values are clamped to [-clip, clip] (MPT); 0: no clamping."""
+    """Queries, keys and values are clamped to [-clip, clip] (MPT); 0 means no clamping."""
     temperature: float = 0.0
     """b: a query at position p is multiplied by `1 + b * ln(1 + floor(p / temperature_length))`
-    (Ministral 3); 0: no such factor."""
+    (Ministral 3); 0 means no such factor."""
     temperature_length: int = 1
     """Number of consecutive positions with the same temperature."""
 
@@ -225,11 +225,11 @@ class DecoderSpec:
     logit_scale: float = 1.0
     """Multiplies the logits (Cohere, Granite)."""
     logit_soft_cap: float = 0.0
-    """c > 0: logits then become `c * tanh(logit / c)` (Gemma 2); 0: no cap."""
+    """If c > 0, the scaled logits become `c * tanh(logit / c)` (Gemma 2); 0 means no cap."""
 
     @classmethod
     def of_layers(cls, layers: Iterable[Block], **fields: Any) -> DecoderSpec:
-        """Return a spec with these layers; equal ones share a kind.
+        """Return a spec with these layers; equal layers share a kind.
 
         Args:
             layers: Each layer's block.

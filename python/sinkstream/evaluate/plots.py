@@ -128,7 +128,7 @@ def plot_cost(
     *,
     title: str | None = None,
 ) -> None:
-    """Plot the time per scored token, and the memory of live keys and values, by tokens read.
+    """Plot time per scored token, and memory of live keys and values, against tokens read.
 
     Args:
         results: At least one.

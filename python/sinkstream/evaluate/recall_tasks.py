@@ -20,7 +20,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, cut off where the model continues."""
+    """A question, cut off where the model is to continue."""
 
     about: int
     """Number of the line with the answer."""

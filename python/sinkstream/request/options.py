@@ -118,7 +118,7 @@ class StreamOptions(TypedDict, total=False):
     ]
     logprobs: Annotated[
         int,
-        Option(0, Integer(0, 20), "How many of the most probable tokens to report for each one."),
+        Option(0, Integer(0, 20), "How many of the most probable tokens to report for each token."),
     ]
     seed: Annotated[
         int | None,

@@ -210,7 +210,7 @@ class StartRecentKVCache:
         Args:
             input_ids: int64 [batch, tokens], at least one token, without padding.
             past: From `new_cache`, changed in place; or None for a new one.
-            logits_to_keep: Number of last tokens whose logits are returned; 0 returns those of all.
+            logits_to_keep: Number of tokens at the end whose logits are returned; 0 means all.
 
         Returns:
             Logits [batch, kept tokens, vocab], and the cache.

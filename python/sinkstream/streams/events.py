@@ -134,7 +134,8 @@ class Result:
     thought_tokens: int = 0
     """How many of the generated tokens were thoughts and the tags around them."""
     tool_calls: list[ToolCall] = field(default_factory=list)
-    """The tools that the reply calls. If it did not end with "stop", the last may be incomplete."""
+    """The tools that the reply calls. If the reply did not end with "stop", the last call may be
+    incomplete."""
 
     def __repr__(self) -> str:
         """Return reason, speed and the beginning of the text: ids would fill the screen."""

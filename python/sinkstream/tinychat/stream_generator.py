@@ -50,7 +50,7 @@ def StreamGenerator(  # noqa: N802 (the original's name)
         input: The user's message, without a chat template, which the session applies.
             Token ids are used unchanged: pass them to keep a prompter of your own.
         start_pos: Tokens that the session has processed: 0 at first, and then increased by each
-            turn's `timing["total_tokens"]`. None continues wherever the session is.
+            turn's `timing["total_tokens"]`. None continues from where the session is.
         gen_params: How to generate: a `GenParams`, or a mapping or an object with its names. None
             means the defaults.
         stream_interval: A dictionary is yielded after the first token, and then after every
