@@ -4,6 +4,7 @@
 
 - `step_s`: a step by the number of sequences that decode, from the engine's own count of steps,
 - `read_s`: time to the first token of a prompt by tokens, nothing else running,
+- `read_beside_s`, `step_beside_s`: the same while one sequence decodes, and its steps meanwhile,
 - `load_s`: opening a saved session by the size of its file,
 - `request_s`: a request of a server minus the time that the engine reports for it.
 
@@ -64,6 +65,18 @@ def read_s(model: sinkstream.Model, tokens: int) -> float:
     return stats.time_to_first_token_s
 
 
+def read_beside_s(model: sinkstream.Model, tokens: int) -> tuple[float, float]:
+    """Return the same while one sequence decodes, and the time of a step meanwhile."""
+    with model.stream(ids(16), max_tokens=1 << 20, ignore_eos=True, seed=1) as other:
+        next(iter(other))
+        time.sleep(0.05)
+        before = model.stats()["steps"]
+        begin = time.perf_counter()
+        taken = read_s(model, tokens)
+        passed, steps = time.perf_counter() - begin, model.stats()["steps"] - before
+    return taken, passed / steps
+
+
 def load_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, float]:
     """Return the size of a saved session, and the time to open it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -107,6 +120,7 @@ def calibrate(
         lengths = [tokens for tokens in (1, 16, 64, 256, 1024) if tokens <= capacity.tokens]
         steps = {n: [step_s(model, n) for _ in range(rounds)] for n in batches}
         reads = {n: [read_s(model, n) for _ in range(rounds)] for n in lengths}
+        both = {n: [read_beside_s(model, n) for _ in range(rounds)] for n in lengths}
         sizes = sorted({16, capacity.tokens // 4, capacity.tokens})
         loads = [load_s(model, tokens, rounds) for tokens in sizes]
         token_bytes = loads[-1][0] / capacity.tokens
@@ -116,6 +130,8 @@ def calibrate(
     return {
         "step_s": [[n, round(min(times), 6)] for n, times in steps.items()],
         "read_s": [[n, round(min(times), 6)] for n, times in reads.items()],
+        "read_beside_s": [[n, round(min(s for s, _ in found), 6)] for n, found in both.items()],
+        "step_beside_s": round(min(step for _, step in both[64]), 6),
         "load_s": [[size, round(taken, 6)] for size, taken in loads],
         "request_s": round(overhead_s, 6),
         "seats": seats,

@@ -1,9 +1,9 @@
 """One simulated replica: a queue, seats, and an engine that all running sequences share.
 
 A turn waits for a seat, loads a snapshot if it needs one, reads, and decodes. Decoding sequences
-share every step. Prompts are read one after the other; while something decodes, reading gets half
-of the time, as in the engine's budget. Time flows without single steps: at a constant number of
-sequences, each has the same speed.
+share every step. Prompts are read one after the other; while something decodes, a step reads only a
+few tokens, and takes longer. Time flows without single steps: at a constant number of sequences,
+each has the same speed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from .events import Events
 from .service_times import ServiceTimes
 
-_ALMOST = 1e-9  # of a token, or of a second of reading: rounding
+_ALMOST = 1e-9  # of a token, or of a prompt: rounding
 
 
 @dataclass(eq=False, slots=True)
@@ -67,11 +67,11 @@ class Replica:
     """In the order in which they began: a set has none that a seed decides."""
     _waiting: deque[Turn] = field(default_factory=deque)
     _reading: deque[tuple[Turn, float]] = field(default_factory=deque)
-    """Turns, and the seconds that reading takes alone."""
+    """Turns, and the tokens to read."""
     _decoding: list[tuple[float, int, Turn]] = field(default_factory=list)
     """A heap by the count of tokens at which each ends."""
-    _read_s: float = 0.0
-    """How long the first of `_reading` has been read."""
+    _read: float = 0.0
+    """How much of the first of `_reading` has been read, as a fraction."""
     _tokens: float = 0.0
     """Tokens that a sequence would have generated since the beginning."""
     _at_s: float = 0.0
@@ -102,36 +102,42 @@ class Replica:
             turn = self._waiting.popleft()
             self._running[turn] = None
             work = self.calls.begin(turn)
-            self.events.after(work.delay_s, lambda turn=turn, work=work: self._read(turn, work))
+            self.events.after(
+                work.delay_s, lambda turn=turn, work=work: self._begin_reading(turn, work)
+            )
 
-    def _read(self, turn: Turn, work: Work) -> None:
+    def _begin_reading(self, turn: Turn, work: Work) -> None:
         if not self._is_stopped:
             self._advance()
-            self._reading.append((turn, self.times.read_s(work.read_tokens)))
+            self._reading.append((turn, work.read_tokens))
             self._plan()
 
     def _rates(self) -> tuple[float, float]:
-        """Return tokens per second of a decoding sequence, and the share of time for reading."""
-        decoding = len(self._decoding)
-        per_s = 1 / self.times.step_s(decoding) if decoding else 0.0
+        """Return tokens per second of a decoding sequence, and the seconds of the next prompt."""
+        times, decoding = self.times, len(self._decoding)
         if not self._reading:
-            return per_s, 0.0
-        return (per_s / 2, 0.5) if decoding else (0.0, 1.0)
+            return (1 / times.step_s(decoding) if decoding else 0.0), 0.0
+        tokens = self._reading[0][1]
+        if not decoding:
+            return 0.0, times.read_s(tokens)
+        crowding = times.crowding(decoding)
+        return 1 / (times.step_beside_s * crowding), times.read_beside_s(tokens) * crowding
 
     def _advance(self) -> None:
         passed_s = self.events.now_s - self._at_s
-        per_s, share = self._rates()
+        per_s, prompt_s = self._rates()
         self._tokens += passed_s * per_s
-        self._read_s += passed_s * share
+        if self._reading:
+            self._read += passed_s / prompt_s if prompt_s else 1.0
         self._at_s = self.events.now_s
 
     def _plan(self) -> None:
         """Wake up when the next turn has been read or has ended."""
         self._version += 1
-        per_s, share = self._rates()
+        per_s, prompt_s = self._rates()
         times = []
         if self._reading:
-            times.append((self._reading[0][1] - self._read_s) / share)
+            times.append((1 - self._read) * prompt_s)
         if self._decoding:
             times.append((self._decoding[0][0] - self._tokens) / per_s)
         if times:
@@ -144,9 +150,9 @@ class Replica:
         ended = []
         while self._decoding and self._decoding[0][0] <= self._tokens + _ALMOST:
             ended.append(heapq.heappop(self._decoding)[2])
-        if self._reading and self._reading[0][1] <= self._read_s + _ALMOST:
+        if self._reading and self._read >= 1 - _ALMOST:
             turn, _ = self._reading.popleft()
-            self._read_s = 0.0
+            self._read = 0.0
             self.calls.first_token(turn)
             mark = self._tokens + turn.reply_tokens - 1
             heapq.heappush(self._decoding, (mark, turn.number, turn))

@@ -36,7 +36,11 @@ class ServiceTimes:
     step_s: Curve
     """A decode step, by its sequences."""
     read_s: Curve
-    """Reading a prompt, or stored tokens, by tokens."""
+    """Reading a prompt, or stored tokens, by tokens, when nothing decodes."""
+    read_beside_s: Curve
+    """The same while one sequence decodes: each step then reads a few tokens only."""
+    step_beside_s: float
+    """A step of that sequence meanwhile."""
     load_s: Curve
     """Loading a snapshot, by bytes."""
     request_s: float
@@ -48,6 +52,10 @@ class ServiceTimes:
     token_bytes: float
     """Of a snapshot, by token."""
 
+    def crowding(self, decoding: int) -> float:
+        """Return how many times as long a step takes as with one sequence."""
+        return self.step_s(decoding) / self.step_s(1)
+
 
 def read_service_times(path: Path) -> ServiceTimes:
     """Return the tables of a calibration file."""
@@ -56,6 +64,8 @@ def read_service_times(path: Path) -> ServiceTimes:
 
 def service_times(figures: dict[str, Any]) -> ServiceTimes:
     """Return the tables of a calibration's figures."""
-    curves = {name: Curve(figures[name]) for name in ("step_s", "read_s", "load_s")}
-    others = ("request_s", "seats", "capacity_tokens", "token_bytes")
+    curves = {
+        name: Curve(figures[name]) for name in ("step_s", "read_s", "read_beside_s", "load_s")
+    }
+    others = ("step_beside_s", "request_s", "seats", "capacity_tokens", "token_bytes")
     return ServiceTimes(**curves, **{name: figures[name] for name in others})

@@ -266,6 +266,8 @@ def think_time_s(times: ServiceTimes, cluster: Cluster, habits: Habits) -> float
     """Return how long clients think, so that the engines are busy for the wanted share of time."""
     step_s = times.step_s(cluster.running)
     decode_s = habits.reply_tokens * step_s
-    turn_s = decode_s / cluster.running + times.read_s(habits.prompt_tokens)
+    steps_s = times.read_beside_s(habits.prompt_tokens) * times.crowding(cluster.running)
+    added_s = steps_s * (1 - times.step_s(1) / times.step_beside_s)  # to the steps that read
+    turn_s = decode_s / cluster.running + added_s
     per_replica = cluster.sessions / cluster.replicas
     return max(1.0, per_replica * turn_s / cluster.utilization - decode_s)

@@ -27,6 +27,8 @@ KEYS = [f"session {number}" for number in range(10_000)]
 FIGURES = {
     "step_s": [[1, 0.008], [8, 0.02]],
     "read_s": [[0, 0.0], [1000, 1.0]],
+    "read_beside_s": [[0, 0.0], [1000, 2.0]],
+    "step_beside_s": 0.016,
     "load_s": [[0, 0.002], [20_000_000, 0.02]],
     "request_s": 0.002,
     "seats": 16,
@@ -147,19 +149,22 @@ class Watched:
 def constant(step_s: float, at_two_s: float | None = None) -> ServiceTimes:
     """Return times of an engine without a cost of reading."""
     steps = [[1, step_s], [2, at_two_s]] if at_two_s else [[1, step_s]]
-    return service_times({**FIGURES, "step_s": steps, "read_s": [[1, 0.0]]})
+    free = {"read_s": [[1, 0.0]], "read_beside_s": [[1, 0.0]], "step_beside_s": step_s}
+    return service_times({**FIGURES, "step_s": steps, **free})
 
 
 def test_a_schedule_is_as_by_hand() -> None:
-    """Steps of 1 s alone and 2 s with two; reading 10 tokens takes 4 s alone."""
-    times = service_times({**FIGURES, "step_s": [[1, 1.0], [2, 2.0]], "read_s": [[0, 0], [10, 4]]})
+    """Steps of 1 s alone and 2 s with two; reading 10 tokens takes 4 s alone, 8 s beside one."""
+    reading = {"read_s": [[0, 0], [10, 4]], "read_beside_s": [[0, 0], [10, 8]]}
+    steps = {"step_s": [[1, 1.0], [2, 2.0]], "step_beside_s": 2.0}
+    times = service_times({**FIGURES, **reading, **steps})
     watched = Watched(times, seats=2, delay_s=1.0)
     watched.submit(0, prompt=10, reply=11)
     watched.events.at(7, lambda: watched.submit(1, prompt=5, reply=3))
     watched.events.at(7, lambda: watched.submit(2, prompt=5, reply=1))
     watched.events.run(100)
-    # 0: read from 1 to 5, then a token each second; 3 by 8. 1: read from 8 to 12, as half of the
-    # time is for 0, which gets 2 more. Then both: 2 tokens each in 4 s, to 16, when 1 ends and 2
+    # 0: read from 1 to 5, then a token each second; 3 by 8. 1: read from 8 to 12, while 0 gets a
+    # token every 2 s: 2 more. Then both: 2 tokens each in 4 s, to 16, when 1 ends and 2
     # begins. 0 has 3 + 2 + 2 of its 10. Until 17 it makes 1, then half a token each second: 2 more
     # by 21, when 2 has been read. 2 is whole with its first token.
     assert watched.first == pytest.approx({0: 5, 1: 12, 2: 21})
