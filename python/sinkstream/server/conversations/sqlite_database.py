@@ -24,6 +24,7 @@ from sinkstream.server.conversations.store_error import (
 )
 
 _BUSY_S = 10.0
+_CACHE_KIB = 256
 
 
 def lock_folder(folder: Path, *, shared: bool = False) -> int:
@@ -65,6 +66,9 @@ def connect(path: Path, *, full_sync: bool = False) -> sqlite3.Connection:
     )
     connection.execute(f"PRAGMA synchronous={'FULL' if full_sync else 'NORMAL'}")
     connection.execute("PRAGMA secure_delete=ON")
+    # Each thread has a connection, whose cache would grow to 2 MB with the file. The operating
+    # system caches the file once for all of them.
+    connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     return connection
 
 
