@@ -15,6 +15,9 @@ scenario (`cluster/scenarios.py`) and each policy of a router (`cluster/placemen
   `work_max_over_mean`: the same for generated tokens of the whole run,
 - `refused`: answers with 429; `cut_off`: replies whose replica died.
 
+`ring_max_over_mean` is what the ring alone gives, without a simulation, by the points of each
+replica: the mean and the largest of several draws of all names.
+
 The same seed gives the same conversations to each policy.
 """
 
@@ -26,11 +29,24 @@ from pathlib import Path
 from typing import Any
 
 from cluster.placement import PLACEMENTS
+from cluster.ring import fullest_over_mean
 from cluster.scenarios import REPLACEMENTS, RUN_S, SCENARIOS, WARM_UP_S, Scenario
 from cluster.service_times import ServiceTimes, read_service_times
 from cluster.simulation import Cluster, Simulation, think_time_s
 from figures import quantile
 from machine import report
+
+# Points of a replica: Envoy's 1,024 divided by 100 servers; Ray's default; nginx's; ours.
+POINTS = (10, 100, 160, 1000)
+DRAWS = 10
+
+
+def spread(points: int, cluster: Cluster) -> dict[str, float]:
+    """Return how full the fullest replica of a ring is."""
+    sizes = [
+        fullest_over_mean(points, cluster.replicas, cluster.sessions, draw) for draw in range(DRAWS)
+    ]
+    return {"mean": round(sum(sizes) / DRAWS, 3), "largest": round(max(sizes), 3)}
 
 
 def measure(
@@ -87,6 +103,7 @@ def main() -> None:
         "think_time_s": round(think_time_s(times, cluster, SCENARIOS["steady"].habits()), 1),
         "simulated_s": RUN_S,
         "seed": args.seed,
+        "ring_max_over_mean": {f"{points:,} points": spread(points, cluster) for points in POINTS},
     }
     for name in args.only or SCENARIOS:
         figures[name] = {

@@ -120,7 +120,7 @@ class BoundedPlacement(_Pinned):
 
 PLACEMENTS: dict[str, Callable[[Callable[[str], bool]], Placement]] = {
     "ring, 100 points": lambda is_full: RingPlacement(100),
-    "ring, 400 points": lambda is_full: RingPlacement(400),
+    "ring, 1,000 points": lambda is_full: RingPlacement(1000),
     "sticky": StickyPlacement,
     "bounded": lambda is_full: BoundedPlacement(1.25),
 }

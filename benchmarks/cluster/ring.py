@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect, insort
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,8 +30,9 @@ class Ring:
     def add(self, node: str) -> None:
         """Add a node."""
         self._nodes.add(node)
-        for number in range(self._per_node):
-            insort(self._points, (point_of(f"{node}#{number}"), node))
+        own = range(self._per_node)
+        self._points += [(point_of(f"{node}#{number}"), node) for number in own]
+        self._points.sort()
 
     def remove(self, node: str) -> None:
         """Remove a node."""
@@ -50,3 +52,12 @@ class Ring:
     def owner(self, key: str) -> str:
         """Return the node of a key."""
         return next(self.walk(key))
+
+
+def fullest_over_mean(points: int, nodes: int, keys: int, draw: int) -> float:
+    """Return the most keys of a node over the mean, with names of one draw."""
+    ring = Ring(points)
+    for number in range(nodes):
+        ring.add(f"{draw} node {number}")
+    counts = Counter(ring.owner(f"{draw} key {number}") for number in range(keys))
+    return max(counts.values()) * nodes / keys

@@ -2,7 +2,8 @@
 
 What is simulated: seats and their parking, loads of snapshots, replays, queues, refusals, clients
 that ask again. What is not: the network, and the speed of the store. Writing a snapshot costs
-nothing.
+nothing; in a server, a turn that gets the seat of another conversation begins only when that one's
+snapshot is on disk.
 """
 
 from __future__ import annotations

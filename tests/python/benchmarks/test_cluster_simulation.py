@@ -17,7 +17,7 @@ import pytest
 from benchmarks.cluster.events import Events
 from benchmarks.cluster.placement import BoundedPlacement, StickyPlacement
 from benchmarks.cluster.replica import Calls, Replica, Turn, Work
-from benchmarks.cluster.ring import Ring
+from benchmarks.cluster.ring import Ring, fullest_over_mean
 from benchmarks.cluster.service_times import Curve, ServiceTimes, service_times
 from benchmarks.cluster.sessions import Habits
 from benchmarks.cluster.simulation import Cluster, Simulation
@@ -46,6 +46,15 @@ def ring_of(nodes: int) -> Ring:
 
 def owners(ring: Ring) -> dict[str, str]:
     return {key: ring.owner(key) for key in KEYS}
+
+
+def test_more_points_make_shares_more_equal() -> None:
+    few, many = (
+        sum(fullest_over_mean(points, 20, 4000, draw) for draw in range(4)) / 4
+        for points in (10, 1000)
+    )
+    assert many < 1.15
+    assert few > 1.4
 
 
 def test_a_new_node_takes_its_share_and_moves_nothing_else() -> None:
