@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -91,10 +91,30 @@ def smollm2() -> Path:
     return found[0]
 
 
+def own_processors() -> set[int]:
+    """Return the processors of this process: at most two, and none of pytest's other processes'."""
+    every = sorted(os.sched_getaffinity(0))
+    count = max(1, min(2, len(every) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+    first = count * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return {every[(first + i) % len(every)] for i in range(count)}
+
+
 @pytest.fixture(scope="session")
 def threads() -> int:
-    """Give the number of threads that a test may use: two, where the machine has them."""
-    return min(2, len(os.sched_getaffinity(0)))
+    """Give the number of threads of a test to which it does not matter.
+
+    Two threads that share a processor with a third take twice as long as one.
+    """
+    return len(own_processors())
+
+
+@pytest.fixture
+def on_own_processors() -> Iterator[None]:
+    """Let processes that the test starts use only this process's processors, as many threads."""
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, own_processors())
+    yield
+    os.sched_setaffinity(0, every)
 
 
 @pytest.fixture(scope="session")

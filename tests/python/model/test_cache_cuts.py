@@ -47,7 +47,7 @@ def definition() -> Streaming:
 
 
 def definition_after(prompt: int) -> Streaming:
-    """Return the definition after a prompt of `prompt` tokens. Feeding is slow, and done once."""
+    """Return the definition after a prompt of N tokens. Feeding it is slow, so it is fed once."""
     fed = _fed(prompt)
     copy = Streaming(fed.decoder, SINKS, RECENT)
     copy.keys = [list(keys) for keys in fed.keys]

@@ -57,7 +57,6 @@ def variant(
     request: pytest.FixtureRequest,
     tiny_folder: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
-    threads: int,
 ) -> Iterator[Variant]:
     name = str(request.param)
     if name in FAMILY_CONFIGS:
@@ -78,7 +77,7 @@ def variant(
             folder,
             load(kv_dtype="float32", threads=1),
             load(kv_dtype="float16", threads=1),
-            load(kv_dtype="float16", threads=threads, prefill_chunk=33),
+            load(kv_dtype="float16", threads=2, prefill_chunk=33),
         )
 
 

@@ -34,6 +34,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.usefixtures("on_own_processors")
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")], ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, smollm2: Path, tmp_path: Path) -> None:
     program = "\n".join(fences(page, "python"))
