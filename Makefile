@@ -281,9 +281,12 @@ soak: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model $(VENV)/.plo
 
 # --- style ----------------------------------------------------------------------------------
 
-# Several targets, so that with --keep-going one finding does not hide the others.
+# Several targets, so that one finding does not hide the others, and at the same time: mypy uses one
+# processor, and takes as long as the rest.
 .PHONY: lint lint-python lint-types lint-cpp lint-words
-lint: lint-python lint-types lint-cpp lint-words ## Check style, types and spelling
+lint: $(VENV)/.test-tools ## Check style, types and spelling
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync \
+	  lint-python lint-types lint-cpp lint-words
 
 lint-python: $(VENV)/.test-tools
 	$(BIN)/ruff check --quiet
