@@ -29,15 +29,14 @@ from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
 from sinkstream.request.tools import Tools, check_tools
-from sinkstream.sessions.session import (
+from sinkstream.sessions.opening import (
     Beginning,
-    Host,
-    Session,
     aload_session,
     aopen_session,
     load_session,
     open_session,
 )
+from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
@@ -621,6 +620,7 @@ class Model(ClosesOnExit):
         sinks: int | Literal["system"] | None = None,
         thinking: bool | str | None = None,
         thoughts: Literal["drop", "keep"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Session:
         """Open a conversation that keeps its cache between turns.
 
@@ -641,6 +641,8 @@ class Model(ClosesOnExit):
                 second time; once the window moves, a second sequence's memory is also held until
                 the next turn. If None, the session does what the template does; most templates
                 drop them.
+            tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are a
+                part of the conversation's beginning, and so the same for all of it.
 
         Raises:
             CapacityError: There is no free memory for another session.
@@ -649,8 +651,8 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
-        beginning = self._beginning(system, messages, sinks, thinking, thoughts)
-        return open_session(self._host(), self._turn_format(beginning.thoughts.thinking), beginning)
+        beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
+        return open_session(self._host(), self._turns_of(beginning), beginning)
 
     @suggests_keywords
     async def asession(
@@ -661,6 +663,7 @@ class Model(ClosesOnExit):
         sinks: int | Literal["system"] | None = None,
         thinking: bool | str | None = None,
         thoughts: Literal["drop", "keep"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Session:
         """Open a conversation as `session` does, without blocking the event loop.
 
@@ -670,10 +673,8 @@ class Model(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `session` raises.
         """
-        beginning = self._beginning(system, messages, sinks, thinking, thoughts)
-        return await aopen_session(
-            self._host(), lambda: self._turn_format(beginning.thoughts.thinking), beginning
-        )
+        beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
+        return await aopen_session(self._host(), lambda: self._turns_of(beginning), beginning)
 
     def _beginning(
         self,
@@ -682,14 +683,23 @@ class Model(ClosesOnExit):
         sinks: int | str | None,
         thinking: Any,
         thoughts: str | None,
+        tools: Any,
     ) -> Beginning:
         self._check_open("session")
+        checked = check_tools(tools, call="session")
         thinking = check_thinking(thinking, "session")
         tags = self._thought_tags(thinking)
         drops = check_thoughts(thoughts, tags)
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
-        return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops))
+        return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops), checked)
+
+    def _turns_of(self, beginning: Beginning) -> TurnFormat:
+        """Return the parts of a conversation; refuse tools for which they have no place."""
+        thinking, tools = beginning.thoughts.thinking, beginning.tools
+        if tools is not None:
+            self._tool_replies.check(thinking, "session")
+        return self._turn_format(thinking, tools)
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
         """Open a session saved by `Session.save`; it continues bit for bit like the saved one.
@@ -720,8 +730,12 @@ class Model(ClosesOnExit):
             return self._formats.turns(thinking)
         return self._formats.turns(thinking, tools.definitions, tools.key)
 
-    def _conversation_format(self, thinking: Thinking) -> tuple[TurnFormat, ThoughtTags | None]:
-        return self._turn_format(thinking), self._thought_tags(thinking)
+    def _conversation_format(
+        self, thinking: Thinking, tools: Tools | None
+    ) -> tuple[TurnFormat, ThoughtTags | None]:
+        if tools is not None:
+            self._tool_replies.check(thinking, "load_session")
+        return self._turn_format(thinking, tools), self._thought_tags(thinking)
 
     def _reader(
         self,
@@ -755,6 +769,7 @@ class Model(ClosesOnExit):
             continues_text=self._text.chat_template is None,
             control_tokens=self._control_tokens,
             grammars=self._grammars,
+            tool_replies=self._tool_replies,
         )
 
     def new_cache(

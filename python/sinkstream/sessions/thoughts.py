@@ -6,19 +6,27 @@ the same: later keys were computed in their presence. So the session returns to 
 turn, and reads the message and the reply again as the template writes them. While nothing leaves
 the window, the turn is taken back. Otherwise the turn runs in a fork, and the session itself waits
 where it was.
+
+A turn with tools is a loop of replies with calls and their results. If the template shows the
+thoughts before calls until the user writes again, so does the session: it always runs the turn in a
+fork, and reads all of it again afterwards.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.errors import InvalidArgument
 from sinkstream.sessions.conversation_state import ConversationState
+from sinkstream.text.messages import Message
 from sinkstream.text.thoughts.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
+from sinkstream.text.tools.tool_call import ToolCall
 from sinkstream.text.turns.turn_format import TurnFormat
 
 STAYS = (
@@ -30,6 +38,18 @@ IS_LONG = (
     "session: the thoughts of a reply stay in the conversation, because the reply is longer than "
     "the window. Load the model with a longer `window`."
 )
+
+IS_CUT = (
+    "session: the thoughts of a reply stay in the conversation, because the reply ends inside a "
+    "tool call."
+)
+
+
+class SplitReply(Protocol):
+    """Tells the thoughts, the text and the calls of a reply apart."""
+
+    def __call__(self, ids: Sequence[int], *, is_whole: bool) -> Split:
+        """Split a reply, or the last tokens of one that is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +97,64 @@ def check_thoughts(thoughts: str | None, tags: ThoughtTags | None) -> bool:
 class Asked:
     """A turn whose thoughts are to be dropped when the next one begins."""
 
-    tags: ThoughtTags
-    question: str
+    split: SplitReply
+    """Reads its last reply again."""
+    calls: Sequence[ToolCall]
+    """Those of its last reply, as far as the stream has been read: with the ids of results."""
+    said: tuple[Message, ...]
+    """The question. In a loop of calls, then replies and results, up to the last reply."""
+    has_thoughts: bool
+    """Whether there is something to drop before the last reply, such as a tag in the prompt."""
     state: ConversationState
     """Before the turn."""
     closing: list[int]
     """Of the reply before, if that was still open."""
     end: int
-    """Tokens of the conversation, the question and the generation prompt included."""
+    """Tokens of the conversation up to the last reply, the generation prompt included."""
     source: _core.Session | None
     """The session before the turn, if that runs in a fork."""
+    before: Asked | None = None
+    """The turn as it was before the last results."""
+    stream: _core.TokenStream | None = None
+    """That of the last reply."""
+
+    @property
+    def replies(self) -> int:
+        """Return how many replies the turn has, the last one included."""
+        return 1 + sum(message["role"] == "assistant" for message in self.said)
+
+    def with_reply(self, reply: Sequence[int], *, is_whole: bool) -> Asked:
+        """Return the turn with its last reply as a message without its thought.
+
+        Args:
+            reply: The ids of the reply, or the last of them.
+            is_whole: Whether the reply is complete.
+
+        Raises:
+            InvalidArgument: It cannot be said where the text begins, or the reply is cut inside a
+                call.
+        """
+        split = self.split(reply, is_whole=is_whole)
+        if not is_whole and split.kind == "thought":
+            raise InvalidArgument(IS_LONG)
+        message: dict[str, Any] = {"role": "assistant", "content": split.text}
+        if split.calls or split.kind == "tool_call":
+            calls = [replace(call) for call in split.calls]
+            for call, known in zip(calls, self.calls, strict=False):
+                call.id = known.id
+            if not calls or not all(is_complete(call) for call in calls):
+                raise InvalidArgument(IS_CUT)
+            message["tool_calls"] = [call.as_message() for call in calls]
+        has_thoughts = self.has_thoughts or split.tokens > 0
+        return replace(self, said=(*self.said, message), has_thoughts=has_thoughts)
+
+
+def is_complete(call: ToolCall) -> bool:
+    """Return whether the arguments of a call are a whole JSON object."""
+    try:
+        return isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        return False
 
 
 def least_capacity(spec: DecoderSpec, sinks: int, window: int) -> int:
@@ -96,24 +164,23 @@ def least_capacity(spec: DecoderSpec, sinks: int, window: int) -> int:
 
 
 def without_thoughts(
-    asked: Asked, reply: Sequence[int], turns: TurnFormat, *, is_whole: bool
+    asked: Asked, reply: Sequence[int], turns: TurnFormat, *, is_whole: bool, before: str | None
 ) -> list[int] | None:
     """Return the ids of a turn without its thoughts; None if it has none.
 
     Args:
         asked: The turn.
-        reply: The ids of its reply, or the last of them.
+        reply: The ids of its last reply, or the last of them.
         turns: The parts of conversations.
         is_whole: Whether the reply is complete.
+        before: The role of the message that follows. If None, results if the reply has calls.
 
     Raises:
         InvalidArgument: It cannot be said where the text begins, or the template refuses the turn.
     """
-    split = asked.tags.split(reply, is_whole=is_whole)
-    if split.tokens == 0 and not asked.tags.form.is_prompted:
+    if not asked.has_thoughts and asked.split(reply, is_whole=is_whole).tokens == 0:
         return None
-    if not is_whole and split.kind == "thought":
-        raise InvalidArgument(IS_LONG)
-    said = {"role": "user", "content": asked.question}
-    reply_said = {"role": "assistant", "content": split.text}
-    return asked.closing + turns.exchange(said, reply_said, after=asked.state.after)
+    said = asked.with_reply(reply, is_whole=is_whole).said
+    if before is None:
+        before = "tool" if "tool_calls" in said[-1] else "user"
+    return asked.closing + turns.earlier_turn(said, after=asked.state.after, before=before)

@@ -24,6 +24,8 @@ class Split(NamedTuple):
     """Of thoughts and their tags."""
     kind: Kind
     """Where the reply ends."""
+    calls: list[ToolCall]
+    """The tools that it calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,23 @@ class ThoughtTags:
             ids: Its tokens.
             is_whole: If False, they are the last ones of a reply that began with a thought.
         """
-        form = self.form if is_whole else self.form.starting("thought")
-        reader = ThoughtReader(ThoughtTags(form, self.table, self.hidden))
+        tags = self if is_whole else self.inside_thought()
+        return tags.split_with(ThoughtReader(tags), ids)
+
+    def inside_thought(self) -> ThoughtTags:
+        """Return the same tags for the end of a reply that began with a thought."""
+        return ThoughtTags(self.form.starting("thought"), self.table, self.hidden)
+
+    def split_with(self, reader: ThoughtReader, ids: Iterable[int]) -> Split:
+        """Split a reply with a reader for these tags that has read nothing yet."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         shown = ReplyBytes(self.table, self.hidden)
         parts: Parts = []
         for token_id in ids:
             parts += reader.token(token_id, decoder.decode(shown.next(token_id)))[1]
         parts += reader.end(decoder.decode(b"", final=True))
-        return Split(joined(parts, "thought"), joined(parts, "text"), reader.tokens, reader.kind)
+        thought, text = joined(parts, "thought"), joined(parts, "text")
+        return Split(thought, text, reader.tokens, reader.kind, reader.calls)
 
 
 class ThoughtReader:

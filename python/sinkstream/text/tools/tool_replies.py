@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.text.thoughts.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_grammar import call_grammar
@@ -32,6 +32,10 @@ def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
     if tools is None or not has_grammar(options):
         return tools
     return None if tools.choice == "none" else replace(tools, choice="required")
+
+
+def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
+    return CallReader(tags, form, is_first=form.is_bare or tools.choice == "required")
 
 
 class ToolReplies:
@@ -97,8 +101,28 @@ class ToolReplies:
             InvalidArgument: The template has no place for tools.
         """
         form, tags = self._found(thinking)
-        is_first = form.is_bare or tools.choice == "required"
-        return CallReader(tags, form, is_first=is_first)
+        return _reader(tags, form, tools)
+
+    def split(
+        self, ids: Iterable[int], *, tools: Tools, thinking: Thinking, is_whole: bool = True
+    ) -> Split:
+        """Split a reply with tools, which `read_tools` returns, as `ThoughtTags.split` does."""
+        form, tags = self._found(thinking)
+        if not is_whole:
+            tags = tags.inside_thought()
+        return tags.split_with(_reader(tags, form, tools), ids)
+
+    def check(self, thinking: Thinking, call: str) -> None:
+        """Refuse tools where the template has no place for them.
+
+        Raises:
+            InvalidArgument: It has none; the message begins with `call`.
+        """
+        try:
+            self._found(thinking)
+        except InvalidArgument as error:
+            fault = str(error).removeprefix("stream: ")
+            raise InvalidArgument(f"{call}: {fault}", param=error.param) from None
 
     def _found(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
         found = self._known.get(thinking, partial(self._find, thinking))

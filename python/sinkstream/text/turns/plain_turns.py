@@ -56,9 +56,12 @@ class PlainTurns:
         check_role(role)
         return self._encode(content, TEXT, is_first=after is None)
 
-    def request(self, said: Message, *, after: str | None) -> list[int]:
-        """Return the ids of a message's text."""
-        return self._encode(_text_of(said), MESSAGES, is_first=after is None)
+    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages' texts."""
+        ids = self._encode(_text_of(said), MESSAGES, is_first=after is None)
+        for message in more:
+            ids = ids + self.reply(_text_of(message))
+        return ids
 
     def read(self, said: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message's text."""
@@ -71,6 +74,12 @@ class PlainTurns:
     def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of two texts."""
         return self.request(said, after=after) + self.reply(_text_of(reply))
+
+    def earlier_turn(
+        self, messages: Sequence[Message], *, after: str | None, before: str
+    ) -> list[int]:
+        """Return the ids of all texts."""
+        return self.request(*messages, after=after)
 
     def closing(self, last_id: int | None) -> list[int]:
         """Return no ids: the text just continues."""

@@ -101,9 +101,9 @@ class TemplateTurns:
         """Return the ids of a message that needs no reply, including its end."""
         return self.read(as_message(check_role(role), check_text(content, TEXT)), after=after)
 
-    def request(self, said: Message, *, after: str | None) -> list[int]:
-        """Return the ids of a message of any role and of the generation prompt."""
-        return self.chat.encode(self.part(said, after, True), TEXT)
+    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages of any role and of the generation prompt."""
+        return self.chat.encode(self.part(said, after, True, more), TEXT)
 
     def read(self, said: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
@@ -150,6 +150,33 @@ class TemplateTurns:
             passage = self.part(said, after, True, [reply, later])
         except InvalidArgument:
             if role == "user":
+                raise
+            return None  # the template refuses results there
+        pieces = passage.without_end(following.pieces)
+        return None if pieces is None else dataclasses.replace(passage, pieces=pieces)
+
+    def earlier_turn(
+        self, messages: Sequence[Message], *, after: str | None, before: str
+    ) -> list[int]:
+        """Return the ids of messages, the last one a reply, as earlier turns are written."""
+        passage = self._earlier_turn(messages, after, before)
+        if passage is None and before != "user":
+            passage = self._earlier_turn(messages, after, "user")
+        if passage is None:
+            raise _refusal("second turn", TEXT)
+        return self.chat.encode(passage, TEXT)
+
+    def _earlier_turn(
+        self, messages: Sequence[Message], after: str | None, before: str
+    ) -> Passage | None:
+        """Return what messages look like before a message of a role, if known."""
+        texts = "".join(strings_of([dict(message) for message in messages]))
+        later = as_message(before, placeholders(self.chat, texts)[-1])
+        try:
+            following = self.part(later, "assistant", True)
+            passage = self.part(messages[0], after, True, [*messages[1:], later])
+        except InvalidArgument:
+            if before == "user":
                 raise
             return None  # the template refuses results there
         pieces = passage.without_end(following.pieces)

@@ -29,6 +29,32 @@ def check_text(content: str, argument: ArgumentName) -> str:
     return str.__str__(content)  # templates get plain strings: subclasses may carry methods
 
 
+def check_results(content: Any) -> list[Message] | None:
+    """Return the results of calls as plain data; None if a content is no list of messages.
+
+    Raises:
+        TypeError: It is a message, or a message of it has a value of the wrong type.
+        InvalidArgument: A message is malformed, or of another role.
+    """
+    if is_message(content):
+        raise TypeError(
+            f"{CONTENT} must be a string, token ids or a list of results, but is a message. Wrap "
+            "one result in a list."
+        )
+    is_list = isinstance(content, Sequence) and not isinstance(content, str | bytes)
+    if not is_list or not any(map(is_message, content[:1])):
+        return None
+    results = check_messages(content, CONTENT)
+    for i, message in enumerate(results):
+        if message["role"] != "tool":
+            raise InvalidArgument(
+                f'session: message {i} of `content` must have the role "tool", but has the role '
+                f'"{message["role"]}". Send the text of a user message as a string.',
+                param=CONTENT.name,
+            )
+    return results
+
+
 def check_content(content: Any) -> None:
     """Refuse the content of a turn that is neither a string nor a sequence of ids.
 

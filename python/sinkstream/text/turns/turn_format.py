@@ -68,10 +68,10 @@ class TurnFormat(Protocol):
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
 
-    def request(self, said: Message, *, after: str | None) -> list[int]:
-        """Return the ids of a message, as `check_messages` returns it, and the generation prompt.
+    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages, as `check_messages` returns them, and the generation prompt.
 
-        It may be of any role.
+        They may be of any role. Several are results of calls, which a template may join.
         """
 
     def read(self, said: Message, *, after: str | None) -> list[int]:
@@ -88,6 +88,19 @@ class TurnFormat(Protocol):
 
         Both are as `check_messages` returns them. The ids include the reply's end. A generation
         prompt may differ from how earlier replies begin.
+        """
+
+    def earlier_turn(
+        self, messages: Sequence[Message], *, after: str | None, before: str
+    ) -> list[int]:
+        """Return the ids of messages, the last one a reply, as earlier turns are written.
+
+        Args:
+            messages: As `check_messages` returns them: a question, and a reply to it; or with calls
+                and results between these.
+            after: What precedes them.
+            before: The role of the message that follows, "user" or "tool". Results are taken for a
+                user message if the template does not allow them there.
         """
 
     def closing(self, last_id: int | None) -> list[int]:

@@ -1,0 +1,87 @@
+"""The tools that a session was opened with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.request.tools import Tools, check_tools
+from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
+from sinkstream.text.turns.template_turns import TemplateTurns
+from sinkstream.text.turns.turn_format import TurnFormat
+
+_FIELD = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTools:
+    """What the model may call in a conversation."""
+
+    tools: Tools | None = None
+    """None if the session was opened without tools."""
+    keeps_thoughts: bool = False
+    """Whether the chat template shows the thought before a call until the user writes again."""
+
+    @property
+    def fields(self) -> dict[str, str | int]:
+        """Return what a session's file says of it."""
+        return {} if self.tools is None else {_FIELD: self.tools.key}
+
+    def of_turn(self, tool_choice: Any, parallel_tool_calls: Any) -> Tools | None:
+        """Return what one reply may call.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            InvalidArgument: `tool_choice` names none of the tools, or there are none.
+        """
+        definitions = None if self.tools is None else self.tools.definitions
+        return check_tools(definitions, tool_choice, parallel_tool_calls)
+
+
+NO_TOOLS = SessionTools()
+
+
+def tools_of(tools: Tools | None, turns: TurnFormat) -> SessionTools:
+    """Return the tools of a session whose conversation has the parts `turns`."""
+    if tools is None or not isinstance(turns, TemplateTurns):
+        return SessionTools(tools)
+    return SessionTools(tools, shows_thoughts_of_calls(turns.chat))
+
+
+def check_unread_calls(tools: Tools | None) -> None:
+    """Refuse calls that a reply to token ids must make.
+
+    Raises:
+        InvalidArgument: `tool_choice` demands some.
+    """
+    if tools is not None and tools.choice == "required":
+        raise InvalidArgument(
+            'stream: `tool_choice` must be "auto", "none" or None, because `content` is token ids: '
+            "calls in the reply are not looked for.",
+            param="tool_choice",
+        )
+
+
+def tools_of_fields(fields: Mapping[str, str | int], name: str) -> Tools | None:
+    """Return the tools of a session's file, None if it has none.
+
+    Args:
+        fields: Those of the file.
+        name: The file's name, for errors.
+
+    Raises:
+        CheckpointError: They are not as `SessionTools.fields` writes them.
+    """
+    text = fields.get(_FIELD)
+    if text is None:
+        return None
+    try:
+        return check_tools(json.loads(str(text)), call="load_session")
+    except (InvalidArgument, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"load_session: `tools` of {name} must be tools as a session saves them, but are not: "
+            f"{str(error).removeprefix('load_session: ').rstrip('.')}."
+        ) from None
