@@ -6,9 +6,8 @@ Servers run on this machine with `--threads` each; the simulation's own ring cho
 same clients ask both: the same lengths, thinking times, and order. In the middle, one server is
 replaced. The service times are measured first, by two processes at the same time, as in the run.
 Goal: each ratio of simulated to real is within 10 %. Times of a shared machine are noisy. What the
-simulation leaves out makes it faster: snapshots that are written before a seat is free, text that is
-merged to 40 events per second, and the clients and event loops, which share the processors with the
-engines.
+simulation leaves out makes it faster: text that is merged to 40 events per second, and the clients
+and event loops, which share the processors with the engines.
 
 Needs the extra `serve`.
 """

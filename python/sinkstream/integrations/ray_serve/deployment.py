@@ -25,8 +25,8 @@ NAME = "sinkstream"
 _ROUTER = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
 # For a replica that dies: without one, its sessions wait 10 s for the controller's broadcast.
 _FALLBACKS = 2
-# With the 100 of Ray's default, the fullest of 100 replicas has 1.4 times the mean of sessions; with
-# so many, hardly more than with equal shares.
+# With the 100 of Ray's default, the fullest of 100 replicas has 1.4 times the mean of sessions.
+# With 1,000, it has hardly more than with equal shares.
 _POINTS = 1000
 _PARK_S = 30.0  # to park all conversations, after the last reply
 _FIELDS = frozenset(one.name for one in fields(ServerConfig))

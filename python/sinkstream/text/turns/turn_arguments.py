@@ -30,7 +30,7 @@ def check_text(content: str, argument: ArgumentName) -> str:
 
 
 def check_results(content: Any) -> list[Message] | None:
-    """Return the results of calls as plain data; None if a content is no list of messages.
+    """Return the results of calls as plain data; None if a content is not a list of messages.
 
     Raises:
         TypeError: It is a message, or a message of it has a value of the wrong type.
