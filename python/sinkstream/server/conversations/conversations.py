@@ -11,7 +11,8 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -30,11 +31,12 @@ from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
 from sinkstream.server.conversations.ownership import AskRelease, Ownership
-from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
+from sinkstream.server.conversations.reading import read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
 from sinkstream.server.conversations.saving_ahead import SavingAhead
 from sinkstream.server.conversations.settings import Settings
+from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.transcript import StoredTurn
@@ -77,14 +79,18 @@ class Conversations:
         self._store.on_lost = self._lost
         self._ownership = Ownership(self._store, self._is_running)
         seats = settings.seats or capacity.max_sequences
+        self._settling = Settling(model, self._store, settings.thoughts)
+        snapshot_tokens = _or(settings.snapshot_tokens, capacity.tokens)
         self._states = States(
             model._host(),
             self._turns,
             self._store,
             seats,
             replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
+            snapshot_tokens=snapshot_tokens,
             max_replay=settings.max_replay,
             claim_of=self._ownership.held,
+            thoughts=self._settling.of_sessions,
         )
         self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running: set[RunningTurn] = set()
@@ -96,7 +102,7 @@ class Conversations:
             self._store,
             self._ownership,
             settings,
-            snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
+            snapshot_tokens=snapshot_tokens,
             delete=self._delete_idle,
         )
         self._saving = SavingAhead(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
@@ -128,12 +134,13 @@ class Conversations:
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
         try:
-            following = self._following(request, match)
+            end = self._end(request, match)
+            following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
             raise
-        found = self._found(request, match, following)
+        found = self._found(request, options, match, end, following)
         self._store.reach("loaded")
         try:
             stream = self._stream(request, options, match, found)
@@ -141,7 +148,7 @@ class Conversations:
             self._states.residency.unclaim(found.resident)
             raise
         try:
-            return self._follow(request, match, claim, found, following, stream)
+            return self._follow(request, match, end, claim, found, following, stream)
         except BaseException:
             stream.close()
             self._states.residency.discard(found.resident)
@@ -222,18 +229,25 @@ class Conversations:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
         if request.previous:
             return self._lookup.by_name(request.previous, request, messages)
-        return self._lookup.by_messages(request, messages)
+        return self._lookup.by_messages(
+            request, messages, partial(self._settling.loses_thoughts, request.thinking)
+        )
 
-    def _following(self, request: TurnRequest, match: Match) -> array[int]:
+    def _end(self, request: TurnRequest, match: Match) -> End:
+        """Return the state that the messages which are not read yet follow."""
+        if match.base is None or match.resident is not None:
+            return End(match.base)
+        return self._settling.end_of(match.base, request.thinking, request.tools, match.unread)
+
+    def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that are not read yet."""
-        base = match.base
-        place = BEGINNING if base is None else Place("assistant", True, base.last_id)
         ids = read_messages(
             self._model._turn_format(request.thinking, request.tools),
             match.unread,
-            place,
+            end.place,
             continue_final=request.continue_final,
             has_thoughts=self._model._thought_tags(request.thinking) is not None,
+            drops=self._settling.drops(request.thinking),
         )
         return array("i", ids)
 
@@ -245,11 +259,12 @@ class Conversations:
         """
         match = self._match(request)
         try:
-            following = self._following(request, match)
+            end = self._end(request, match)
+            following = self._following(request, match, end)
         finally:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
-        return len(following) + (0 if match.base is None else match.base.tokens)
+        return len(following) + end.tokens
 
     def text_of(self, tenant: str, name: str) -> TurnText:
         """Return a stored turn as text.
@@ -283,6 +298,7 @@ class Conversations:
         self,
         request: TurnRequest,
         match: Match,
+        end: End,
         claim: Claim,
         found: Found,
         following: array[int],
@@ -290,7 +306,9 @@ class Conversations:
     ) -> RunningTurn:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
-        tokens = len(following) + (0 if base is None else base.tokens)
+        tokens = len(following) + end.tokens
+        given = match.unread[-1]["content"] if request.continue_final else ""
+        thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
@@ -300,27 +318,32 @@ class Conversations:
             read_ids=following,
             messages=encode([without_reasoning(message) for message in match.unread]),
             before=hash_after(match.before, read),
-            given=match.unread[-1]["content"] if request.continue_final else "",
+            given=given,
             tokens=tokens,
             record=request.record,
             title=_title(match.unread) if base is None else "",
+            is_after_settled=end.node is not None and end.node.is_form,
+            forms=end.forms,
         )
+        is_exact = len(found.ids) == len(following) and not resident.ahead
         begun = Begun(
             new=new,
             claim=claim,
             resident=resident,
-            base=base,
             ids=found.ids,
-            starts_at=base if found.replayed == 0 and not resident.ahead else None,
+            starts_at=end.node if is_exact and not found.is_beside else None,
             tokens_before=found.tokens_before,
+            may_be_settled=self._settling.may_be_settled(thinking, end.node, match.unread, given),
+            drops=self._settling.drops(thinking),
         )
         facts = TurnFacts(
             state=found.state,
             node=new.id,
             session=new.conversation,
             prompt_tokens=tokens,
-            cached_tokens=tokens - len(found.ids),
+            cached_tokens=tokens - len(found.ids) - found.read,
             replayed_tokens=found.replayed,
+            read_tokens=found.read,
         )
         store = self._store if request.store else None
         turn = RunningTurn(begun, stream, facts, store, self._states.residency, self._ended)
@@ -335,17 +358,33 @@ class Conversations:
             raise
         return turn
 
-    def _found(self, request: TurnRequest, match: Match, following: array[int]) -> Found:
+    def _found(
+        self,
+        request: TurnRequest,
+        options: StreamOptions,
+        match: Match,
+        end: End,
+        following: array[int],
+    ) -> Found:
         if match.resident is not None:
             resident = match.resident
             if request.forks:
                 resident = self._states.fork_of(resident) or resident
             return found_at(resident, "resident", following)
-        if match.base is None:
+        if end.node is None:
             return self._states.new(following, request.engine_salt)
+        if end.node.is_form:
+            return self._states.settled(
+                end,
+                following,
+                request.engine_salt,
+                stores=request.store,
+                most=options.get("max_tokens"),
+                has_siblings=request.has_siblings,
+            )
         moves = request.store and not request.has_siblings
         return self._states.after(
-            match.base,
+            end.node,
             following,
             request.engine_salt,
             moves=moves,
@@ -440,6 +479,10 @@ class Conversations:
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 
+    def wait_in(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        """Make threads wait for the model in a context; see `Turns.wait_in`."""
+        self._states.waiting = waiting
+
     @contextmanager
     def room(self) -> Iterator[None]:
         """Keep a sequence free for a request outside the tree, such as `Model.stream`.
@@ -499,7 +542,7 @@ class Conversations:
         node = self._store.node(self.transcript(tenant, name)[-1].id)
         if node is None:
             raise NotFound(f"sessions: {name[:80]!r} was deleted.")
-        self._states.save_to(node, path)
+        self._states.save_to(self._settling.last_end(node), path)
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all that follow it; on disk, too.
