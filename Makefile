@@ -130,6 +130,11 @@ test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and tes
 	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
 	$(BIN)/python -m pytest tests/python/integrations
 
+# Three hosts of their own on this one, in network namespaces: as root. PostgreSQL and nginx are Debian's.
+.PHONY: test-hosts
+test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of three while it streams (needs root)
+	$(BIN)/python -m pytest -rs tests/hosts
+
 .PHONY: test-full
 test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
