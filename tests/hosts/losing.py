@@ -65,7 +65,7 @@ def lose(
         client: Who talks.
         shared: Where the store is.
         owner: The host to lose.
-        through: Hosts to ask: before, and by turns after.
+        through: Hosts to ask: before, and, alternating, after.
         session: The session's name.
         ids: Of its responses.
     """

@@ -16,8 +16,8 @@ from tests.hosts.services import owner_of, start_shared
 from tests.python.server.conversations.postgres import MISSING, programs
 
 
-def lose_behind_nginx() -> Loss:
-    """Return what is lost with a tiny model behind nginx."""
+def lose_with_nginx() -> Loss:
+    """Return what is lost with a tiny model and nginx."""
     with hosts("db", "a", "b", "c", "front", "client") as found:
         machines = {name: found[name] for name in "abc"}
         model = found["db"].folder / "tiny"
@@ -35,11 +35,11 @@ def lose_behind_nginx() -> Loss:
 
 
 @pytest.mark.timeout(600)
-def test_a_conversation_goes_on_behind_nginx() -> None:
+def test_a_conversation_goes_on_with_nginx() -> None:
     reason = missing() or (MISSING if programs() is None else None)
     if reason is not None:
         pytest.skip(reason)
-    loss = lose_behind_nginx()
+    loss = lose_with_nginx()
     print(loss.figures())
     assert loss.lost_turns == 0
     assert loss.is_same_reply
