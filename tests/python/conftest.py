@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -71,11 +72,21 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 @pytest.fixture(scope="session")
 def converted(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with every tiny model, as a folder and as llama.cpp's converter writes it."""
+    """Give a folder with every tiny model, as a folder and as llama.cpp's converter writes it.
+
+    The first of pytest's processes that needs it writes it, for all of them.
+    """
     from tests.python.converted_folders import convert_all
 
-    root = tmp_path_factory.mktemp("converted")
-    convert_all(pytestconfig, root)
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    root = common / "converted"
+    with (common / "converted.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            partial = tmp_path_factory.mktemp("converted")
+            convert_all(pytestconfig, partial)
+            partial.rename(root)
     return root
 
 
