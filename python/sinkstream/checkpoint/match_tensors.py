@@ -128,10 +128,10 @@ def _warning(surplus: list[str], where: str) -> str:
 
 
 def _of_other_parts(tensors: list[str], where: str) -> str:
-    is_not = f" and {len(tensors) - 1} more are not" if len(tensors) > 1 else " is not"
+    more, are = (f" and {len(tensors) - 1} more", "are") if len(tensors) > 1 else ("", "is")
     return (
-        f"load: {where}: tensor {quoted(tensors[0])}{is_not} read: the model takes only text, not "
-        "images or sound."
+        f"load: {where}: tensor {quoted(tensors[0])}{more} {are} for images or sound and {are} not "
+        "read. The model takes only text."
     )
 
 

@@ -70,20 +70,21 @@ def _warn_of(matrices: Iterable[TensorSource]) -> None:
     left = [matrix for matrix in matrices if matrix.rounded_to is None]
     quantized = [matrix for matrix in left if matrix.storage not in UNQUANTIZED]
     if quantized:
+        which = _and_more(quantized, quantized[0].storage, "is", "are")
         warn_caller(
-            "load: `quantize` applies to 16-bit and 32-bit matrices, but "
-            f"{_and_more(quantized, 'is', 'are')} already quantized in the file "
-            f"({quantized[0].storage}), and not quantized again."
+            f"load: `quantize` applies to 16-bit and 32-bit matrices, but {which} already "
+            "quantized in the file, and not quantized again."
         )
     elif left:
+        which = _and_more(left, f"{left[0].slot.cols} columns", "does", "do")
+        keeps = "keeps its type" if len(left) == 1 else "keep their types"
         warn_caller(
-            "load: a matrix must have a multiple of 32 columns to be quantized, but "
-            f"{_and_more(left, 'does', 'do')} not ({left[0].slot.cols} columns), and "
-            f"{'stays as it is' if len(left) == 1 else 'stay as they are'}."
+            f"load: a matrix must have a multiple of 32 columns to be quantized, but {which} not, "
+            f"and {keeps}."
         )
 
 
-def _and_more(matrices: list[TensorSource], one: str, several: str) -> str:
-    """Return the first matrix, the number of the others, and the verb that agrees with them."""
-    first, more = quoted(matrices[0].tensor), len(matrices) - 1
+def _and_more(matrices: list[TensorSource], fact: str, one: str, several: str) -> str:
+    """Return the first matrix, a fact about it, how many more there are, and a verb that agrees."""
+    first, more = f"{quoted(matrices[0].tensor)} ({fact})", len(matrices) - 1
     return f"{first} and {more} more {several}" if more else f"{first} {one}"

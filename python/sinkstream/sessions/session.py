@@ -48,8 +48,6 @@ from sinkstream.text.turns.turn_format import TurnFormat
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Content = str | Sequence[int] | Sequence[Message]
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -162,7 +160,7 @@ class Session(ClosesOnExit):
     @shows_options()
     def stream(
         self,
-        content: Content,
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
         *,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
@@ -223,7 +221,7 @@ class Session(ClosesOnExit):
     @shows_options(max_tokens=REPLY_TOKENS)
     def generate(
         self,
-        content: Content,
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
         *,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,

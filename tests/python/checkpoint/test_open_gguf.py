@@ -195,8 +195,8 @@ def test_tensors_for_images_and_sound_cause_one_warning(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         open_checkpoint(file.write(tmp_path / "m.gguf")).source.close()
     assert [str(warning.message) for warning in caught] == [
-        'load: m.gguf: tensor "mm.0.weight" and 2 more are not read: the model takes only text, '
-        "not images or sound."
+        'load: m.gguf: tensor "mm.0.weight" and 2 more are for images or sound and are not '
+        "read. The model takes only text."
     ]
 
 

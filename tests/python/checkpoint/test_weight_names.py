@@ -103,11 +103,11 @@ def test_tensors_for_images_and_sound_cause_one_warning(tmp_path: Path) -> None:
     others = {"vision_tower.layers.0.q.weight": (4, 4), "audio_tower.conv.bias": (4,),
               "model.image_newline": (4,), "multi_modal_projector.norm.weight": (4,)}  # fmt: skip
     (found,) = sentences(write(tmp_path / "m", below_language_model, others))
-    assert " and 3 more are not read: the model takes only text, not images or sound." in found
+    assert " and 3 more are for images or sound and are not read. The model takes" in found
     one = {"model.visual.norm.weight": (4,)}
     assert sentences(write(tmp_path / "one", in_language_model, one)) == [
-        'load: one: tensor "model.visual.norm.weight" is not read: the model takes only text, '
-        "not images or sound."
+        'load: one: tensor "model.visual.norm.weight" is for images or sound and is not read. '
+        "The model takes only text."
     ]
 
 

@@ -325,6 +325,22 @@ def test_thoughts_before_calls_are_dropped_at_once_without_memory(open_model: Op
         assert session.token_ids == whole
 
 
+def test_a_reply_that_ends_inside_a_call_keeps_its_thought(open_model: Open) -> None:
+    model = open_model("opened")
+    with model.session(tools=PING) as session:
+        for limit in range(10, 80, 5):
+            options = letters(model, 1, "</think>", max_tokens=limit)
+            reply = session.generate("the sea", **CALL, **options)
+            if session.transcript.rpartition("assistant")[2].count("<tool_call>") == 1:
+                break
+            session.cancel(keep="drop")
+        assert reply.finish_reason == "length"
+        before = session.token_ids
+        with pytest.warns(UserWarning, match="the reply ends inside a tool call"):
+            session.append("and")
+        assert session.token_ids[: len(before)] == before
+
+
 # ---- asyncio, and mistakes -----------------------------------------------------------------------
 
 
