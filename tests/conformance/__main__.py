@@ -2,8 +2,8 @@
 
     python -m tests.conformance [NAME…] [--cache FOLDER] [-k EXPRESSION]
 
-Names are those of suites, `schema` and `clients`. Ends with a table; the exit code is 1 if anything
-ended in another way than listed.
+Names are those of suites, `autobahn`, `schema` and `clients`. Ends with a table; the exit code is 1
+if anything ended in another way than listed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from tests.conformance import client_runs, schema
+from tests.conformance.autobahn import cases
 from tests.conformance.sources import SourceError
 from tests.conformance.suites import SUITES, run
 from tests.conformance.verdict import KINDS, Verdict
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=default / "sinkstream" / "conformance")
     parser.add_argument("-k", dest="selected", default="")
     options = parser.parse_args()
-    known_names = (*SUITES, "schema", "clients")
+    known_names = (*SUITES, "autobahn", "schema", "clients")
     unknown = set(options.names) - set(known_names)
     if unknown:
         known = ", ".join(known_names)
@@ -47,7 +48,10 @@ def main() -> int:
             continue
         started = time.monotonic()
         try:
-            verdict = run(SUITES[name], cache, selected=options.selected)
+            if name == "autobahn":
+                verdict = cases.run(cache, options.selected)
+            else:
+                verdict = run(SUITES[name], cache, selected=options.selected)
         except SourceError as error:
             faults.append(str(error))
             continue

@@ -78,7 +78,17 @@ VLLM = Suite(
         *(f"--deselect=openai/chat_completion/test_chat.py::{name}" for name in _LEFT_TO_CHANCE),
     ),
 )
-SUITES = {suite.name: suite for suite in (LLAMA_CPP, VLLM)}
+SGLANG = Suite(
+    name="sglang",
+    files=(
+        "basic/test_openai_server.py",
+        "features/test_json_mode.py",
+        "validation/test_openai_server_ignore_eos.py",
+    ),
+    plugin="tests.conformance.sglang.plugin",
+    options=("-p", "no:asyncio"),
+)
+SUITES = {suite.name: suite for suite in (LLAMA_CPP, VLLM, SGLANG)}
 
 
 def run(suite: Suite, cache: Path, *, selected: str = "") -> Verdict:

@@ -1,13 +1,10 @@
 """A pytest plugin that lets vLLM's tests of its OpenAI server run against ours.
 
-Their helper that starts a server starts ours, and what they import of vLLM is a name only: a test
-that calls it fails, and is listed as vLLM's own.
+Their helper that starts a server starts ours, and what they import of vLLM is a stand-in.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
 import tempfile
 import types
@@ -21,6 +18,7 @@ import pytest
 
 import sinkstream
 from sinkstream.open_checkpoint import open_checkpoint
+from tests.conformance import stand_ins
 from tests.conformance.serving import Served, served
 
 _KEY = "none"
@@ -31,7 +29,7 @@ _servers: list[Served] = []
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     """Make their imports succeed."""
-    sys.meta_path.insert(0, _Names())
+    stand_ins.install("vllm", _KNOWN)
     helpers = types.ModuleType("tests.utils")
     helpers.RemoteOpenAIServer = RemoteOpenAIServer  # type: ignore[attr-defined]
     sys.modules["tests.utils"] = helpers
@@ -72,14 +70,6 @@ class RemoteOpenAIServer:
         return openai.AsyncOpenAI(base_url=address, api_key=_KEY, max_retries=0, **settings)
 
 
-def tokenizer(**_: Any) -> Any:
-    """Return the served model's, as transformers reads it."""
-    from transformers import AutoTokenizer
-
-    file = open_checkpoint("smollm2").path
-    return AutoTokenizer.from_pretrained(str(Path(file).parent), gguf_file=Path(file).name)
-
-
 class ModelConfig:
     """The number of tokens of the served model."""
 
@@ -96,40 +86,8 @@ class _Files:
 
 
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("vllm.tokenizers", "get_tokenizer"): tokenizer,
+    ("vllm.tokenizers", "get_tokenizer"): stand_ins.tokenizer,
     ("vllm.config", "ModelConfig"): ModelConfig,
     ("vllm.version", "__version__"): sinkstream.__version__,
     ("vllm.transformers_utils.repo_utils", "hf_api"): _Files,
 }
-
-
-class _Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds any module of vLLM; each of its attributes is a class that cannot be used."""
-
-    def find_spec(
-        self, name: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] != "vllm":
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Module(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
-class _Module(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if (self.__name__, name) in _KNOWN:
-            return _KNOWN[self.__name__, name]
-        if name.startswith("__"):
-            raise AttributeError(name)
-        path = f"{self.__name__}.{name}"
-
-        def refuse(own: object, *arguments: object, **named: object) -> None:
-            raise AssertionError(f"{path} is vLLM's own")
-
-        # An exception, so that a test may expect it.
-        return type(name, (Exception,), {"__init__": refuse})

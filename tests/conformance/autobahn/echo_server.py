@@ -1,0 +1,40 @@
+"""A server that returns every message of a WebSocket, on the protocol of `sinkstream serve`.
+
+    python -m tests.conformance.autobahn.echo_server
+
+It prints its address, and runs until it is ended. Autobahn's client expects an echo, which the
+server itself does not offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from sinkstream.server.connections import Connections
+from sinkstream.server.listening import address_of, open_socket
+from sinkstream.server.serve import make_server
+
+
+async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Accept a WebSocket, and return what it sends until it is closed."""
+    assert scope["type"] == "websocket"
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (event := await receive())["type"] == "websocket.receive":
+        kind = "text" if event.get("text") is not None else "bytes"
+        await send({"type": "websocket.send", kind: event[kind]})
+
+
+def main() -> None:
+    """Serve."""
+    service: Any = SimpleNamespace(connections=Connections(limit=100, send_timeout_s=60))
+    app: Any = echo
+    listener = open_socket("127.0.0.1", 0)
+    print(address_of(listener), flush=True)
+    asyncio.run(make_server(app, service).serve(sockets=[listener]))
+
+
+if __name__ == "__main__":
+    main()
