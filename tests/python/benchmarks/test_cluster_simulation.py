@@ -163,7 +163,7 @@ def constant(step_s: float, at_two_s: float | None = None) -> ServiceTimes:
 
 
 def test_a_schedule_is_as_by_hand() -> None:
-    """Steps of 1 s alone and 2 s with two; reading 10 tokens takes 4 s alone, or 8 s while one decodes."""
+    """Steps of 1 s, of 2 s with two; reading 10 tokens takes 4 s, or 8 s while one decodes."""
     reading = {"read_s": [[0, 0], [10, 4]], "read_beside_s": [[0, 0], [10, 8]]}
     steps = {"step_s": [[1, 1.0], [2, 2.0]], "step_beside_s": 2.0}
     times = service_times({**FIGURES, **reading, **steps})
