@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "bindings/gil.h"
 #include "bindings/register.h"
@@ -67,7 +68,7 @@ PyTypeObject* batch_type() {
   static PyObject* type = nullptr;  // guarded by the GIL; never freed
   if (type == nullptr) {
     py::object found = import_python("sinkstream.streams.batch").attr("Batch");
-    SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 6, "Batch has unexpected fields");
+    SINKSTREAM_CHECK(py::len(found.attr("_fields")) == 7, "Batch has unexpected fields");
     type = found.release().ptr();  // the same object if another thread was faster
   }
   return reinterpret_cast<PyTypeObject*>(type);
@@ -78,6 +79,23 @@ py::object make_batch(const py::tuple& fields) {
   PyObject* batch = PyTuple_Type.tp_new(batch_type(), py::make_tuple(fields).ptr(), nullptr);
   if (batch == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(batch);
+}
+
+// (id, logprob or None, alternatives) of each token of the prompt.
+py::tuple prompt_of(const StreamBatch& batch) {
+  py::tuple prompt(batch.prompt.size());
+  const TokenLogprob* top = batch.prompt_top.data();
+  for (size_t i = 0; i < batch.prompt.size(); ++i) {
+    const PromptToken& token = batch.prompt[i];
+    py::tuple own(token.top_count);
+    for (size_t j = 0; j < token.top_count; ++j, ++top) {
+      own[j] = py::make_tuple(top->id, top->logprob);
+    }
+    const bool is_first = std::isnan(token.logprob);
+    prompt[i] = py::make_tuple(
+        token.id, is_first ? py::object(py::none()) : py::object(py::float_(token.logprob)), own);
+  }
+  return prompt;
 }
 
 py::object to_python(const StreamBatch& batch) {
@@ -102,7 +120,7 @@ py::object to_python(const StreamBatch& batch) {
     marks.append(py::make_tuple(name_of(mark.kind), mark.tokens_before, mark.count));
   }
   return make_batch(py::make_tuple(to_str(batch.text.data(), batch.text.size()), ids, logprobs,
-                                   lengths, alternatives, marks));
+                                   lengths, alternatives, marks, prompt_of(batch)));
 }
 
 py::object finish_reason(const StreamHandle& self) {

@@ -21,6 +21,15 @@ namespace {
 // consumer to resume reading, short enough not to look like a hang.
 constexpr std::chrono::seconds kMemoryWaitTimeout{1};
 
+// Prompt tokens of a step that have logits: enough to share a pass over the weights, but no more
+// than this many bytes of logits.
+constexpr int64_t kMaxScoredRows = 32;
+constexpr int64_t kScoredBytes = int64_t{8} << 20;
+
+int64_t scored_rows_of(int64_t vocab) {
+  return std::clamp<int64_t>(kScoredBytes / (vocab * int64_t{sizeof(float)}), 1, kMaxScoredRows);
+}
+
 // The error as a sentence. The fallbacks fit std::string's inline buffer: there may be no memory
 // left.
 std::string describe(const std::exception_ptr& cause) noexcept {
@@ -63,9 +72,15 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
       options_(with_fitting_chunk(std::move(options), model)),
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
-      logits_(device_sampler_ ? 0 : static_cast<size_t>(options_.max_sequences * model.vocab())),
+      scored_rows_(scored_rows_of(model.vocab())),
+      logits_(Buffer::reserve((scored_rows_ + (device_sampler_ ? 0 : options_.max_sequences)) *
+                                  model.vocab() * int64_t{sizeof(float)},
+                              "logits")),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
+  if (device_sampler_ == nullptr) {  // resident from now on
+    std::fill_n(logits_.as<float>(), options_.max_sequences * model.vocab(), 0.0f);
+  }
   if (device_sampler_ != nullptr) {
     SINKSTREAM_CHECK(device_sampler_->seats() >= options_.max_sequences, "the device sampler has ",
                      device_sampler_->seats(), " seats, but ", options_.max_sequences,
@@ -330,8 +345,8 @@ void Engine::finish_cancelled_and_expired() {
   bool has_ended = false;
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
     std::optional<FinishReason> reason = early_finish(*sequence, now);
-    // A session prefills its turn even if no reply is wanted.
-    if (!reason && !sequence->wants_reply() && !sequence->session) {
+    // A session prefills its turn even if no reply is wanted, and a prompt may be scored.
+    if (!reason && !sequence->wants_reply() && !sequence->session && !sequence->scores_prompt()) {
       sequence->stream->staged().add_mark(StreamMark::Kind::kStarted, sequence->prompt_tokens);
       reason = FinishReason::kLength;
     }
@@ -352,7 +367,16 @@ void Engine::unpark() {
   }
 }
 
+// A device computes scores in a forward pass that no step in flight may precede.
 void Engine::plan() {
+  make_plan();
+  if (flights_.in_flight() == 0 || !plan_.scores_prompts()) return;
+  deliver_all();
+  remove_finished();
+  make_plan();
+}
+
+void Engine::make_plan() {
   waiting_views_.clear();
   const size_t places = static_cast<size_t>(options_.max_sequences) - running_.size();
   shared_prefixes_.clear();
@@ -363,22 +387,28 @@ void Engine::plan() {
     waiting_views_.push_back({.pages = sequence.pages - shared.saved_pages,
                               .prompt_left = sequence.prompt_tokens - shared.count,
                               .length = sequence.session ? sequence.cache->length() : shared.count,
-                              .wants_reply = sequence.wants_reply()});
+                              .wants_reply = sequence.wants_reply(),
+                              .to_score = sequence.to_score()});
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
-    running_views_.push_back(
-        {.is_runnable = s->phase != Phase::kParked && s->has_more_to_launch() && !s->awaits_host(),
-         .prompt_left = s->prompt_left(),
-         .length = s->cache->next_index(),
-         .last_step = s->last_step,
-         .wants_reply = s->wants_reply()});
+    // A prompt whose scores nobody takes is read no further.
+    const bool waits_for_reader = s->to_score() > 0 && s->stream->is_full();
+    running_views_.push_back({.is_runnable = s->phase != Phase::kParked &&
+                                             s->has_more_to_launch() && !s->awaits_host() &&
+                                             !waits_for_reader,
+                              .prompt_left = s->prompt_left(),
+                              .length = s->cache->next_index(),
+                              .last_step = s->last_step,
+                              .wants_reply = s->wants_reply(),
+                              .to_score = s->to_score()});
   }
   const StepLimits limits{.free_pages = options_.pool->free_pages(),
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
-                          .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step};
+                          .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step,
+                          .scored_rows = scored_rows_};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
   hold_back_host_rows();
 }

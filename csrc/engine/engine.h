@@ -95,9 +95,7 @@ class Engine {
 
   bool is_owner_process() const;
   // Memory for its steps, excluding the model and the pool; constant.
-  int64_t scratch_bytes() const {
-    return static_cast<int64_t>(logits_.size() * sizeof(float)) + scratch_.bytes();
-  }
+  int64_t scratch_bytes() const { return logits_.bytes() + scratch_.bytes(); }
   EngineStats stats() const;
   // The latest steps and phase changes that are still kept.
   std::vector<StepRecord> steps_since(int64_t step) const;
@@ -134,6 +132,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
+  void make_plan();
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
@@ -170,6 +169,7 @@ class Engine {
   void admit();
   void attach_cache(Sequence& sequence, const SharedPrefix& shared);
   void count_progress(int64_t count, Sequence& sequence, StepRecord* record);
+  void score_prompt(const Sequence& sequence, int64_t count, const float* logits);
   Sampled sample(const Sequence& sequence, const float* logits);
   void take_token(Sequence& sequence, const Sampled& sampled);
   void record_token_time(Sequence& sequence);
@@ -181,10 +181,12 @@ class Engine {
 
   // A step's launch and delivery: engine_flight.cc
   void take_seat(Sequence& sequence);
+  void begin_sampling(int64_t seat, const Sequence& sequence);
   void release_seat(Sequence& sequence);
   void launch(Flight& flight);
   void forward(const Flight& flight);
   void launch_with_sampling(const Flight& flight);
+  void score_now(Sequence& sequence, int64_t count, StepRecord* record);
   void prepare_masks(const Flight& flight);
   SampledStep await(const Flight& flight);
   void deliver();
@@ -224,8 +226,11 @@ class Engine {
   std::vector<ForwardSpan> spans_;        // of the step being launched
   std::vector<SampleSpan> sample_spans_;  // the same, for the device sampler
   std::vector<Grammar*> constrained_;     // of the step being launched
-  std::vector<float> logits_;             // [max_sequences, vocab]; empty with a device sampler
-  SamplerScratch scratch_;                // for one row
+  const int64_t scored_rows_;             // of a step, at most
+  // [max_sequences + scored_rows_, vocab]; with a device sampler [scored_rows_, vocab]. The rows of
+  // scores become resident once they are written: few requests have any.
+  Buffer logits_;
+  SamplerScratch scratch_;                          // for one row
   std::optional<Clock::time_point> stalled_since_;  // set while sequences wait and none can run
   EngineStats totals_;
 

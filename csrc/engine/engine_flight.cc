@@ -4,9 +4,9 @@
 // Note: [When the engine waits]
 // No step may be in flight while something other than a step reads or changes a sequence's state:
 // when the host samples a token for `logprobs`, a job runs between two steps, a sequence ends
-// early, or the engine closes. deliver_all() ensures this, and also runs when there is nothing to
-// launch. A sequence with a grammar has no row in the step after one that returns its logits, so
-// the others stay one step ahead.
+// early, a prompt is scored, or the engine closes. deliver_all() ensures this, and also runs when
+// there is nothing to launch. A sequence with a grammar has no row in the step after one that
+// returns its logits, so the others stay one step ahead.
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
@@ -36,14 +36,17 @@ Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
 // Gives an admitted sequence a seat in the device sampler.
 void Engine::take_seat(Sequence& sequence) {
   if (device_sampler_ == nullptr) return;
+  begin_sampling(free_seats_.back(), sequence);
+  sequence.seat = free_seats_.back();
+  free_seats_.pop_back();
+}
+
+void Engine::begin_sampling(int64_t seat, const Sequence& sequence) {
   const std::vector<int32_t> seen =
       sequence.session ? sequence.session->tokens.ids()
                        : std::vector<int32_t>(sequence.prompt.begin(),
                                               sequence.prompt.begin() + sequence.prefilled);
-  device_sampler_->begin_sampling(free_seats_.back(), sequence.sampler.params(), sequence.window,
-                                  seen);
-  sequence.seat = free_seats_.back();
-  free_seats_.pop_back();
+  device_sampler_->begin_sampling(seat, sequence.sampler.params(), sequence.window, seen);
 }
 
 // The seat is free immediately, even if a step that uses it is still in flight: Note [Dropped rows]
@@ -64,9 +67,14 @@ void Engine::launch(Flight& flight) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
     sequence.last_step = flight.record.step;
     sequence.cache->make_writable(row.count);
-    flight.rows.push_back({&sequence, row.count, wants_of(sequence, row.wants_logits)});
+    if (row.is_scored && device_sampler_ != nullptr) {
+      score_now(sequence, row.count, &flight.record);
+    } else {
+      flight.rows.push_back(
+          {&sequence, row.count, wants_of(sequence, row.wants_logits), row.is_scored});
+    }
   }
-  if (flight.rows.empty()) {  // every admitted sequence failed to start
+  if (flight.rows.empty()) {  // all rows were scored, or every admitted sequence failed to start
   } else if (device_sampler_ == nullptr) {
     forward(flight);
   } else {
@@ -78,13 +86,26 @@ void Engine::launch(Flight& flight) {
 void Engine::forward(const Flight& flight) {
   spans_.clear();
   for (const FlightRow& row : flight.rows) {
+    const LogitsOf of_last = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast;
     spans_.push_back({.cache = row.sequence->cache,
                       .tokens = row.sequence->next_tokens(0),
                       .count = row.count,
-                      .logits = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast});
+                      .logits = row.is_scored ? LogitsOf::kAll : of_last});
   }
-  model_.forward(spans_, logits_.data());
+  model_.forward(spans_, logits_.as<float>());
   prepare_masks(flight);
+}
+
+// Computes and delivers scored rows of a model with a device sampler, in a forward pass of their
+// own. Its seat has seen none of these tokens, so it begins again after the last of them.
+void Engine::score_now(Sequence& sequence, int64_t count, StepRecord* record) {
+  const ForwardSpan span{.cache = sequence.cache,
+                         .tokens = sequence.next_tokens(0),
+                         .count = count,
+                         .logits = LogitsOf::kAll};
+  model_.forward({&span, 1}, logits_.as<float>());
+  deliver_row({&sequence, count, Wants::kNothing, /*is_scored=*/true}, nullptr, logits_.as<float>(),
+              record);
 }
 
 void Engine::launch_with_sampling(const Flight& flight) {
@@ -124,7 +145,7 @@ void Engine::prepare_masks(const Flight& flight) {
 
 // The results of the oldest step in flight, in the order of its rows.
 SampledStep Engine::await(const Flight& flight) {
-  if (device_sampler_ == nullptr) return {.tokens = {}, .logits = logits_.data()};
+  if (device_sampler_ == nullptr) return {.tokens = {}, .logits = logits_.as<float>()};
   if (flight.rows.empty()) return {};
   const SampledStep sampled = device_sampler_->await();
   const auto wanted = std::count_if(flight.rows.begin(), flight.rows.end(),
@@ -145,6 +166,7 @@ void Engine::deliver() {
     if (row.sequence != nullptr) deliver_row(row, token, logits, &flight.record);
     if (row.wants == Wants::kToken) ++token;
     if (row.wants == Wants::kLogits) logits += model_.vocab();
+    if (row.is_scored) logits += row.count * model_.vocab();
   }
   wake_list_->ring_all();
   SINKSTREAM_FAIL_POINT("step.delivered");
@@ -159,11 +181,15 @@ void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* 
                          StepRecord* record) {
   Sequence& sequence = *row.sequence;
   try {
-    if (device_sampler_ != nullptr) {
+    if (device_sampler_ != nullptr && !row.is_scored) {
       sequence.cache->commit_in_flight(row.count);
       sequence.samples_in_flight -= row.wants != Wants::kNothing;
     }
+    if (row.is_scored) score_prompt(sequence, row.count, logits);
     count_progress(row.count, sequence, record);
+    if (row.is_scored && device_sampler_ != nullptr && sequence.to_score() == 0) {
+      begin_sampling(sequence.seat, sequence);
+    }
     if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
     if (row.wants == Wants::kToken) {
       take_token(sequence, sampled_of(*token, sequence.cache->length(), model_.vocab()));

@@ -35,6 +35,14 @@ int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt,
   return count;
 }
 
+void check_scores_no_prompt(const SamplingParams& params) {
+  if (!params.prompt_logprobs) return;
+  throw InvalidArgument(cat("stream: `prompt_logprobs` must be None in a session, which does not "
+                            "read its earlier tokens again, but is ",
+                            *params.prompt_logprobs, ". Use `Model.stream`."),
+                        "prompt_logprobs");
+}
+
 }  // namespace
 
 // ---- the callers' side -----------------------------------------------------------------------
@@ -87,6 +95,7 @@ std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
 std::shared_ptr<TokenStream> Engine::submit(Request request,
                                             const std::shared_ptr<Session>& session) {
   check(request);
+  check_scores_no_prompt(request.params);
   limit_length(&request);
   acquire_session(*session);
   SessionLease lease(*session);
@@ -234,9 +243,9 @@ Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
 }
 
 // The prefix that a waiting sequence does not have to prefill. Its last prompt token is always
-// computed, because its logits are needed.
+// computed, because its logits are needed; so are all tokens of a prompt that is scored.
 Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
-  if (sequence.session) return {};
+  if (sequence.session || sequence.scores_prompt()) return {};
   return longest_shared_prefix(
       sequence.window, sequence.cache_salt,
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));

@@ -1,5 +1,6 @@
 // One step of the engine's thread: admit, launch, deliver, and handle each token. Launch and
 // delivery are in engine_flight.cc.
+#include <cmath>
 #include <utility>
 
 #include "common/fail_point.h"
@@ -34,6 +35,10 @@ void Engine::admit() {
       take_seat(sequence);
       sequence.stats.cache_bytes = sequence.cache->bytes();
       sequence.stream->staged().add_mark(StreamMark::Kind::kStarted, sequence.prompt_tokens);
+      if (sequence.scores_prompt()) {
+        sequence.stream->stage_prompt_token(
+            {.token = sequence.prompt.front(), .logprob = NAN, .top = {}});
+      }
       sequence.stream->publish(sequence.stats);
     } catch (...) {  // no memory for its bookkeeping: only this sequence fails
       finish(sequence, FinishReason::kError, std::current_exception());
@@ -74,6 +79,18 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   sequence.stats.evicted_tokens += evicted;
   sequence.stats.live_tokens = sequence.cache->live();
   totals_.evicted_tokens += evicted;
+}
+
+// Scores the `count` prompt tokens after those of its row by the row's logits, [count, vocab].
+void Engine::score_prompt(const Sequence& sequence, int64_t count, const float* logits) {
+  const int64_t vocab = model_.vocab(), top_count = *sequence.sampler.params().prompt_logprobs;
+  const int32_t* const next = sequence.next_tokens(1);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t index = sequence.prefilled + i + 1;
+    sequence.stream->stage_prompt_token(score_token(logits + i * vocab, vocab, next[i], index,
+                                                    top_count, *options_.kernels,
+                                                    Launch{options_.threads}));
+  }
 }
 
 Sampled Engine::sample(const Sequence& sequence, const float* logits) {

@@ -24,6 +24,7 @@ struct FlightRow {
   Sequence* sequence = nullptr;  // null: it has ended since, and the row's result is dropped
   int64_t count = 0;             // tokens that the row appends
   SampleSpan::Wants wants = SampleSpan::Wants::kNothing;
+  bool is_scored = false;  // all its tokens have logits, which score the prompt's next tokens
 };
 
 struct Flight {

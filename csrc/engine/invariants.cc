@@ -192,6 +192,9 @@ void check_row(const EngineState& state, const PlanRow& row, Report* report) {
   expect(row.wants_logits == (!reads || (row.count == prompt_left && sequence.wants_reply())),
          row.wants_logits ? "wants" : "wants no", " logits with ", prompt_left,
          " prompt tokens left");
+  expect(row.is_scored == (sequence.to_score() > 0), row.is_scored ? "scores" : "does not score",
+         " a prompt of which ", sequence.to_score(), " tokens are to be scored");
+  expect(!row.is_scored || row.count < prompt_left, "scores the prompt's last token");
 }
 
 void check_plan(const EngineState& state, Report* report) {
@@ -208,10 +211,11 @@ void check_plan(const EngineState& state, Report* report) {
   report->expect(pages <= state.pool.free_pages(), "the plan takes ", pages, " pages, but ",
                  state.pool.free_pages(), " are free");
 
-  int64_t tokens = 0;
+  int64_t tokens = 0, scored = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
     tokens += row.count;
+    if (row.is_scored) scored += row.count;
     const bool exists = row.sequence >= 0 && row.sequence < sequences;
     report->expect(exists, "the plan's row ", i, " is for sequence ", row.sequence, " of ",
                    sequences);
@@ -222,6 +226,10 @@ void check_plan(const EngineState& state, Report* report) {
   }
   report->expect(tokens <= state.limits.max_tokens, "the plan has ", tokens,
                  " tokens, but the budget is ", state.limits.max_tokens);
+  report->expect(scored <= state.limits.scored_rows, "the plan scores ", scored,
+                 " prompt tokens, but at most ", state.limits.scored_rows, " have logits");
+  report->expect(scored == 0 || state.seats == 0 || state.flights.in_flight() == 0,
+                 "the plan scores prompt tokens while a step is in flight");
 }
 
 }  // namespace
@@ -257,7 +265,8 @@ void Engine::check_invariants() const {
                   .limits = {.free_pages = options_.pool->free_pages(),
                              .max_sequences = options_.max_sequences,
                              .max_tokens = model_.max_tokens(),
-                             .prefill_chunk = options_.prefill_chunk}});
+                             .prefill_chunk = options_.prefill_chunk,
+                             .scored_rows = scored_rows_}});
   if (found.empty()) return;
   std::string sentences = found.front();
   for (size_t i = 1; i < found.size(); ++i) sentences += cat("; ", found[i]);

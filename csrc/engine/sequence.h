@@ -51,12 +51,15 @@ struct Sequence {
 
   bool is_prefilling() const { return prefilled < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
+  bool scores_prompt() const { return sampler.params().prompt_logprobs.has_value(); }
   // The tokens that steps in flight append to its cache.
   int64_t in_flight() const { return cache == nullptr ? 0 : cache->in_flight(); }
   // Prompt tokens that are not yet in a launched step.
   int64_t prompt_left() const {
     return std::max<int64_t>(prompt_tokens - prefilled - in_flight(), 0);
   }
+  // Of those, the ones whose logits score the next prompt token: all but the last.
+  int64_t to_score() const { return scores_prompt() ? std::max<int64_t>(prompt_left() - 1, 0) : 0; }
   // Its next tokens, from `offset` after those in the cache: the prompt's, or the last sampled one.
   const int32_t* next_tokens(int64_t offset) const {
     return prefilled + offset < prompt_tokens ? prompt.data() + prefilled + offset : &last_token;

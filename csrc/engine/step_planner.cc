@@ -20,7 +20,8 @@ int64_t max_prefill_rows(int64_t decoding, const StepLimits& limits) {
 PlanRow decode_row(int64_t index) { return {index, 1, true}; }
 
 PlanRow prefill_row(int64_t index, const RunningView& sequence, int64_t count) {
-  return {index, count, sequence.wants_reply && count == sequence.prompt_left};
+  return {index, count, sequence.wants_reply && count == sequence.prompt_left,
+          sequence.to_score > 0};
 }
 
 }  // namespace
@@ -34,7 +35,8 @@ void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& 
     free_pages -= sequence.pages;
     running_.push_back({.prompt_left = sequence.prompt_left,
                         .length = sequence.length,
-                        .wants_reply = sequence.wants_reply});
+                        .wants_reply = sequence.wants_reply,
+                        .to_score = sequence.to_score});
     ++plan->admit;
   }
 }
@@ -73,6 +75,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
 
   sort_by_last_step(/*prompts_only=*/!round_robin);
   bool reads = false;  // whether the step has a prompt chunk yet
+  int64_t scored_rows_left = limits.scored_rows;
   for (const int64_t index : by_last_step_) {
     if (left == 0) break;
     const RunningView& sequence = running_[index];
@@ -82,10 +85,15 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
       continue;
     }
     int64_t count = chunk_of(sequence, limits.prefill_chunk);
+    if (sequence.to_score > 0) {
+      count = std::min({count, sequence.to_score, scored_rows_left});
+      if (count == 0) continue;
+    }
     if (count > left && reads) continue;  // waiting for a full chunk beats taking part of one
     count = std::min(count, left);
     plan->rows.push_back(prefill_row(index, sequence, count));
     left -= count;
+    if (sequence.to_score > 0) scored_rows_left -= count;
     reads = true;
   }
   // Decode rows come first here, too: a model may have dedicated kernels for them.

@@ -2,6 +2,7 @@
 // Knows nothing about models, memory or time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -15,6 +16,7 @@ struct WaitingView {
   int64_t prompt_left = 1;  // prompt tokens not in its cache when admitted, at least 1
   int64_t length = 0;       // tokens in its cache when admitted
   bool wants_reply = true;
+  int64_t to_score = 0;  // the first of these prompt tokens, whose logits score the next one
 };
 
 // A sequence with memory, in order of admission. Tokens in flight count as cached.
@@ -24,6 +26,7 @@ struct RunningView {
   int64_t length = 0;       // tokens in the cache: the next token's index
   int64_t last_step = -1;   // the last step it was part of; -1: none
   bool wants_reply = true;  // false: it only prefills
+  int64_t to_score = 0;     // of its prompt tokens left, the first, whose logits score the next one
 };
 
 struct StepLimits {
@@ -34,12 +37,15 @@ struct StepLimits {
   // Maximum prompt tokens, over all sequences, in a step that also decodes, or half the number of
   // decoding sequences if that is more.
   int64_t prompt_tokens_per_decode_step = std::numeric_limits<int64_t>::max();
+  // Maximum prompt tokens, over all sequences, that return logits.
+  int64_t scored_rows = std::numeric_limits<int64_t>::max();
 };
 
 struct PlanRow {
-  int64_t sequence = 0;  // index among the running ones; newly admitted ones follow in order
-  int64_t count = 0;     // how many of its next tokens, at least 1
-  bool wants_logits = false;
+  int64_t sequence = 0;       // index among the running ones; newly admitted ones follow in order
+  int64_t count = 0;          // how many of its next tokens, at least 1
+  bool wants_logits = false;  // of the last of them, to sample
+  bool is_scored = false;     // all of them return logits, which score the prompt's next tokens
 
   bool operator==(const PlanRow&) const = default;
 };
@@ -49,6 +55,7 @@ struct StepPlan {
   std::vector<PlanRow> rows;  // each sequence at most once; decoding ones first
 
   bool empty() const { return rows.empty(); }
+  bool scores_prompts() const { return std::ranges::any_of(rows, &PlanRow::is_scored); }
 };
 
 // Plans steps; reuses its working memory.
@@ -61,7 +68,8 @@ class StepPlanner {
   // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
   // boundaries do not depend on the batch; only a budget smaller than the chunk cuts it. If
   // decoding alone would fill the budget, all sequences are served round-robin instead, so that
-  // prompts cannot starve.
+  // prompts cannot starve. The last token of a prompt that is scored has a row of its own: it
+  // scores nothing.
   void plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
             const StepLimits& limits, StepPlan* plan);
 

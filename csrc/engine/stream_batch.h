@@ -18,6 +18,13 @@ struct StreamToken {
   uint8_t top_count;    // entries of the batch's `top` that belong to it
 };
 
+// A token of the prompt, if its log-probability was asked for.
+struct PromptToken {
+  int32_t id;
+  float logprob;      // NaN for the first, which no token precedes
+  uint8_t top_count;  // entries of the batch's `prompt_top` that belong to it
+};
+
 // An event other than a token, and its position among the tokens.
 struct StreamMark {
   enum class Kind : uint8_t {
@@ -34,14 +41,18 @@ struct StreamBatch {
   std::string text;  // valid UTF-8; bytes after the tokens' text_bytes belong to the stream's end
   std::vector<StreamToken> tokens;
   std::vector<TokenLogprob> top;
+  std::vector<PromptToken> prompt;  // all before `tokens`
+  std::vector<TokenLogprob> prompt_top;
   std::vector<StreamMark> marks;  // in order
 
-  bool empty() const { return tokens.empty() && marks.empty() && text.empty(); }
+  bool empty() const { return tokens.empty() && prompt.empty() && marks.empty() && text.empty(); }
 
   void clear() {
     text.clear();
     tokens.clear();
     top.clear();
+    prompt.clear();
+    prompt_top.clear();
     marks.clear();
   }
 
@@ -62,6 +73,8 @@ struct StreamBatch {
     make_room(&text, other.text.size());
     make_room(&tokens, other.tokens.size());
     make_room(&top, other.top.size());
+    make_room(&prompt, other.prompt.size());
+    make_room(&prompt_top, other.prompt_top.size());
     make_room(&marks, other.marks.size());
     const auto offset = static_cast<uint32_t>(tokens.size());
     for (const StreamMark& mark : other.marks) {
@@ -71,6 +84,8 @@ struct StreamBatch {
     text += other.text;
     tokens.insert(tokens.end(), other.tokens.begin(), other.tokens.end());
     top.insert(top.end(), other.top.begin(), other.top.end());
+    prompt.insert(prompt.end(), other.prompt.begin(), other.prompt.end());
+    prompt_top.insert(prompt_top.end(), other.prompt_top.begin(), other.prompt_top.end());
   }
 
  private:

@@ -51,6 +51,11 @@ void TokenStream::stage_token(const Sampled& sampled) {
                             static_cast<uint8_t>(sampled.top.size())});
 }
 
+void TokenStream::stage_prompt_token(const ScoredToken& scored) {
+  staged_.prompt_top.insert(staged_.prompt_top.end(), scored.top.begin(), scored.top.end());
+  staged_.prompt.push_back({scored.token, scored.logprob, static_cast<uint8_t>(scored.top.size())});
+}
+
 void TokenStream::stage_rest_of_text() {
   if (staged_.tokens.empty()) return;
   staged_.tokens.back().text_bytes += static_cast<uint32_t>(staged_.text.size() - assigned_text_);
@@ -82,7 +87,9 @@ bool TokenStream::publish(const StreamStats& stats) {
     has_news = publish_locked(stats);
     if (has_news) loop_bell = std::move(loop_bell_);
     has_room = pending_.tokens.size() < kMaxPendingTokens &&
-               pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop;
+               pending_.text.size() < kMaxPendingText && pending_.top.size() < kMaxPendingTop &&
+               pending_.prompt.size() < kMaxPendingTokens &&
+               pending_.prompt_top.size() < kMaxPendingTop;
     full_.store(!has_room, std::memory_order_release);
   }
   SINKSTREAM_FAIL_POINT("stream.published");

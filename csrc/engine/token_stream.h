@@ -57,8 +57,8 @@ class TokenStream {
   TokenStream(const TokenStream&) = delete;
   TokenStream& operator=(const TokenStream&) = delete;
 
-  // High-water marks past which the sequence is parked: about 2,000 tokens, less than 64 KB with
-  // their text.
+  // High-water marks past which the sequence is parked, or its prompt is read no further: about
+  // 2,000 tokens, less than 64 KB with their text. Tokens of the prompt have the same.
   static constexpr size_t kMaxPendingTokens = 2048;
   static constexpr size_t kMaxPendingText = 16 << 10;  // bytes
   static constexpr size_t kMaxPendingTop = 1024;
@@ -73,6 +73,8 @@ class TokenStream {
   StreamBatch& staged() { return staged_; }
   // Adds a token. The text it completes must already be appended to `staged().text`.
   void stage_token(const Sampled& sampled);
+  // Adds a token of the prompt. The first has the log-probability NaN.
+  void stage_prompt_token(const ScoredToken& scored);
   // Assigns leftover text to the last staged token, else to the end of the stream.
   void stage_rest_of_text();
   // Whether `interval` tokens are staged, or a kMaxStaged limit is reached.

@@ -32,6 +32,9 @@ struct SamplingParams {
   std::vector<TokenBias> logit_bias = {};
   // How many of the most probable tokens to report with each token.
   int64_t logprobs = 0;
+  // Whether to report the log-probability of each prompt token, and how many of the most probable
+  // tokens with it; none: not at all, and the prompt may share a prefix.
+  std::optional<int64_t> prompt_logprobs = {};
   // The same seed samples the same tokens. Any value is valid.
   uint64_t seed = 0;
   // The maximum number of tokens to generate; none: no limit.
@@ -88,6 +91,7 @@ void for_each_option(Params& params, Visit&& visit) {
   visit("frequency_penalty", params.frequency_penalty, NumberRange{-100, 100});
   visit("logit_bias", params.logit_bias, NoRange{});
   visit("logprobs", params.logprobs, IntegerRange{0, kMaxLogprobs});
+  visit("prompt_logprobs", params.prompt_logprobs, IntegerRange{0, kMaxLogprobs});
   visit("seed", params.seed, NoRange{});
   visit("max_tokens", params.max_tokens, IntegerRange{0, kMaxTokens});
   visit("timeout_s", params.timeout_s, positive_to(kMaxTimeout));

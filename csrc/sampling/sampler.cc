@@ -1,46 +1,11 @@
 #include "sampling/sampler.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "common/philox.h"
 #include "sampling/sample_errors.h"
 
 namespace sinkstream {
-
-namespace {
-
-// The `count` most probable tokens, best first, lowest id first among equals. Each logit is
-// compared with the lowest one kept so far, which few exceed.
-std::vector<TokenLogprob> most_probable(const float* logits, int64_t vocab, int64_t count,
-                                        double log_sum_exp) {
-  count = std::min(count, vocab);
-  std::vector<std::pair<float, int32_t>> best;  // logit, id
-  best.reserve(count + 1);
-  float lowest = -std::numeric_limits<float>::infinity();
-  for (int64_t id = 0; id < vocab && count > 0; ++id) {
-    if (!(logits[id] > lowest)) continue;
-    const auto next = std::find_if(best.begin(), best.end(),
-                                   [&](const auto& entry) { return entry.first < logits[id]; });
-    best.insert(next, {logits[id], static_cast<int32_t>(id)});
-    if (static_cast<int64_t>(best.size()) > count) best.pop_back();
-    if (static_cast<int64_t>(best.size()) == count) lowest = best.back().first;
-  }
-  std::vector<TokenLogprob> top;
-  top.reserve(best.size());
-  for (const auto& [logit, id] : best) top.push_back({id, static_cast<float>(logit - log_sum_exp)});
-  return top;
-}
-
-[[noreturn]] void refuse_non_finite(const float* logits, int64_t vocab, int64_t index) {
-  const float* bad =
-      std::find_if(logits, logits + vocab, [](float logit) { return !std::isfinite(logit); });
-  throw non_finite_logits(index, cat("the logit of token ", bad - logits, " is ", *bad));
-}
-
-}  // namespace
 
 SamplerScratch::SamplerScratch(int64_t vocab)
     : vocab(vocab),

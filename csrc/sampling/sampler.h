@@ -10,14 +10,10 @@
 #include "kernels/table.h"
 #include "sampling/params.h"
 #include "sampling/penalty_ring.h"
+#include "sampling/score.h"
 #include "sampling/token_mask.h"
 
 namespace sinkstream {
-
-struct TokenLogprob {
-  int32_t id;
-  float logprob;
-};
 
 struct Sampled {
   int32_t token = 0;

@@ -32,7 +32,7 @@ class Page:
 
 # What has no docstring of its own.
 ALIASES = {
-    "Event": "`Started`, `Prefill`, `Token`, `Evicted` or `Finished`.",
+    "Event": "`Started`, `PromptToken`, `Prefill`, `Token`, `Evicted` or `Finished`.",
     "FinishReason": '`"stop"`, `"stop_string"`, `"length"`, `"timeout"`, `"cancelled"` or '
     '`"error"`.',
     "METHODS": "The methods of `perplexity`, with what a token sees under each.",
@@ -77,7 +77,8 @@ PAGES = {
         "sinkstream",
         (
             *("Stream", "Replies", "StreamOptions", "Sampling", "Event", "FinishReason"),
-            *("Started", "Prefill", "Token", "ToolCall", "Evicted", "Finished", "Result", "Stats"),
+            *("Started", "PromptToken", "Prefill", "Token", "ToolCall", "Evicted", "Finished"),
+            *("Result", "Stats"),
         ),
     ),
     "sessions": Page(

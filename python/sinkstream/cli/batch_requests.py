@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sinkstream.checkpoint.quoting import quoted
@@ -144,6 +144,8 @@ def fields_of_result(result: Result, options: StreamOptions) -> dict[str, Any]:
         fields["token_ids"] = result.token_ids
         fields["logprobs"] = result.logprobs
         fields["alternatives"] = result.alternatives
+    if result.prompt_logprobs:
+        fields["prompt_logprobs"] = [asdict(token) for token in result.prompt_logprobs]
     if result.dropped_tokens:  # max_tokens was null or above 65,536
         fields["dropped_tokens"] = result.dropped_tokens
         fields["dropped_characters"] = result.dropped_characters

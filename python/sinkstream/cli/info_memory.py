@@ -17,6 +17,7 @@ _PAGE_ROWS = 64  # csrc/kernels/page.h
 _PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
 _ALIGNMENT = 64  # csrc/model/weights.cc
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
+_SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +134,6 @@ def _scratch(
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
     attention = _SPLIT_ROWS * spec.heads * min(pages, _MOST_SPLIT_PAGES) * (spec.head_dim + 16) * 4
     attention += probed.threads * 64 * (spec.head_dim * 4 + 192) * 4
-    logits = 4 * options.max_sequences * spec.vocab_size
+    scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
+    logits = 4 * (options.max_sequences + scored) * spec.vocab_size
     return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192

@@ -120,6 +120,16 @@ class StreamOptions(TypedDict, total=False):
         int,
         Option(0, Integer(0, 20), "How many of the most probable tokens to report for each token."),
     ]
+    prompt_logprobs: Annotated[
+        int | None,
+        Option(
+            None,
+            Integer(0, 20),
+            "Reports the log-probability of each token of the prompt, and this many of the most "
+            "probable tokens with it; None reports nothing. All of the prompt is then read, also "
+            "where it begins like an open session. Sessions do not have this option.",
+        ),
+    ]
     seed: Annotated[
         int | None,
         Option(

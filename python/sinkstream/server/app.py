@@ -82,6 +82,7 @@ def _routes() -> APIRouter:
         ("/sessions/{name}/turns", turns_route.list_turns),
         ("/slots", slots_route.slots),
         ("/props", slots_route.props),
+        ("/tokenizer_info", tokenize_route.tokenizer_info),
     ):
         kind = PlainTextResponse if path == "/metrics" else JSONResponse
         router.add_api_route(path, function, methods=["GET"], response_class=kind, **plain)

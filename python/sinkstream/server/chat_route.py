@@ -24,6 +24,7 @@ from sinkstream.server.thinking import thinking_of_chat
 from sinkstream.server.tools import as_chunk, tools_of
 from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
+from sinkstream.streams.scored_prompt import ScoredPrompt
 
 _MESSAGE_FIELDS = (
     "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking",
@@ -81,7 +82,7 @@ class ChatDialect:
         self._bytes = service.texts.piece
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 
-    def first(self, index: int) -> list[bytes]:
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the delta with the role."""
         return [frames.chat_role(index)]
 

@@ -20,7 +20,8 @@ from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.turns import engine_salt
-from sinkstream.server.whole_replies import whole_bytes
+from sinkstream.server.whole_replies import prompt_bytes, whole_bytes
+from sinkstream.streams.scored_prompt import ScoredPrompt
 
 
 async def completions(request: Request) -> Response:
@@ -40,6 +41,11 @@ async def completions(request: Request) -> Response:
             name,
         )
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
+    scored = options.get("prompt_logprobs")
+    if scored is not None and scored >= 0:  # less is refused where all callers' values are
+        tokens = await service.pool.run(partial(_count, service, prompts))
+        name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
+        held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
     await service.grammars.compile(service.model, options, names)
     salt = engine_salt(exchange.tenant, body.cache_salt or "")
@@ -61,18 +67,25 @@ class CompletionDialect:
         self.head = head_of(service, "text_completion", "cmpl")
         self.chunk_head = self.head
         self._with_ids = bool(body.return_token_ids)
-        self._with_logprobs = body.logprobs is not None
-        self.with_tokens = self._with_ids or self._with_logprobs
-        self._bytes = service.texts.piece
+        self._logprobs_of_each = body.logprobs
+        self._prompt_logprobs = body.prompt_logprobs
+        self.with_tokens = (
+            self._with_ids or body.logprobs is not None or body.prompt_logprobs is not None
+        )
+        self._texts = service.texts
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
         self._echoes = echoes
 
-    def first(self, index: int) -> list[bytes]:
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the prompt, if it is to be repeated."""
-        return [frames.completion_text(index, self._echoes[index])] if self._echoes else []
+        if not self._echoes:
+            return []
+        scored = self._of_prompt(prompt)
+        return [frames.completion_text(index, self._echoes[index], scored)]
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a choice with text."""
+        offset += len(self._echo(index))
         choice = frames.completion_text(index, piece.text, self._logprobs(piece, offset))
         return frames.with_fields(choice, **self._ids(piece))
 
@@ -82,18 +95,44 @@ class CompletionDialect:
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its text."""
+        echo = self._echo(index)
+        scored = self._logprobs(piece, len(echo))
+        if scored is not None and self._echoes and (before := self._of_prompt(piece.prompt)):
+            scored = {name: before[name] + scored[name] for name in scored}
         return {
-            "text": (self._echoes[index] if self._echoes else "") + piece.text,
+            "text": echo + piece.text,
             "index": index,
-            "logprobs": self._logprobs(piece, 0),
+            "logprobs": scored,
             "finish_reason": reason,
+            **self._by_id(piece),
             **self._ids(piece),
         }
 
     def _logprobs(self, piece: Piece, offset: int) -> dict[str, Any] | None:
-        if not self._with_logprobs:
+        if self._logprobs_of_each is None:
             return None
-        return logprobs.of_completion(piece.tokens, self._bytes, offset, self._name)
+        return logprobs.of_completion(piece.tokens, self._texts.piece, offset, self._name)
+
+    def _echo(self, index: int) -> str:
+        return self._echoes[index] if self._echoes else ""
+
+    def _of_prompt(self, prompt: ScoredPrompt) -> dict[str, Any] | None:
+        """Return `logprobs` of a prompt that is repeated."""
+        if self._logprobs_of_each is None:
+            return None
+        tokens = prompt.tokens
+        offsets = self._texts.offsets(token.id for token in tokens)
+        return logprobs.of_prompt(
+            tokens, self._logprobs_of_each, offsets, self._texts.piece, self._name
+        )
+
+    def _by_id(self, piece: Piece) -> dict[str, Any]:
+        if self._prompt_logprobs is None:
+            return {}
+        scored = logprobs.of_prompt_by_id(
+            piece.prompt.tokens, self._prompt_logprobs, self._texts.piece
+        )
+        return {"prompt_logprobs": scored}
 
     def _ids(self, piece: Piece) -> dict[str, Any]:
         return {"token_ids": [token.id for token in piece.tokens]} if self._with_ids else {}
@@ -106,6 +145,16 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     if not prompt:
         raise invalid("body: `prompt` must not be empty.", "prompt")
     return list(prompt) if isinstance(prompt[0], str | list) else [prompt]
+
+
+def _count(service: Service, prompts: list[str | list[int]]) -> int:
+    """Return the tokens of all prompts."""
+    return sum(
+        len(service.texts.encode(prompt, add_special=True, parse_special=False))
+        if isinstance(prompt, str)
+        else len(prompt)
+        for prompt in prompts
+    )
 
 
 def _echoes(service: Service, prompts: list[str | list[int]]) -> list[str]:

@@ -23,7 +23,8 @@ FIELDS = {
     "assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
     "conversation": "Refused: continue with `previous_response_id`.",
-    "echo": "Whether the prompt comes before the text.",
+    "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
+    "log-probabilities as well.",
     "frequency_penalty": "Lowers a token's logit by this number for each time that it was "
     "generated.",
     "function_call": "The old form of `tool_choice`; a forced call is refused.",
@@ -68,6 +69,8 @@ FIELDS = {
     "TokenizeRequest.prompt": "The text, with vLLM's names for the other fields.",
     "prompt_cache_key": "The client's name for the conversation; tells apart conversations whose "
     "texts are equal.",
+    "prompt_logprobs": "Asks for the log-probability of each token of the prompt, as in vLLM, and "
+    "for this many of the most probable ones.",
     "reasoning": "`effort`: how much a reasoning model thinks, where its chat template has levels; "
     "`none` asks it not to.",
     "reasoning_effort": "How much a reasoning model thinks, where its chat template has levels.",

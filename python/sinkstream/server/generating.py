@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -21,6 +22,7 @@ from sinkstream.server.timings import timings_of
 from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
+from sinkstream.streams.scored_prompt import ScoredPrompt
 
 _T = TypeVar("_T")
 
@@ -35,8 +37,8 @@ class Dialect(Protocol):
     with_tokens: bool
     """Whether log-probabilities are asked for."""
 
-    def first(self, index: int) -> list[bytes]:
-        """Return the choices that come before the text of a choice."""
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
+        """Return the choices that come before the text of a choice, once that has begun."""
         ...
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
@@ -110,12 +112,9 @@ async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
-    choices = [
-        job.dialect.whole(
-            index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls))
-        )
-        for index, (piece, _, end) in enumerate(results)
-    ]
+    write = partial(_choices, job.dialect, [(piece, end) for piece, _, end in results])
+    # Log-probabilities of thousands of tokens take longer than other requests should wait.
+    choices = await job.service.pool.run(write) if job.dialect.with_tokens else write()
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
     usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
@@ -123,6 +122,13 @@ async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage, **further})
     headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
+
+
+def _choices(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]]) -> list[dict[str, Any]]:
+    return [
+        dialect.whole(index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls)))
+        for index, (piece, end) in enumerate(replies)
+    ]
 
 
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
@@ -162,24 +168,30 @@ async def _deliver(
     if job.body.return_progress:
         async for progress in prompt_progress(turn):
             await writer.write(frames.without_choices(prompt_progress=progress))
-    usage = _usage_now(turn) if continuous else None
-    begun = [frames.with_choice(choice, usage) for choice in dialect.first(reply.index)]
-    offset, has_calls = 0, False
+    offset, is_begun, has_calls = 0, False, False
     flush_s = job.service.config.flush_s
     read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens, with_thoughts=True)
     async for piece in read:
         usage = _usage_now(turn) if continuous else None
-        choice = dialect.piece(reply.index, piece, offset)
+        choices = [] if is_begun else await _first(job, reply, turn)
+        choices.append(dialect.piece(reply.index, piece, offset))
+        is_begun = True
         offset += len(piece.text)
         has_calls = has_calls or piece.delta is not None
-        await writer.write(b"".join(begun) + frames.with_choice(choice, usage))
-        begun.clear()
+        await writer.write(b"".join(frames.with_choice(choice, usage) for choice in choices))
     end = await reply.end()
     last = dialect.last(reply.index, finish_reason(end.finish_reason, has_calls=has_calls))
     own = {"finish_reason": end.finish_reason, **own_facts(turn.facts, end)}
     usage = _usage_now(turn) if continuous else None
-    await writer.write(b"".join(begun) + frames.last_of_choice(last, own, usage))
+    choices = [] if is_begun else await _first(job, reply, turn)
+    begun = b"".join(frames.with_choice(choice, usage) for choice in choices)
+    await writer.write(begun + frames.last_of_choice(last, own, usage))
     return turn.facts, end
+
+
+async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
+    first = partial(job.dialect.first, reply.index, turn.stream._inbox.prompt)
+    return await job.service.pool.run(first) if job.dialect.with_tokens else first()
 
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:

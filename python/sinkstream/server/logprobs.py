@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sinkstream.streams.events import Token
+from sinkstream.streams.events import PromptToken, Token
 
 Bytes = Callable[[int], bytes]
 """Returns the bytes of a token."""
@@ -55,14 +55,78 @@ def of_completion(
     return {
         "tokens": [name(token.id, piece(token.id)) for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        # OpenAI's: the token itself is among them, also if others are more probable.
+        "top_logprobs": [_top(token, token.alternatives, piece, name) for token in tokens],
+        "text_offset": offsets,
+    }
+
+
+def of_prompt(
+    prompt: Sequence[PromptToken],
+    count: int,
+    offsets: list[int],
+    piece: Bytes,
+    name: Naming = as_text,
+) -> dict[str, Any]:
+    """Return `logprobs` of a completion's prompt; the first token has none.
+
+    Args:
+        prompt: The tokens.
+        count: How many alternatives each has.
+        offsets: Characters of the prompt's text before each.
+        piece: Returns the bytes of a token.
+        name: Returns what stands for a token.
+    """
+    return {
+        "tokens": [name(token.id, piece(token.id)) for token in prompt],
+        "token_logprobs": [token.logprob for token in prompt],
         "top_logprobs": [
-            {name(other, piece(other)): logprob for other, logprob in token.alternatives}
-            | {name(token.id, piece(token.id)): token.logprob}
-            for token in tokens
+            None if token.logprob is None else _top(token, token.alternatives[:count], piece, name)
+            for token in prompt
         ],
         "text_offset": offsets,
     }
+
+
+def of_prompt_by_id(
+    prompt: Sequence[PromptToken], count: int, piece: Bytes
+) -> list[dict[str, Any] | None]:
+    """Return vLLM's `prompt_logprobs`: for each token but the first, objects by id.
+
+    Args:
+        prompt: The tokens.
+        count: How many alternatives each has.
+        piece: Returns the bytes of a token.
+    """
+    return [None if token.logprob is None else _by_id(token, count, piece) for token in prompt]
+
+
+def _by_id(token: PromptToken, count: int, piece: Bytes) -> dict[str, Any]:
+    shown = dict(token.alternatives[:count])
+    ranks = {other: rank for rank, (other, _) in enumerate(token.alternatives, 1)}
+    if token.id not in shown:
+        assert token.logprob is not None  # only the first token of a prompt has none
+        shown[token.id] = token.logprob
+    return {
+        str(other): {
+            "logprob": logprob,
+            "rank": ranks.get(other),
+            "decoded_token": as_text(other, piece(other)),
+        }
+        for other, logprob in shown.items()
+    }
+
+
+def _top(
+    token: Token | PromptToken,
+    alternatives: Sequence[tuple[int, float]],
+    piece: Bytes,
+    name: Naming,
+) -> dict[str, float | None]:
+    """Return OpenAI's form: the token itself is among them, also if others are more probable."""
+    top: dict[str, float | None] = {
+        name(other, piece(other)): logprob for other, logprob in alternatives
+    }
+    return top | {name(token.id, piece(token.id)): token.logprob}
 
 
 def _entry(token_id: int, logprob: float, piece: Bytes, name: Naming) -> dict[str, Any]:

@@ -56,13 +56,28 @@ def completion_options(body: CompletionRequest) -> StreamOptions:
         raise not_supported("text after the completion", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise not_supported("a choice among more replies than `n`", "best_of")
-    if body.echo and body.logprobs is not None:
-        raise not_supported("the log-probabilities of the prompt", "echo")
     tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     options = _common(body, "max_tokens", tokens)
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
+    if (scored := _prompt_logprobs(body)) is not None:
+        options["prompt_logprobs"] = scored
     return options
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Return how many alternatives the tokens of the prompt have; None if it is not scored."""
+    if body.prompt_logprobs is not None and body.stream:
+        raise invalid(
+            "body: `prompt_logprobs` needs `stream` to be false. Set `echo` and `logprobs` to "
+            "stream the log-probabilities of the prompt.",
+            "prompt_logprobs",
+        )
+    of_echo = body.logprobs if body.echo else None
+    asked = [count for count in (of_echo, body.prompt_logprobs) if count is not None]
+    if not asked:
+        return None
+    return min(asked) if min(asked) < 0 else max(asked)
 
 
 def response_options(body: Generation, tokens: int, logprobs: int | None) -> StreamOptions:

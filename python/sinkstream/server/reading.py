@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sinkstream.server.tools import CallDelta, CallDeltas
 from sinkstream.streams.events import Finished, Token
+from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.stream import Stream
 from sinkstream.text.tools.tool_call import ToolCall
 
@@ -26,6 +27,8 @@ class Piece:
     """What has been added to a tool call; then there is nothing else."""
     calls: list[ToolCall] = field(default_factory=list)
     """Of a whole reply."""
+    prompt: ScoredPrompt = field(default_factory=ScoredPrompt)
+    """Of a whole reply, if its prompt's log-probabilities are asked for."""
 
 
 async def pieces(
@@ -64,6 +67,7 @@ async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
         reply.text += piece.text
         reply.tokens += piece.tokens
     reply.thought, reply.calls = stream.thought, stream.tool_calls
+    reply.prompt = stream._inbox.prompt
     return reply
 
 

@@ -94,6 +94,7 @@ class CompletionRequest(Generation):
     prompt: str | Ids | Strings | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: int | None = None
     echo: bool | None = None
+    prompt_logprobs: int | None = None  # vLLM's
     suffix: str | None = None
     best_of: int | None = None
 

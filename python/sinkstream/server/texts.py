@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,7 +20,12 @@ from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.thoughts.thinking import Thinking
-from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
+from sinkstream.text.tokenizers.token_bytes import (
+    ReplyBytes,
+    TokenBytes,
+    decode_bytes,
+    token_bytes,
+)
 
 
 class Texts:
@@ -70,12 +76,34 @@ class Texts:
         checked = as_ids("stream", "tokens", ids, self._vocab_size)
         return decode_bytes(self._bytes(), checked).decode("utf-8", "replace")
 
+    def offsets(self, ids: Iterable[int]) -> list[int]:
+        """Return for each token the characters of the text before it.
+
+        A token that begins within a character counts from that character on.
+        """
+        shown = ReplyBytes(self._bytes(), ())
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        offsets, length = [], 0
+        for token_id in ids:
+            offsets.append(length)
+            length += len(decoder.decode(shown.next(token_id)))
+        return offsets
+
     def piece(self, token_id: int) -> bytes:
         """Return the bytes of one token; of a control token, those of its literal."""
         table = self._bytes()
         if token_id in table.special:
             return str(self._tokenizer().id_to_token(token_id)).encode()
         return table.pieces[token_id]
+
+    def tokenizer_info(self) -> dict[str, Any]:
+        """Return the control tokens and the chat template, in vLLM's form."""
+        self._tokenizer()
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **self._text.special_tokens,
+            "chat_template": self._text.chat_template,
+        }
 
     @property
     def template(self) -> str | None:

@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and `/apply-template`, with llama.cpp's fields and with vLLM's."""
+"""Tokens and the chat template: `/tokenize` and others, with llama.cpp's fields and vLLM's."""
 
 from __future__ import annotations
 
@@ -84,6 +84,12 @@ async def count_tokens(request: Request) -> dict[str, Any]:
         add_generation_prompt=body.add_generation_prompt is not False,
     )
     return {"input_tokens": len(await service.pool.run(count))}
+
+
+async def tokenizer_info(request: Request) -> dict[str, Any]:
+    """Return the control tokens and the chat template, with vLLM's names."""
+    service = ready_service(request)
+    return await service.pool.run(service.texts.tokenizer_info)
 
 
 async def detokenize(request: Request) -> dict[str, Any]:

@@ -50,6 +50,29 @@ def whole_bytes(
     )
 
 
+def prompt_bytes(tokens: int, alternatives: int, name: str) -> int:
+    """Return the memory that the log-probabilities of prompts may take.
+
+    Args:
+        tokens: Of all prompts of a request.
+        alternatives: How many each token has.
+        name: The field that asks for them.
+
+    Raises:
+        ApiError: It is too much.
+    """
+    logprobs = 1 + min(alternatives, _MOST_LOGPROBS)
+    total = _bytes(tokens, logprobs)
+    if total > MOST_BYTES:
+        raise invalid(
+            f"body: `{name}` must allow at most {MOST_BYTES >> 20} MiB of log-probabilities, but "
+            f"{tokens} tokens of prompts with {logprobs} each may take {total >> 20} MiB. Ask for "
+            "fewer, or send a shorter prompt.",
+            name,
+        )
+    return total
+
+
 def response_bytes(options: StreamOptions) -> int:
     """Return the memory that a response may take, which is whole even if it is streamed.
 

@@ -49,6 +49,17 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """One token of the prompt, if the request has `prompt_logprobs`."""
+
+    id: int
+    logprob: float | None
+    """From the model's own distribution after the tokens before it; None for the first token."""
+    alternatives: tuple[tuple[int, float], ...] = ()
+    """(id, logprob) of the `prompt_logprobs` most probable tokens, best first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evicted:
     """`count` more tokens have left the cache."""
 
@@ -66,7 +77,7 @@ class Finished:
     """The same for an unfinished thought."""
 
 
-Event = Started | Prefill | Token | Evicted | Finished
+Event = Started | PromptToken | Prefill | Token | Evicted | Finished
 
 
 def text_of(event: Event) -> str:
@@ -133,6 +144,8 @@ class Result:
     """What a reasoning model thought before it replied to messages."""
     thought_tokens: int = 0
     """How many of the generated tokens were thoughts and the tags around them."""
+    prompt_logprobs: list[PromptToken] = field(default_factory=list)
+    """Each token of the prompt; empty without that option."""
     tool_calls: list[ToolCall] = field(default_factory=list)
     """The tools that the reply calls. If the reply did not end with "stop", the last call may be
     incomplete."""

@@ -14,10 +14,12 @@ from sinkstream.streams.events import (
     Finished,
     FinishReason,
     Prefill,
+    PromptToken,
     Started,
     Token,
     text_of,
 )
+from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.tail import Tail
 from sinkstream.text.thoughts.thought_reader import joined
 
@@ -56,6 +58,7 @@ class Inbox:
     Attributes:
         tail: The end of all text received, returned or not.
         thoughts: The same of thoughts.
+        prompt: The tokens of the prompt that have been scored, all of them.
         finish_reason: How the stream ended; None until its end has been received.
         is_closed: Whether reading has been closed; then nothing more is returned.
     """
@@ -66,6 +69,7 @@ class Inbox:
         is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
         self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
         self.thoughts = Tail(0, None if is_whole else _TAIL_CHARACTERS)
+        self.prompt = ScoredPrompt()
         self.finish_reason: FinishReason | None = None
         self.is_closed = False
         self._batch: Batch | None = None  # received; neither returned nor converted into events
@@ -90,6 +94,7 @@ class Inbox:
             text = read.joined("text")
             self.thoughts.add(read.joined("thought"), (), ())
         self.tail.add(text, batch.ids, batch.logprobs, batch.alternatives)
+        self.prompt.add(batch.prompt)
         self._batch, self._read = batch, read
 
     def finish(self, reason: FinishReason, held: Sequence[tuple[Kind, str]] = ()) -> None:
@@ -151,8 +156,12 @@ class Inbox:
         return None if self.is_closed or self.finish_reason is not None else PENDING
 
     def _add_events(self, batch: Batch) -> None:
-        text, ids, logprobs, lengths, alternatives, marks = batch
+        text, ids, logprobs, lengths, alternatives, marks, prompt = batch
         next_mark = 0
+        if prompt and marks and marks[0][0] == "started":
+            self._events.append(self._event_of(*marks[0][::2]))
+            next_mark = 1
+        self._events += [PromptToken(*scored) for scored in prompt]
         begin = 0
         for i in range(len(ids) + 1):
             while next_mark < len(marks):

@@ -28,6 +28,7 @@ from sinkstream.streams.events import (
     Finished,
     FinishReason,
     Prefill,
+    PromptToken,
     Result,
     Started,
     Stats,
@@ -48,6 +49,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "Prefill",
+    "PromptToken",
     "Result",
     "Started",
     "Stats",
@@ -171,7 +173,7 @@ class Stream(ClosesOnExit):
         return text
 
     def events(self) -> Iterator[Event]:
-        """Yield Started, Prefill, Token and Evicted events, and Finished at the end.
+        """Yield Started, PromptToken, Prefill, Token and Evicted events, and Finished at the end.
 
         Raises:
             SessionBusy: Another thread or task is reading.
@@ -518,6 +520,7 @@ class Stream(ClosesOnExit):
             dropped_tokens=tail.dropped_tokens,
             thought=self.thought,
             thought_tokens=self.thought_tokens,
+            prompt_logprobs=self._inbox.prompt.tokens,
             tool_calls=self.tool_calls,
         )
 

@@ -389,7 +389,9 @@ INSTANTIATE_TEST_SUITE_P(Steps, EngineAheadFailure,
 using EngineScratch = EngineTest;
 
 TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostSamples) {
-  const int64_t of_one = SamplerScratch(kFakeVocab).bytes();
+  constexpr int64_t kScoredRows = 32;
+  const int64_t of_one =
+      SamplerScratch(kFakeVocab).bytes() + kScoredRows * kFakeVocab * int64_t{sizeof(float)};
   const int64_t of_all = options.max_sequences * kFakeVocab * int64_t{sizeof(float)};
   EXPECT_EQ(engine().scratch_bytes(), sampled_by == SampledBy::kHost ? of_one + of_all : of_one);
 }

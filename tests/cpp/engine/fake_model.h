@@ -86,11 +86,15 @@ class RuleModel : public LanguageModel {
     int64_t tokens = 0;
     for (const ForwardSpan& span : spans) {
       tokens += span.count;
+      const int64_t parts = span.logits == LogitsOf::kAll ? span.count : 1;
+      const int64_t count = span.count / parts;
       const bool is_wanted = span.logits != LogitsOf::kNone;
-      read(*span.cache, span.cache->length(), {span.tokens, static_cast<size_t>(span.count)},
-           is_wanted ? logits : nullptr);
+      for (int64_t i = 0; i < parts; ++i) {
+        read(*span.cache, span.cache->length() + i, {span.tokens + i, static_cast<size_t>(count)},
+             is_wanted ? logits : nullptr);
+        if (is_wanted) logits += vocab();
+      }
       span.cache->advance(span.count);  // what the next token does not see is poisoned
-      if (is_wanted) logits += vocab();
     }
     count_rows(static_cast<int64_t>(spans.size()), tokens);
     ++forwards;

@@ -44,6 +44,28 @@ TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 3, true}}));
 }
 
+RunningView scoring(int64_t prompt_left, int64_t last_step = -1) {
+  return {.prompt_left = prompt_left, .last_step = last_step, .to_score = prompt_left - 1};
+}
+
+TEST(PlanStep, ScoresAPromptButForItsLastToken) {
+  EXPECT_EQ(plan_step({}, {scoring(9)}, kRoomy).rows, (Rows{{0, 8, false, true}}));
+  EXPECT_EQ(plan_step({}, {scoring(30)}, kRoomy).rows, (Rows{{0, 16, false, true}}));
+  EXPECT_EQ(plan_step({}, {scoring(1)}, kRoomy).rows, (Rows{{0, 1, true, false}}));
+  const StepPlan admitting = plan_step({{.pages = 5, .prompt_left = 9, .to_score = 8}}, {}, kRoomy);
+  EXPECT_EQ(admitting.rows, (Rows{{0, 8, false, true}}));
+  EXPECT_TRUE(admitting.scores_prompts());
+}
+
+TEST(PlanStep, ScoresNoMoreRowsThanHaveLogits) {
+  StepLimits limits = kRoomy;
+  limits.scored_rows = 10;
+  const std::vector<RunningView> views = {scoring(9, 4), scoring(30, 5), scoring(30, 6),
+                                          reading(16, 0, 7), decoding()};
+  EXPECT_EQ(plan_step({}, views, limits).rows,
+            (Rows{{4, 1, true}, {0, 8, false, true}, {1, 2, false, true}, {3, 16, true}}));
+}
+
 TEST(PlanStep, AdmitsExactlyWhatFits) {
   StepLimits limits = kRoomy;
   limits.free_pages = 10;

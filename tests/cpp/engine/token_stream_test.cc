@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <thread>
 
 #include "common/errors.h"
@@ -125,6 +126,28 @@ TEST_F(TokenStreamTest, IsFullOfLongTextAndOfManyAlternativesToo) {
     ++count;
   } while (stream.publish({}));
   EXPECT_EQ(count, (TokenStream::kMaxPendingTop + 19) / 20);
+}
+
+TEST_F(TokenStreamTest, HandsOverThePromptsTokensAndIsFullOfThem) {
+  stream.stage_prompt_token({.token = 5, .logprob = NAN, .top = {}});
+  EXPECT_TRUE(stream.publish({}));
+  stream.stage_prompt_token({.token = 6, .logprob = -2, .top = {{7, -1}, {6, -2}}});
+  EXPECT_TRUE(stream.publish({}));
+  ASSERT_EQ(stream.take(0s, &batch), Taken::kBatch);
+  ASSERT_EQ(batch.prompt.size(), 2u);
+  EXPECT_TRUE(std::isnan(batch.prompt[0].logprob));
+  EXPECT_EQ(batch.prompt[1].id, 6);
+  EXPECT_EQ(batch.prompt[1].top_count, 2);
+  EXPECT_EQ(batch.prompt_top.at(0).id, 7);
+  size_t count = 0;
+  do {
+    stream.stage_prompt_token({.token = 5, .logprob = -1, .top = {}});
+    ++count;
+  } while (stream.publish({}));
+  EXPECT_EQ(count, TokenStream::kMaxPendingTokens);
+  EXPECT_TRUE(stream.is_full());
+  ASSERT_EQ(stream.take(0s, &batch), Taken::kBatch);
+  EXPECT_FALSE(stream.is_full());
 }
 
 TEST_F(TokenStreamTest, CompletesAPieceAtItsIntervalOrWhenItIsLong) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkstream import Evicted, Finished, Started, Token
+from sinkstream import Evicted, Finished, Prefill, PromptToken, Started, Token
 from sinkstream.request.options import Sampling
 from sinkstream.request.stream_request import make_request
 from sinkstream.streams.batch import Batch
@@ -78,3 +78,23 @@ def test_a_closed_inbox_gives_nothing() -> None:
     assert inbox.next_text() is None
     assert inbox.next_event() is None
     assert inbox.finish_reason is None
+
+
+def test_the_prompts_tokens_come_after_the_start_and_are_kept() -> None:
+    inbox = make_inbox()
+    first, second = (5, None, ()), (6, -0.5, ((6, -0.5), (7, -1.5)))
+    inbox.receive(batch("", marks=[("started", 0, 2)])._replace(prompt=(first,)))
+    inbox.next_events()
+    marks = [("started", 0, 2), ("prefill", 0, 2)]
+    inbox.receive(batch("a", 1, marks=marks)._replace(prompt=(second,)))
+    kinds = [type(event) for event in inbox.next_events() or []]  # type: ignore[union-attr]
+    assert kinds == [Started, PromptToken, Prefill, Token]
+    assert inbox.prompt.tokens == [PromptToken(*first), PromptToken(*second)]
+
+
+def test_a_reader_that_skips_the_events_still_has_the_prompt() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("")._replace(prompt=((5, None, ()), (6, -0.5, ()))))
+    assert inbox.next_text() is PENDING
+    assert [token.alternatives for token in inbox.prompt.tokens] == [(), ()]
+    assert inbox.prompt.tokens[1].logprob == -0.5

@@ -162,6 +162,15 @@ def test_tokenize_leaves_open_what_is_to_be_continued(server: Running) -> None:
     assert closed["count"] > opened["count"]
 
 
+def test_the_tokenizer_is_described_in_vllms_form(server: Running) -> None:
+    info = server.get("/tokenizer_info").json
+    assert info["tokenizer_class"] == "PreTrainedTokenizerFast"
+    tokenizer = server.model.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.token_to_id(info["eos_token"]) in server.model.end_token_ids
+    assert info["chat_template"] == server.get("/props").json["chat_template"]
+
+
 def test_a_completions_alternatives_include_the_token_itself(server: Running) -> None:
     body = {"prompt": "the sea", **SHORT, "temperature": 5.0, "return_tokens_as_token_ids": True}
     logprobs = server.post(COMPLETIONS, {**body, "logprobs": 0}).json["choices"][0]["logprobs"]
