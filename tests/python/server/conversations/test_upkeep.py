@@ -179,7 +179,9 @@ def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
 
 
 def filled(model: sinkstream.Model, place: Place, count: int) -> Conversations:
-    conversations = Conversations(model, place.address, place.settings("one", upkeep_s=STILL))
+    conversations = Conversations(
+        model, place.address, place.settings("one", upkeep_s=STILL, saved_ahead=0)
+    )
     OPENED.append(conversations)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
