@@ -392,7 +392,7 @@ void Engine::make_plan() {
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
-    // A prompt whose scores nobody takes is read no further.
+    // A prompt whose scores are not taken is read no further.
     const bool waits_for_reader = s->to_score() > 0 && s->stream->is_full();
     running_views_.push_back({.is_runnable = s->phase != Phase::kParked &&
                                              s->has_more_to_launch() && !s->awaits_host() &&

@@ -334,7 +334,9 @@ class Session(ClosesOnExit):
                 self._read_again = None, None
                 self._turns_read_again -= self._replies_read_again
 
-    def _ids_of_turn(self, content: str | Sequence[int], role: str, *, replies: bool) -> list[int]:
+    def _ids_of_turn(
+        self, content: str | Sequence[int] | Sequence[Message], role: str, *, replies: bool
+    ) -> list[int]:
         last = self._conclude_last_turn()
         if isinstance(content, str):
             ids = self._closing(last)

@@ -121,7 +121,7 @@ class Asked:
     @property
     def replies(self) -> int:
         """Return how many replies the turn has, the last one included."""
-        return 1 + sum(message["role"] == "assistant" for message in self.said)
+        return 1 + [message["role"] for message in self.said].count("assistant")
 
     def with_reply(self, reply: Sequence[int], *, is_whole: bool) -> Asked:
         """Return the turn with its last reply as a message without its thought.

@@ -127,7 +127,7 @@ TEST_P(EngineScoring, CountsThePromptInItsPenalties) {
   EXPECT_EQ(read_scores(*submit(request)).reply, expected);
 }
 
-TEST_P(EngineScoring, ReadsAPromptNoFurtherWhileNobodyTakesItsScores) {
+TEST_P(EngineScoring, ReadsAPromptNoFurtherWhileItsScoresAreNotTaken) {
   const std::vector<int32_t> prompt = prompt_of(10'000);
   const auto unread = submit(scored_request(prompt, 0));
   wait_until([&] { return unread->is_full(); });

@@ -20,4 +20,11 @@ assert NUMBERS.keys() == {
     "frequency_penalty",
     "timeout_s",
 }
-assert INTEGERS.keys() == {"max_tokens", "top_k", "logprobs", "seed", "stream_interval"}
+assert INTEGERS.keys() == {
+    "max_tokens",
+    "top_k",
+    "logprobs",
+    "prompt_logprobs",
+    "seed",
+    "stream_interval",
+}

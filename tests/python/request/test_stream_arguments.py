@@ -26,7 +26,8 @@ def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
 
 def test_a_request_without_options_is_neutral() -> None:
     options = {
-        "logit_bias": {}, "logprobs": 0, "seed": 1, "max_tokens": None, "timeout_s": None,
+        "logit_bias": {}, "logprobs": 0, "prompt_logprobs": None, "seed": 1, "max_tokens": None,
+        "timeout_s": None,
         "stop": [], "stop_token_ids": [], "ignore_eos": False, "stream_interval": 1,
     }  # fmt: skip
     assert request(seed=1) == StreamRequest(

@@ -1,4 +1,4 @@
-"""Two blocking calls at a time, besides those that wait for the model."""
+"""Two blocking calls at a time, not counting those that wait for the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_calls_that_wait_do_not_count() -> None:
         others = [pool.submit(calls.blocking(f"b{i}")) for i in range(4)]
         await asyncio.to_thread(until, lambda: len(calls.begun) == 3 + THREADS)
         assert calls.at_work == {"b0", "b1"}
-        # One that has waited comes back before those in the queue, but not beside two others.
+        # One that has waited comes back before those in the queue, but not while two others run.
         calls.release("w0")
         await asyncio.sleep(0.05)
         assert calls.at_work == {"b0", "b1"}

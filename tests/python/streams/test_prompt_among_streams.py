@@ -31,7 +31,9 @@ def test_a_prompt_among_streams_is_read_by_few_tokens_a_step_and_its_reply_stays
         prompt_tokens_per_step = [
             step[5] for step in model._native.steps(first) if step[4] == 6 and step[5]
         ]
-    assert len(prompt_tokens_per_step) > 80
-    assert max(prompt_tokens_per_step) == 4  # or one per two decoding sequences, if that were more
+        has_tiles = model.runtime["kernels"] == "amx"
+    most = 10 if has_tiles else 4  # or one per two decoding sequences, if that were more
+    assert len(prompt_tokens_per_step) >= len(PROMPT) // most - 10  # some steps ran before all six
+    assert max(prompt_tokens_per_step) == most
     assert among.token_ids == alone.token_ids
     assert among.logprobs == alone.logprobs

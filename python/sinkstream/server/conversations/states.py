@@ -156,7 +156,7 @@ class States:
         most: int | None,
         has_siblings: bool,
     ) -> Found:
-        """Bring the settled form of a turn into a session, and begin a turn beside it or in it.
+        """Bring the settled form of a turn into a session, and begin a turn in a fork or in it.
 
         What the form lacks is read at once. The turn runs in a fork, because the next message
         follows the form again; or in the session itself, if that can be undone or there is no room.

@@ -163,12 +163,12 @@ def test_tokenize_leaves_open_what_is_to_be_continued(server: Running) -> None:
 
 
 def test_the_tokenizer_is_described_in_vllms_form(server: Running) -> None:
-    info = server.get("/tokenizer_info").json
+    info = server.ask("GET", "/tokenizer_info").json
     assert info["tokenizer_class"] == "PreTrainedTokenizerFast"
     tokenizer = server.model.tokenizer
     assert tokenizer is not None
     assert tokenizer.token_to_id(info["eos_token"]) in server.model.end_token_ids
-    assert info["chat_template"] == server.get("/props").json["chat_template"]
+    assert info["chat_template"] == server.ask("GET", "/props").json["chat_template"]
 
 
 def test_a_completions_alternatives_include_the_token_itself(server: Running) -> None:
