@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,9 +77,6 @@ class PlainTurns:
             Exception: Any error that `Model.stream` raises.
         """
         return begin_text(self._model, prompt, options, salt)
-
-    def wait_in(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        """Do nothing: nothing is read before a reply begins."""
 
     def prompt_tokens(self, request: TurnRequest) -> int:
         """Return the tokens of the messages.

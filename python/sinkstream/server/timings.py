@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from sinkstream.server.turns import TurnEnd, TurnFacts
-from sinkstream.server.usage import cached_tokens
 
 
 def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
@@ -15,7 +14,7 @@ def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     tokens after it.
     """
     stats = end.stats
-    cached = min(cached_tokens(facts, stats), facts.prompt_tokens)
+    cached = min(max(facts.cached_tokens, stats.cached_tokens), facts.prompt_tokens)
     read = facts.prompt_tokens - cached
     prompt_s = stats.time_to_first_token_s or 0.0
     rate = stats.tokens_per_s or 0.0

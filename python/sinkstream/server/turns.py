@@ -6,8 +6,7 @@ Knows no HTTP, and no store. `plain_turns.py` keeps nothing between requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -88,8 +87,6 @@ class TurnFacts:
     """How many of `prompt_tokens` need not be read."""
     replayed_tokens: int
     """How many of those that are read are stored ids of earlier turns."""
-    read_tokens: int = 0
-    """How many of those that are read were read before the turn began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +169,6 @@ class Turns(Protocol):
             CapacityError: There is no memory for it.
             Exception: Any error that `Model.stream` raises.
         """
-        ...
-
-    def wait_in(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        """Say what a thread of the caller is in while `begin` waits for the model to read."""
         ...
 
     def prompt_tokens(self, request: TurnRequest) -> int:

@@ -70,11 +70,6 @@ def without_reasoning(message: Message) -> Message:
     return {key: value for key, value in message.items() if key not in _REASONING}
 
 
-def has_reasoning(message: Message) -> bool:
-    """Return whether a canonical message has a thought."""
-    return any(message.get(key) for key in _REASONING)
-
-
 def identifying(message: Message) -> Message:
     """Return what of a canonical message tells conversations apart, in one form.
 

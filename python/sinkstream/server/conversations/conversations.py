@@ -11,8 +11,7 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
@@ -31,12 +30,11 @@ from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
 from sinkstream.server.conversations.ownership import AskRelease, Ownership
-from sinkstream.server.conversations.reading import read_messages
+from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
 from sinkstream.server.conversations.saving_ahead import SavingAhead
 from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.transcript import StoredTurn
@@ -79,18 +77,14 @@ class Conversations:
         self._store.on_lost = self._lost
         self._ownership = Ownership(self._store, self._is_running)
         seats = settings.seats or capacity.max_sequences
-        self._settling = Settling(model, self._store, settings.thoughts)
-        snapshot_tokens = _or(settings.snapshot_tokens, capacity.tokens)
         self._states = States(
             model._host(),
             self._turns,
             self._store,
             seats,
             replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
-            snapshot_tokens=snapshot_tokens,
             max_replay=settings.max_replay,
             claim_of=self._ownership.held,
-            thoughts=self._settling.of_sessions,
         )
         self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running: set[RunningTurn] = set()
@@ -102,7 +96,7 @@ class Conversations:
             self._store,
             self._ownership,
             settings,
-            snapshot_tokens=snapshot_tokens,
+            snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
             delete=self._delete_idle,
         )
         self._saving = SavingAhead(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
@@ -134,13 +128,12 @@ class Conversations:
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
         try:
-            end = self._end(request, match)
-            following = self._following(request, match, end)
+            following = self._following(request, match)
         except BaseException:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
             raise
-        found = self._found(request, options, match, end, following)
+        found = self._found(request, match, following)
         self._store.reach("loaded")
         try:
             stream = self._stream(request, options, match, found)
@@ -148,7 +141,7 @@ class Conversations:
             self._states.residency.unclaim(found.resident)
             raise
         try:
-            return self._follow(request, match, end, claim, found, following, stream)
+            return self._follow(request, match, claim, found, following, stream)
         except BaseException:
             stream.close()
             self._states.residency.discard(found.resident)
@@ -229,25 +222,18 @@ class Conversations:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
         if request.previous:
             return self._lookup.by_name(request.previous, request, messages)
-        return self._lookup.by_messages(
-            request, messages, partial(self._settling.loses_thoughts, request.thinking)
-        )
+        return self._lookup.by_messages(request, messages)
 
-    def _end(self, request: TurnRequest, match: Match) -> End:
-        """Return the state that the messages which are not read yet follow."""
-        if match.base is None or match.resident is not None:
-            return End(match.base)
-        return self._settling.end_of(match.base, request.thinking, request.tools, match.unread)
-
-    def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
+    def _following(self, request: TurnRequest, match: Match) -> array[int]:
         """Return the ids of the messages that are not read yet."""
+        base = match.base
+        place = BEGINNING if base is None else Place("assistant", True, base.last_id)
         ids = read_messages(
             self._model._turn_format(request.thinking, request.tools),
             match.unread,
-            end.place,
+            place,
             continue_final=request.continue_final,
             has_thoughts=self._model._thought_tags(request.thinking) is not None,
-            drops=self._settling.drops(request.thinking),
         )
         return array("i", ids)
 
@@ -259,12 +245,11 @@ class Conversations:
         """
         match = self._match(request)
         try:
-            end = self._end(request, match)
-            following = self._following(request, match, end)
+            following = self._following(request, match)
         finally:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
-        return len(following) + end.tokens
+        return len(following) + (0 if match.base is None else match.base.tokens)
 
     def text_of(self, tenant: str, name: str) -> TurnText:
         """Return a stored turn as text.
@@ -298,7 +283,6 @@ class Conversations:
         self,
         request: TurnRequest,
         match: Match,
-        end: End,
         claim: Claim,
         found: Found,
         following: array[int],
@@ -306,9 +290,7 @@ class Conversations:
     ) -> RunningTurn:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
-        tokens = len(following) + end.tokens
-        given = match.unread[-1]["content"] if request.continue_final else ""
-        thinking = request.thinking
+        tokens = len(following) + (0 if base is None else base.tokens)
         new = NewNode(
             id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
@@ -318,32 +300,27 @@ class Conversations:
             read_ids=following,
             messages=encode([without_reasoning(message) for message in match.unread]),
             before=hash_after(match.before, read),
-            given=given,
+            given=match.unread[-1]["content"] if request.continue_final else "",
             tokens=tokens,
             record=request.record,
             title=_title(match.unread) if base is None else "",
-            is_after_settled=end.node is not None and end.node.is_form,
-            forms=end.forms,
         )
-        is_exact = len(found.ids) == len(following) and not resident.ahead
         begun = Begun(
             new=new,
             claim=claim,
             resident=resident,
+            base=base,
             ids=found.ids,
-            starts_at=end.node if is_exact and not found.is_beside else None,
+            starts_at=base if found.replayed == 0 and not resident.ahead else None,
             tokens_before=found.tokens_before,
-            may_be_settled=self._settling.may_be_settled(thinking, end.node, match.unread, given),
-            drops=self._settling.drops(thinking),
         )
         facts = TurnFacts(
             state=found.state,
             node=new.id,
             session=new.conversation,
             prompt_tokens=tokens,
-            cached_tokens=tokens - len(found.ids) - found.read,
+            cached_tokens=tokens - len(found.ids),
             replayed_tokens=found.replayed,
-            read_tokens=found.read,
         )
         store = self._store if request.store else None
         turn = RunningTurn(begun, stream, facts, store, self._states.residency, self._ended)
@@ -358,33 +335,17 @@ class Conversations:
             raise
         return turn
 
-    def _found(
-        self,
-        request: TurnRequest,
-        options: StreamOptions,
-        match: Match,
-        end: End,
-        following: array[int],
-    ) -> Found:
+    def _found(self, request: TurnRequest, match: Match, following: array[int]) -> Found:
         if match.resident is not None:
             resident = match.resident
             if request.forks:
                 resident = self._states.fork_of(resident) or resident
             return found_at(resident, "resident", following)
-        if end.node is None:
+        if match.base is None:
             return self._states.new(following, request.engine_salt)
-        if end.node.is_form:
-            return self._states.settled(
-                end,
-                following,
-                request.engine_salt,
-                stores=request.store,
-                most=options.get("max_tokens"),
-                has_siblings=request.has_siblings,
-            )
         moves = request.store and not request.has_siblings
         return self._states.after(
-            end.node,
+            match.base,
             following,
             request.engine_salt,
             moves=moves,
@@ -479,10 +440,6 @@ class Conversations:
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 
-    def wait_in(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        """Make threads wait for the model in a context; see `Turns.wait_in`."""
-        self._states.waiting = waiting
-
     @contextmanager
     def room(self) -> Iterator[None]:
         """Keep a sequence free for a request outside the tree, such as `Model.stream`.
@@ -542,7 +499,7 @@ class Conversations:
         node = self._store.node(self.transcript(tenant, name)[-1].id)
         if node is None:
             raise NotFound(f"sessions: {name[:80]!r} was deleted.")
-        self._states.save_to(self._settling.last_end(node), path)
+        self._states.save_to(node, path)
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all that follow it; on disk, too.

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from sinkstream.server.conversations.canonical import ReplyHash
 from sinkstream.server.conversations.connection import Connection
-from sinkstream.server.conversations.node import is_settled_id, settled_id
 
 _AT_ONCE = 500  # ids in a statement
 
@@ -26,9 +25,8 @@ def in_marks(
 
 
 def exists(connection: Connection, node_id: str) -> bool:
-    """Return whether there is a turn, complete or not, or a settled form."""
-    table = "forms" if is_settled_id(node_id) else "nodes"
-    found = connection.execute(f"SELECT 1 FROM {table} WHERE id = ?", [node_id])
+    """Return whether there is a turn, complete or not."""
+    found = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node_id])
     return found.fetchone() is not None
 
 
@@ -43,19 +41,12 @@ def delete_snapshots(connection: Connection, nodes: Sequence[str]) -> None:
         connection.execute(f"DELETE FROM snapshots WHERE node IN ({marks})", some)
 
 
-def with_forms(ids: Sequence[str]) -> list[str]:
-    """Return the ids of turns and of their settled forms."""
-    return [*ids, *map(settled_id, ids)]
-
-
 def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) -> None:
     """Delete turns of a conversation, and the conversation if none is left."""
-    delete_snapshots(connection, with_forms(ids))
+    delete_snapshots(connection, ids)
     for marks, some in in_marks(ids):
         for table, key in (("parts", "node"), ("nodes", "id")):
             connection.execute(f"DELETE FROM {table} WHERE {key} IN ({marks})", some)
-    for marks, some in in_marks(list(map(settled_id, ids))):
-        connection.execute(f"DELETE FROM forms WHERE id IN ({marks})", some)
     left = connection.execute("SELECT 1 FROM nodes WHERE conversation = ?", [conversation])
     if left.fetchone() is None:
         connection.execute("DELETE FROM conversations WHERE id = ?", [conversation])

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-SETTLED = "-settled"
-"""Ends the id of a settled form, which begins with that of its turn."""
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,60 +26,6 @@ class Node:
     """The reply's last token; None if it has none."""
     session_key: str | None = None
     finish_reason: str = "stop"
-    is_after_settled: bool = False
-    """Whether it follows its parent's settled form."""
-    is_settled: bool = False
-    """Whether later turns follow it as it is: no thoughts are left out of it, or before it."""
-
-    @property
-    def base(self) -> str | None:
-        """Return the id of the state that it was read after; None for the beginning."""
-        if self.parent is None or not self.is_after_settled:
-            return self.parent
-        return settled_id(self.parent)
-
-    @property
-    def is_form(self) -> bool:
-        """Return whether it is the settled form of a turn."""
-        return is_settled_id(self.id)
-
-
-# Note: [Settled forms]
-# Most chat templates leave out the thoughts of replies once the user writes again. Removing them
-# from the cache would not be the same: later keys were computed in their presence. So a turn has
-# two ends: the one that was generated, and its settled form, which is the settled form of the turn
-# before, and then its messages and its reply without thoughts, as the template writes them. A form
-# is read when the first user message follows; its ids are kept, so that it can be replayed. It is a
-# node of its own for whatever restores states, and named after its turn. A turn without thoughts,
-# after settled turns only, is its own settled form.
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The settled form of a turn, and how it is read."""
-
-    node: Node
-    """Its `parent` is the state that `ids` follow."""
-    ids: array[int]
-
-    @property
-    def turn_id(self) -> str:
-        """Return the id of the turn."""
-        return turn_of(self.node.id)
-
-
-def form_of(turn: Node, base: Node | None, ids: array[int]) -> Form:
-    """Return the settled form of a turn, which is read after the state `base`."""
-    tokens = len(ids) + (0 if base is None else base.tokens)
-    return Form(form_node(turn, None if base is None else base.id, tokens), ids)
-
-
-def form_node(turn: Node, base: str | None, tokens: int) -> Node:
-    """Return the settled form of a turn that ends after some tokens."""
-    return replace(
-        turn, id=settled_id(turn.id), parent=base, tokens=tokens, last_id=None,
-        is_after_settled=False, is_settled=True,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +51,6 @@ class NewNode:
     """The request's own, kept as it is."""
     title: str = ""
     """How the conversation begins, if this is its first turn."""
-    is_after_settled: bool = False
-    """Whether `read_ids` follow the parent's settled form."""
-    forms: Sequence[Form] = ()
-    """Settled forms of turns before it that were not known yet."""
-
-
-def settled_id(node_id: str) -> str:
-    """Return the id of a turn's settled form."""
-    return node_id + SETTLED
-
-
-def turn_of(name: str) -> str:
-    """Return the id of the turn that an id names, or whose settled form it names."""
-    return name.removesuffix(SETTLED)
-
-
-def is_settled_id(name: str) -> bool:
-    """Return whether an id is that of a settled form."""
-    return name.endswith(SETTLED)
 
 
 def new_id(kind: str) -> str:

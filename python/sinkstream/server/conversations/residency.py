@@ -3,8 +3,7 @@
 A session is idle, running a turn, kept busy for a moment by upkeep, or leaving: it is being saved,
 and then closed. A turn that needs it waits, and finds its snapshot. Seats are given exactly: who
 gets none is told at once. An idle session gives its seat to another conversation; what was never
-stored or will not be continued goes first, then conversations of a single turn, then the least
-recently used.
+stored goes first, then conversations of a single turn, then the least recently used.
 """
 
 from __future__ import annotations
@@ -42,14 +41,11 @@ class Resident:
     """Tokens up to the last turn before `node` that has a snapshot, or 0."""
     tried: Node | None = None
     """The turn that has been saved ahead, or could not be."""
-    is_passing: bool = False
-    """Whether the next message follows the settled form of `node` instead. It is not saved."""
     used: float = field(default_factory=time.monotonic)
 
     def rank(self) -> tuple[int, float]:
         """Return the place in the order of those that give up their seats."""
-        is_spare = self.is_passing and self.undo is None
-        if not self.is_stored or is_spare or self.node is None:
+        if not self.is_stored or self.node is None:
             return 0, self.used
         return (1 if self.node.parent is None else 2), self.used
 
@@ -151,12 +147,6 @@ class Residency:
     def wake(self) -> None:
         """Make waiting threads look again."""
         with self._condition:
-            self._condition.notify_all()
-
-    def hold(self, resident: Resident) -> None:
-        """Keep a claimed session for a moment: others wait for it."""
-        with self._condition:
-            resident.state, resident.used = "kept", time.monotonic()
             self._condition.notify_all()
 
     def use(self, resident: Resident) -> Resident:
@@ -274,7 +264,7 @@ def undo(resident: Resident, node: Node) -> bool:
         resident.session.cancel(keep="drop")
     except (InvalidArgument, CapacityError):
         return False
-    resident.node, resident.undo, resident.is_passing = node, None, False
+    resident.node, resident.undo = node, None
     return True
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.node import NewNode, Node
-from sinkstream.server.conversations.reading import Drops
 from sinkstream.server.conversations.recorder import Recorder
 from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.store import Store
@@ -27,16 +26,14 @@ class Begun:
     claim: Claim
     """With which it is written, if it is stored."""
     resident: Resident
+    base: Node | None
+    """The turn that it follows."""
     ids: array[int]
     """What it was to read."""
     starts_at: Node | None
     """The turn at whose end its session was exactly, if it was at one."""
     tokens_before: int
     """Of the session."""
-    may_be_settled: bool = True
-    """Whether the turn is its own settled form if its reply has no thought."""
-    drops: Drops = "never"
-    """When the conversation loses the thoughts of replies."""
 
 
 class RunningTurn:
@@ -116,7 +113,7 @@ class RunningTurn:
             return self._end
 
     def _settle(self, reason: FinishReason) -> str:
-        begun, resident = self._begun, self._begun.resident
+        resident = self._begun.resident
         try:
             if self._is_lost:
                 raise SessionMoved(self.conversation)
@@ -134,13 +131,10 @@ class RunningTurn:
         except BaseException:
             self._residency.discard(resident)
             raise
-        resident.undo = begun.starts_at
+        resident.undo = self._begun.starts_at
         resident.node = node
         resident.ahead = array("i")
         resident.is_stored = self._store is not None
-        has_calls = bool(self.stream.tool_calls)
-        is_lost = begun.drops == "always" or (begun.drops == "before_user" and not has_calls)
-        resident.is_passing = is_lost and not node.is_settled
         if reason == "error":
             self._residency.discard(resident)  # the ids are known, the cache may be damaged
         else:
@@ -171,8 +165,6 @@ class RunningTurn:
             recorder.last_id,
             new.session_key,
             reason,
-            new.is_after_settled,
-            self._begun.may_be_settled and self.stream.thought_tokens == 0,
         )
 
     def _take_back(self, tokens: int) -> None:

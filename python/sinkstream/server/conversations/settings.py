@@ -28,8 +28,6 @@ class Settings:
     """Of the store: beyond it, the oldest snapshots are deleted, then the oldest conversations."""
     max_conversations: int | None = None
     """Of a tenant: beyond it, the oldest are deleted."""
-    thoughts: str | None = None
-    """Of `Model.session`: what conversations keep of the thoughts of earlier replies."""
     full_sync: bool = False
     """Whether a committed turn also survives a power cut."""
     upkeep_s: float = 5.0

@@ -9,7 +9,6 @@ from sinkstream.server.conversations.node import Node
 from sinkstream.sessions import saved
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
-from sinkstream.sessions.thoughts import Thoughts
 from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -26,7 +25,7 @@ def save_snapshot(session: Session, node: Node, path: Path) -> None:
 
 
 def load_snapshot(
-    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str, thoughts: Thoughts
+    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str
 ) -> Session:
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 
@@ -39,15 +38,8 @@ def load_snapshot(
     if found != _labels(node):
         native.close()
         raise CheckpointError(f"load_session: {path} must be of turn {node.id}, but is of another.")
-    system_tokens = record.state.system_tokens
-    return Session(
-        native, host, turns, state_at(node), system_tokens=system_tokens, thoughts=thoughts
-    )
-
-
-def state_at(node: Node) -> ConversationState:
-    """Return where the conversation of a session at the end of a turn is."""
-    return ConversationState("assistant", reply_is_open=not node.is_form)
+    state = ConversationState("assistant", reply_is_open=True)
+    return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
 
 
 def _labels(node: Node) -> dict[str, str | int]:

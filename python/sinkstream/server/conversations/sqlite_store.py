@@ -39,7 +39,6 @@ class SqliteStore(Store):
     counts_pages = True
     node_bytes = "LENGTH(read_ids) + LENGTH(messages) + LENGTH(record) + LENGTH(note)"
     part_bytes = "LENGTH(ids) + LENGTH(text)"
-    form_bytes = "LENGTH(forms.ids)"
 
     @classmethod
     def open(

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
 from sinkstream.server.conversations.claim import Claim
-from sinkstream.server.conversations.keyed_lock import KeyedLock
-from sinkstream.server.conversations.node import Form, Node, settled_id
+from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.residency import Residency, Resident, undo
-from sinkstream.server.conversations.settling import End
-from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot, state_at
+from sinkstream.server.conversations.snapshots import load_snapshot, save_snapshot
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnState
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
-from sinkstream.sessions.thoughts import Thoughts, least_capacity
 from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -49,10 +45,6 @@ class Found:
     """How many of them are stored ids."""
     tokens_before: int
     """Of the session, before it reads them."""
-    read: int = 0
-    """How many tokens it has read already for this turn."""
-    is_beside: bool = False
-    """Whether the state before the turn stays in another session."""
 
 
 def found_at(resident: Resident, state: TurnState, ids: array[int], replayed: int = 0) -> Found:
@@ -72,10 +64,8 @@ class States:
         seats: int,
         *,
         replay_tokens: int,
-        snapshot_tokens: int,
         max_replay: int | None,
         claim_of: Callable[[str], Claim | None],
-        thoughts: Thoughts = Thoughts(),  # noqa: B008  # immutable
     ) -> None:
         """Use a model's sequences for conversations.
 
@@ -85,24 +75,16 @@ class States:
             store: Where turns and snapshots are.
             seats: The sequences to use.
             replay_tokens: A parked session that can be replayed with so few gets no snapshot.
-            snapshot_tokens: How much a conversation may grow without a snapshot.
             max_replay: The most tokens to replay; None for no limit.
             claim_of: Returns this replica's claim to a conversation; without one, no snapshot of
                 it is written or deleted.
-            thoughts: What sessions that are saved for a client do with thoughts.
         """
         self._host = host
         self._turns = turns
         self._store = store
         self._replay_tokens = replay_tokens
-        self._snapshot_tokens = snapshot_tokens
         self._max_replay = max_replay
         self._claim_of = claim_of
-        self._thoughts = thoughts
-        self._unmoved = least_capacity(host.spec, *host.window)
-        self._settling = KeyedLock()
-        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-        """What a thread is in while it waits for the model to read."""
         self.residency = Residency(seats, self._park)
 
     # ---- bringing --------------------------------------------------------------------------------
@@ -144,145 +126,47 @@ class States:
             if not moves:
                 resident = self._beside(resident, evicts=evicts)
             return found_at(resident, "resident", following)
-        return self._undone(node, following) or self._rebuilt(node, following, salt)
-
-    def settled(
-        self,
-        end: End,
-        following: array[int],
-        salt: str,
-        *,
-        stores: bool,
-        most: int | None,
-        has_siblings: bool,
-    ) -> Found:
-        """Bring the settled form of a turn into a session, and begin a turn in a fork or in it.
-
-        What the form lacks is read at once. The turn runs in a fork, because the next message
-        follows the form again; or in the session itself, if that can be undone or there is no room.
-
-        Args:
-            end: The settled form.
-            following: What comes after it.
-            salt: Of a session that is opened.
-            stores: Whether the turn is stored, and forms with it.
-            most: The tokens that the reply may have; None for no limit.
-            has_siblings: Whether other turns continue the form at the same time.
-
-        Raises:
-            Exception: Any error that `after` raises.
-        """
-        node = end.node
-        assert node is not None  # it is a form
-        with self._settling.of(node.id):
-            found = self._at_form(node, end.forms, following, salt)
-            self.residency.hold(found.resident)
-        resident = found.resident
-        resident.is_stored = resident.is_stored or stores or not end.forms
-        passing = self.residency.claim(lambda one: one.is_passing and _is_of(one, node))
-        if passing is not None:
-            self.residency.discard(passing)
-        is_undoable = most is not None and node.tokens + len(following) + most <= self._unmoved
-        if is_undoable and not has_siblings and self.unsaved(resident) < self._snapshot_tokens:
-            self.residency.use(resident)
-        else:
-            resident = self._beside(resident, evicts=True)
-        is_beside = resident is not found.resident
-        begun = found_at(resident, found.state, following, found.read)
-        return replace(begun, read=found.read, is_beside=is_beside)
-
-    def _at_form(
-        self, node: Node, forms: Sequence[Form], following: array[int], salt: str
-    ) -> Found:
-        """Return a kept session at a settled form, and how many tokens that has read."""
-        nothing = array("i")
-        resident = self.residency.at(node.id, following, keeps=True)
-        if resident is not None:
-            return Found(resident, "resident", nothing, 0, 0)
-        found = self._undone(node, nothing) or self._rebuilt(node, nothing, salt, forms)
-        resident = found.resident
-        known = forms[0].node.parent if forms else node.id
-        try:
-            if found.ids:
-                with self.waiting():
-                    resident.session._read(found.ids.tolist(), state_at(node))
-            resident.saved_tokens = 0 if known is None else self._store.saved_tokens(known)
-        except BaseException:
-            self.residency.discard(resident)
-            raise
-        resident.is_stored = not forms
-        resident.node, resident.undo, resident.ahead = node, None, array("i")
-        return replace(found, read=len(found.ids))
-
-    def _undone(self, node: Node, following: array[int]) -> Found | None:
-        """Undo a turn that followed a state directly, if one is idle and nothing was evicted."""
         resident = self.residency.child_of(node.id)
-        if resident is None:
-            return None
-        if not undo(resident, node):
+        if resident is not None:
+            if undo(resident, node):
+                resident.is_stored = True
+                resident.saved_tokens = self._store.saved_tokens(node.id)
+                return found_at(resident, "undone", following)
             self.residency.release(resident)
-            return None
-        resident.is_stored = True
-        resident.saved_tokens = self._store.saved_tokens(node.id)
-        return found_at(resident, "undone", following)
+        return self._rebuilt(node, following, salt)
 
-    def _rebuilt(
-        self, node: Node, following: array[int], salt: str, forms: Sequence[Form] = ()
-    ) -> Found:
-        """Load the turn, or the nearest state before it, and replay what lies between.
-
-        Args:
-            node: A turn, or a settled form.
-            following: What comes after it.
-            salt: Of a session that is opened.
-            forms: Settled forms that the store does not have yet.
-        """
-        new = {form.node.id: form for form in forms}
-        fresh = sum(len(form.ids) for form in forms)
+    def _rebuilt(self, node: Node, following: array[int], salt: str) -> Found:
+        """Load the turn, or the nearest turn before it, and replay what lies between."""
         parts: list[array[int]] = []
         gone = NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
         at: Node | None = node
         while at is not None:
             replayed = node.tokens - at.tokens
-            if self._max_replay is not None and replayed - fresh > self._max_replay:
+            if self._max_replay is not None and replayed > self._max_replay:
                 raise StateLost(
                     f"stream: `previous` must be at most {self._max_replay} tokens after a turn "
                     f"whose state is kept, but turn {node.id} is more than {replayed} after it."
                 )
-            resident = self._in_memory(at, moves=node.is_form) if at is not node else None
-            state: TurnState = "loaded" if resident is None else "resident"
-            if resident is None and at.id not in new:
+            resident = self._forked(at) if at is not node else None
+            if resident is None:
                 resident = self._loaded(at, salt)
             if resident is not None:
                 if sum(map(len, parts)) != replayed:
                     self.residency.unclaim(resident)
                     raise gone
                 ids = _joined([*reversed(parts), following])
-                return found_at(resident, "replayed" if replayed > fresh else state, ids, replayed)
-            parts.append(new[at.id].ids if at.id in new else self._store.ids_of(at.id))
-            base = at.base
-            at = None
-            if base is not None:
-                at = new[base].node if base in new else self._store.state(base)
-                if at is None:
-                    raise gone
+                return found_at(resident, "replayed" if replayed else "loaded", ids, replayed)
+            parts.append(self._store.ids_of(at.id))
+            parent = at.parent
+            at = None if parent is None else self._store.node(parent)
+            if parent is not None and at is None:
+                raise gone
         if sum(map(len, parts)) != node.tokens:  # deleted between the search and the reading
             raise gone
         ids = _joined([*reversed(parts), following])
         return replace(self.new(ids, salt), state="replayed", replayed=node.tokens)
 
-    def _in_memory(self, node: Node, *, moves: bool) -> Resident | None:
-        """Claim a session at a state, or a fork of it; None if there is none.
-
-        Args:
-            node: The state.
-            moves: Whether the conversation goes on to a later settled form, in that session.
-        """
-        if moves:
-            resident = self.residency.at(node.id, _NOTHING)
-            if resident is None and (found := self._undone(node, _NOTHING)) is not None:
-                resident = found.resident
-            return resident
+    def _forked(self, node: Node) -> Resident | None:
         source = self.residency.claim(
             lambda one: one.node is not None and one.node.id == node.id and not one.ahead,
             keeps=True,
@@ -334,10 +218,7 @@ class States:
         try:
             with self._store.files.reading(file) as path:
                 session = self._seated(
-                    lambda: Resident(
-                        load_snapshot(self._host, self._turns, node, path, salt, self._thoughts),
-                        node,
-                    )
+                    lambda: Resident(load_snapshot(self._host, self._turns, node, path, salt), node)
                 )
         except CheckpointError as error:
             logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
@@ -349,9 +230,7 @@ class States:
     def _opened(self, ids: array[int], salt: str) -> Resident:
         # The last token is always read: its logits begin the reply.
         native = self._host.native.open_session(None, ids[:-1].tolist(), salt)
-        session = Session(
-            native, self._host, self._turns, ConversationState(), thoughts=self._thoughts
-        )
+        session = Session(native, self._host, self._turns, ConversationState())
         return Resident(session, None)
 
     def _seated(self, make: Callable[[], Resident]) -> Resident:
@@ -368,29 +247,20 @@ class States:
             self.residency.free_seat()
             raise
 
-    def save_to(self, end: End, path: Path) -> None:
-        """Bring an end of a stored turn into a session, and write that session to a file.
+    def save_to(self, node: Node, path: Path) -> None:
+        """Bring the end of a stored turn into a session, and write that session to a file.
 
         Raises:
             OSError: The file cannot be written.
             Exception: Any error that `after` raises.
         """
-        node = end.node
-        assert node is not None  # there is a turn
         # The salt of its requests is not stored: a session that is opened shares with none.
-        salt = f"of {node.id}"
-        if node.is_form:
-            with self._settling.of(node.id):
-                found = self._at_form(node, end.forms, _NOTHING, salt)
-            self.residency.use(found.resident)
-            found = replace(found, ids=_NOTHING)
-        else:
-            found = self.after(node, _NOTHING, salt, moves=False)
+        found = self.after(node, _NOTHING, f"of {node.id}", moves=False)
         session = found.resident.session
         try:
             ids = found.ids[: -len(_NOTHING)]
             if ids:
-                session._read(ids.tolist(), state_at(node))
+                session._read(ids.tolist(), ConversationState("assistant", reply_is_open=True))
             session._save(path, wanted)
         except BaseException:
             self.residency.discard(found.resident)
@@ -403,7 +273,7 @@ class States:
     def unsaved(self, resident: Resident) -> int:
         """Return the tokens to replay if a session were lost; 0 if nothing is to be kept."""
         node = resident.node
-        if node is None or not resident.is_stored or resident.is_passing or resident.ahead:
+        if node is None or not resident.is_stored or resident.ahead:
             return 0
         return node.tokens - resident.saved_tokens
 
@@ -436,7 +306,7 @@ class States:
 
         A session that relied on it will be saved again.
         """
-        node = self._store.state(node_id)
+        node = self._store.node(node_id)
         claim = None if node is None else self._claim_of(node.conversation)
         if node is None or claim is None:
             return
@@ -449,18 +319,12 @@ class States:
                 one.saved_tokens = self._store.saved_tokens(one.node.id)
 
     def _park(self, resident: Resident) -> None:
+        if not self.needs_saving(resident):
+            return
         try:
-            if resident.is_passing and resident.undo is not None:
-                undo(resident, resident.undo)  # the next message follows that
-            if self.needs_saving(resident):
-                self.save(resident)
+            self.save(resident)
         except (OSError, SinkstreamError) as error:  # its ids are stored: it will be replayed
             logger.warning("store: a parked session will be replayed: %s", error)
-
-
-def _is_of(resident: Resident, form: Node) -> bool:
-    """Return whether a session is at the turn whose settled form is given."""
-    return resident.node is not None and settled_id(resident.node.id) == form.id
 
 
 def _joined(parts: list[array[int]]) -> array[int]:

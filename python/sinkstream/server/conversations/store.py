@@ -22,7 +22,6 @@ from sinkstream.server.conversations.deletion import (
     delete_snapshots,
     exists,
     in_marks,
-    with_forms,
 )
 from sinkstream.server.conversations.loose_files import (
     AT_ONCE,
@@ -230,21 +229,15 @@ class Store(StoreReads):
             )
             connection.execute(
                 "INSERT INTO nodes "
-                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '', ?, 0) "
+                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '') "
                 "ON CONFLICT DO NOTHING",
                 (
                     new.id, new.parent, new.conversation, new.tenant,
                     None if new.session_key is None else new.session_key.encode(), new.tokens,
                     new.read_ids.tobytes(), new.messages, new.before, new.given.encode(), now,
-                    new.record, int(new.is_after_settled),
+                    new.record,
                 ),
             )  # fmt: skip
-            for form in new.forms:
-                node = form.node
-                connection.execute(
-                    "INSERT INTO forms VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (node.id, node.parent, node.tokens, form.ids.tobytes()),
-                )
 
         def note_failure(done: Future[None]) -> None:
             if new.parent is None and done.exception() is not None:
@@ -283,12 +276,12 @@ class Store(StoreReads):
             if ids or text:
                 _insert_part(connection, row)
             changed = connection.execute(
-                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ?, "
-                "is_settled = ? WHERE id = ? AND hash IS NULL AND tokens = ? - "
+                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ? "
+                "WHERE id = ? AND hash IS NULL AND tokens = ? - "
                 "(SELECT COALESCE(SUM(LENGTH(ids)), 0) / 4 FROM parts WHERE node = ?)",
                 (
-                    node.hash, node.tokens, node.last_id, node.finish_reason, note,
-                    int(node.is_settled), node.id, node.tokens, node.id,
+                    node.hash, node.tokens, node.last_id, node.finish_reason, note, node.id,
+                    node.tokens, node.id,
                 ),
             ).rowcount  # fmt: skip
             if changed != 1 and not _is_finished(connection, node):
@@ -379,7 +372,7 @@ class Store(StoreReads):
         ).fetchall()
         delete_nodes(connection, session, ids)
         self._writer.must_clean = True
-        gone = set(with_forms(ids))
+        gone = set(ids)
         self._writer.freed.extend(file for node_id, file in rows if node_id in gone)
 
     # ---- snapshots -------------------------------------------------------------------------------

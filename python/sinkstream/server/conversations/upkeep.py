@@ -183,7 +183,7 @@ class Upkeep:
         # Every replica goes through the same lists; what others own, they delete.
         for node_id, size in self._store.oldest_snapshots():
             with failures.noted():
-                node = self._store.state(node_id)
+                node = self._store.node(node_id)
                 if node is not None and self._ownership.adopt(node.conversation) is not None:
                     self._states.drop_snapshot(node_id)
                 over -= size

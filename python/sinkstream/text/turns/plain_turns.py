@@ -71,9 +71,7 @@ class PlainTurns:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
 
-    def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
-    ) -> list[int]:
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of two texts."""
         return self.request(said, after=after) + self.reply(_text_of(reply))
 

@@ -130,30 +130,26 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
 
-    def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
-    ) -> list[int]:
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written."""
         # What follows calls are results: a template may leave out thoughts once the user replies.
-        results = (("tool", "user"),) if is_earlier else (("tool",),)
-        for roles in (*results, ("user",)) if reply.get("tool_calls") else (("user",),):
-            passage = self._exchange(said, reply, after, roles)
+        for role in ("tool", "user") if reply.get("tool_calls") else ("user",):
+            passage = self._exchange(said, reply, after, role)
             if passage is not None:
                 return self.chat.encode(passage, TEXT)
         raise _refusal("second turn", TEXT)
 
     def _exchange(
-        self, said: Message, reply: Message, after: str | None, roles: tuple[str, ...]
+        self, said: Message, reply: Message, after: str | None, role: str
     ) -> Passage | None:
-        """Return what a message and its reply look like before messages of some roles, if known."""
+        """Return what a message and its reply look like before a message of a role, if known."""
         texts = "".join(strings_of([dict(said), dict(reply)]))
-        words = placeholders(self.chat, texts)[-len(roles) :]
-        first, *rest = (as_message(*pair) for pair in zip(roles, words, strict=True))
+        later = as_message(role, placeholders(self.chat, texts)[-1])
         try:
-            following = self.part(first, "assistant", True, rest)
-            passage = self.part(said, after, True, [reply, first, *rest])
+            following = self.part(later, "assistant", True)
+            passage = self.part(said, after, True, [reply, later])
         except InvalidArgument:
-            if roles == ("user",):
+            if role == "user":
                 raise
             return None  # the template refuses results there
         pieces = passage.without_end(following.pieces)

@@ -83,20 +83,11 @@ class TurnFormat(Protocol):
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
 
-    def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
-    ) -> list[int]:
+    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written.
 
         Both are as `check_messages` returns them. The ids include the reply's end. A generation
         prompt may differ from how earlier replies begin.
-
-        Args:
-            said: The message.
-            reply: The reply.
-            after: What precedes the message.
-            is_earlier: Whether a user message follows, too, if the reply calls tools: not only the
-                results.
         """
 
     def earlier_turn(
