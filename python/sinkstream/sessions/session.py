@@ -320,7 +320,7 @@ class Session(ClosesOnExit):
         with self._one_caller():
             asked = self._asked
             if asked is not None and asked.source is not None and turn is asked.stream:
-                if asked.before is None:
+                if not asked.has_results:
                     self._conclude_last_turn_at(asked.source, asked.state)
                 else:
                     self._host.native.take_back(self._native, turn)
@@ -427,13 +427,15 @@ class Session(ClosesOnExit):
         """Start the reply to results in the fork in which the calls were made."""
         assert reply.split is not None
         assert reply.reader is not None
+        assert self._asked is not None  # `loop` is this turn, with its reply
         asked = replace(
             loop,
+            has_results=True,
             split=reply.split,
             calls=reply.reader.calls,
             said=(*loop.said, *results),
             end=self._length() + len(ids),
-            before=self._asked,
+            before=replace(self._asked, before=None),
         )
         stream = self._start_reply(ids, reply.options, reply.reader)
         self._asked = replace(asked, stream=self._turn)
@@ -477,7 +479,7 @@ class Session(ClosesOnExit):
         reply, is_whole = self._last_reply(asked)
         self._asked = None
         exchange = None
-        if reply or asked.before is not None:
+        if reply or asked.has_results:
             try:
                 exchange = without_thoughts(
                     asked, reply, self._turns, is_whole=is_whole, before=before

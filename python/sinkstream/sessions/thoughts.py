@@ -113,8 +113,11 @@ class Asked:
     """Tokens of the conversation up to the last reply, the generation prompt included."""
     source: _core.Session | None
     """The session before the turn, if that runs in a fork."""
+    has_results: bool = False
+    """Whether the last reply follows results of calls, in a loop of them."""
     before: Asked | None = None
-    """The turn as it was before the last results."""
+    """The turn as it was before the last results. That one has none before it: only the last reply
+    can be undone."""
     stream: _core.TokenStream | None = None
     """That of the last reply."""
 

@@ -1,6 +1,6 @@
 """Autobahn's cases of the WebSocket protocol, run by its client against an echo.
 
-Its test suite needs Python 2.7: `python2.7` on the path, or what SINKSTREAM_CONFORMANCE_PYTHON2
+Its test suite needs Python 2.7: `python2.7` on the path, or what SINKSTREAM_CONFORMANCE_OLD_PYTHON
 names. Cases of compression are left out, because the server has none.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.conformance.sources import SourceError
 from tests.conformance.verdict import Outcome, Verdict, judge, read_list
 
-PYTHON = "SINKSTREAM_CONFORMANCE_PYTHON2"
+PYTHON = "SINKSTREAM_CONFORMANCE_OLD_PYTHON"
 _PACKAGE = "autobahntestsuite==25.10.1"
 _AGENT = "sinkstream"
 _LISTED = Path(__file__).parent / "listed.toml"

@@ -91,7 +91,7 @@ def test_one_gguf_file_is_the_model_and_of_several_one_is_named(cache: Path) -> 
     ]
     for stored in hub_cache.stored():
         open_checkpoint(stored.name).source.close()
-    assert "must be a local file or folder or in" in refusal("org/two/../x.gguf")
+    assert "must be a local file, a local folder, or a model in" in refusal("org/two/../x.gguf")
 
 
 def test_a_download_that_has_not_ended_says_so(cache: Path) -> None:

@@ -365,7 +365,10 @@ _TOKENS: list[Any] = byte_level_metadata()["tokenizer.ggml.tokens"]
         ({"token_type": [1, 1]}, "one entry for each of the 261 tokens, but has 2"),
         ({"token_type": ["x"] * 261}, "entry 0 of `tokenizer.ggml.token_type` must be a number"),
         ({"merges": None}, "`tokenizer.ggml.merges` must be an array of strings, but is missing"),
-        ({"merges": ["a b", "ab"]}, 'entry 1 of `tokenizer.ggml.merges` must be two tokens .*"ab"'),
+        (
+            {"merges": ["a b", "ab"]},
+            'entry 1 of `tokenizer.ggml.merges` must be two tokens, separated by a space, .*"ab"',
+        ),
         ({"merges": ["a b c"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a é́"]}, "entry 0 of `tokenizer.ggml.merges` must be two tokens"),
         ({"merges": ["a b", "b a"]}, "entry 1 of .* that together spell a third"),

@@ -80,7 +80,7 @@ def test_a_turn_goes_on_after_the_database_was_away(
     model: sinkstream.Model, postgres: PostgresServer, place: Place,
     fault: Callable[[PostgresServer, Place], None],
 ) -> None:  # fmt: skip
-    settings = place.settings("one", seats=2, upkeep_s=STILL)
+    settings = place.settings("one", seats=2, upkeep_s=STILL, saved_ahead=0)
     conversations = Conversations(model, place.address, settings)
     OPENED.append(conversations)
     chat = Chat(conversations)

@@ -36,7 +36,7 @@ WAIT_S = 60
 
 
 def replica(model: sinkstream.Model, place: Place, name: str, **more: Any) -> Conversations:
-    settings = place.settings(name, seats=1, upkeep_s=STILL, **more)
+    settings = place.settings(name, seats=1, upkeep_s=STILL, saved_ahead=0, **more)
     OPENED.append(Conversations(model, place.address, settings))
     return OPENED[-1]
 

@@ -119,7 +119,7 @@ def test_a_response_ends_although_its_note_cannot_be_written(
         service.pool.close()
 
     asyncio.run(asyncio.wait_for(check(), 10))
-    assert "resp_1: how it ended is not kept" in caplog.text
+    assert "resp_1: its end could not be stored" in caplog.text
 
 
 def test_a_second_cancel_does_not_interrupt_the_end_of_the_first() -> None:
