@@ -30,7 +30,7 @@ constexpr const char* kRule<double> = "a number";
 template <>
 constexpr const char* kRule<float> = "a number";
 template <>
-constexpr const char* kRule<int64_t> = "an integer of 64 bits";
+constexpr const char* kRule<int64_t> = "a 64-bit integer";
 template <>
 constexpr const char* kRule<std::string> = "a string";
 template <>
@@ -38,7 +38,7 @@ constexpr const char* kRule<std::vector<double>> = "a list of numbers";
 template <>
 constexpr const char* kRule<std::vector<float>> = "a list of numbers";
 template <>
-constexpr const char* kRule<std::vector<int32_t>> = "a list of integers of 32 bits";
+constexpr const char* kRule<std::vector<int32_t>> = "a list of 32-bit integers";
 
 // A field of Python's dataclasses, as their `asdict` gives it.
 template <typename T>

@@ -105,7 +105,8 @@ using Dense = py::array_t<T, py::array::c_style>;
 std::vector<int32_t> check_forward(const LoadedModel& model, const Dense<int64_t>& ids,
                                    const ForwardCache* cache) {
   SINKSTREAM_CHECK(ids.ndim() == 2 && ids.shape(0) > 0,
-                   "ids must be a non-empty [batch, tokens], but have ", ids.ndim(), " dimensions");
+                   "ids must have a non-empty shape [batch, tokens], but have ", ids.ndim(),
+                   " dimensions");
   const int64_t batch = ids.shape(0), tokens = ids.shape(1), vocab = model.spec().vocab_size;
   if (cache != nullptr) check_own("forward", model, *cache);
   if (cache != nullptr && cache->batch() != batch) {

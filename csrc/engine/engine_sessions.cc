@@ -37,10 +37,11 @@ int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt,
 
 void check_scores_no_prompt(const SamplingParams& params) {
   if (!params.prompt_logprobs) return;
-  throw InvalidArgument(cat("stream: `prompt_logprobs` must be None in a session, which does not "
-                            "read its earlier tokens again, but is ",
-                            *params.prompt_logprobs, ". Use `Model.stream`."),
-                        "prompt_logprobs");
+  throw InvalidArgument(
+      cat("stream: `prompt_logprobs` must be None in a session, but is ", *params.prompt_logprobs,
+          ". A session does not process its earlier tokens again. Use "
+          "`Model.stream`."),
+      "prompt_logprobs");
 }
 
 }  // namespace

@@ -49,13 +49,17 @@ def sections(doc: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def entries(lines: list[str]) -> Iterator[str]:
-    """Yield each entry in one line; its continuation lines are indented."""
+    """Yield each entry in one line, and each item of a list in it in another.
+
+    Continuation lines are indented.
+    """
     entry = ""
     for line in lines:
         if line and not line.startswith(" ") and entry:
             yield entry
             entry = ""
-        entry = f"{entry} {line.strip()}".strip()
+        text = line.strip()
+        entry = f"{entry}\n  {text}" if text.startswith("- ") else f"{entry} {text}".strip()
     if entry:
         yield entry
 

@@ -103,8 +103,8 @@ PAGES = {
     ),
     "errors": Page(
         "Errors",
-        "Every error of the package is a `SinkstreamError`, and also the standard exception that "
-        "fits.",
+        "Every error of the package is a `SinkstreamError`. Each also derives from the standard "
+        "exception that fits, such as ValueError.",
         "sinkstream",
         (
             *("SinkstreamError", "CapacityError", "CheckpointError", "DeviceError", "EngineDead"),

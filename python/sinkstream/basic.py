@@ -40,8 +40,8 @@ def generate_text_basic(
         eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens], excluding the column in which
-        the last row ends.
+        Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
+        which the last unfinished row ended is left out.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -74,8 +74,8 @@ def generate_text_basic_cache(
         eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens], excluding the column in which
-        the last row ends.
+        Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
+        which the last unfinished row ended is left out.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])

@@ -103,7 +103,7 @@ class Cache(NeverCopied):
 
     @property
     def nbytes(self) -> int:
-        """Return the memory that the cache holds, in bytes, which never grows.
+        """Return the size of the cache in bytes; it never grows.
 
         On a GPU, a cache may reuse the memory of a larger cache that was freed, and so hold up to
         twice what it needs.
@@ -122,7 +122,7 @@ class Cache(NeverCopied):
         """Evict enough tokens at once for the next `n` to fit, as StreamingLLM's code does.
 
         Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
-        only changes what the earlier ones among the `n` tokens attend to. Applies to all rows.
+        only changes what the first of these `n` tokens attend to. Applies to all rows.
 
         Args:
             n: In [0, W − 1].

@@ -242,15 +242,25 @@ class Model(ClosesOnExit):
         `docs/reference/monitoring.md` lists them with units.
 
         Returns:
-            Current values: `is_dead`; the requests `waiting` for memory, those `running`, and
-            how many of the latter are `parked`; the number of `pages`, and how many of them are
-            `used_pages`, `free_pages` and `shared_pages`; `queue_lag`, the tokens that consumers
-            have not taken yet. Totals since load: `requests`, and `finished` by finish reason
-            (`requests` = `waiting` + `running` + the sum of `finished`); `steps`, `prompt_tokens`,
-            `generated_tokens`, `evicted_tokens`; `step_s`, the time of all steps, with the
-            quantiles `step_p50_s` and `step_p99_s`; and the histograms `step_times` and
-            `first_token_times` (`count`, `sum_s`, `bounds_s`, and `cumulative`: for each bound, how
-            many values did not exceed it).
+            A dictionary with the current values of
+
+            - `is_dead`: whether the engine has failed;
+            - `waiting`, `running`: requests that wait for memory, and requests that hold some;
+            - `parked`: running requests that wait for their consumers;
+            - `pages`: the pages of the cache, of which `used_pages` are used, `free_pages` are
+              free, and `shared_pages` have several owners;
+            - `queue_lag`: tokens that consumers have not taken yet;
+
+            and with totals since load:
+
+            - `requests`: accepted requests, equal to `waiting` + `running` + all of `finished`;
+            - `finished`: ended requests by finish reason;
+            - `steps`: steps of the engine;
+            - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
+              sampled and evicted;
+            - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
+            - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
+              and `cumulative`, which has, for each bound, how many values did not exceed it.
 
         Raises:
             ForkError: The model was loaded before this process was forked.
@@ -641,8 +651,8 @@ class Model(ClosesOnExit):
                 second time; once the window moves, a second sequence's memory is also held until
                 the next turn. If None, the session does what the template does; most templates
                 drop them.
-            tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are a
-                part of the conversation's beginning, and so the same for all of it.
+            tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are
+                part of the beginning of the conversation, so they cannot change later.
 
         Raises:
             CapacityError: There is no free memory for another session.
@@ -706,8 +716,8 @@ class Model(ClosesOnExit):
 
         Raises:
             CheckpointError: The file is missing or damaged, or was written by another version or
-                for another model, cache type or capacity (sinks + window). If they
-                do not match, the message shows the file's value and the model's.
+                for another model, cache type or capacity (sinks + window). If a
+                setting differs, the message shows its value in the file and in the model.
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """

@@ -29,7 +29,8 @@ class LongRope:
     """The frequencies for a cache of more than `above` tokens (longrope)."""
 
     above: int
-    """The length. A cache of exactly this length still has the frequencies of the `RopeSpec`."""
+    """The cache length above which these frequencies apply. A cache of exactly this length still
+    has the frequencies of the `RopeSpec`."""
     inverse_frequencies: tuple[float, ...]
 
     def __repr__(self) -> str:
@@ -115,7 +116,7 @@ class Attention:
     slopes: tuple[float, ...] = ()
     """For ALiBi, one for each head: a score decreases by slope times distance. Empty: no ALiBi."""
     qk_norm: QkNorm = "none"
-    """How queries and keys are normalized, by a norm of the kind of `Block.norm`."""
+    """How queries and keys are normalized; the norm is of the same kind as `Block.norm`."""
     qkv_bias: bool = False
     """Whether the projections to queries, keys and values have biases."""
     output_bias: bool = False
@@ -212,8 +213,8 @@ class DecoderSpec:
     trained_length: int
     """Longest context that the model was trained on, in tokens; capacity should not exceed it."""
     blocks: tuple[Block, ...]
-    """The kinds of its layers, all different. All have as many heads and key heads, and
-    the same head size."""
+    """The kinds of its layers, all different. All have the same number of heads, the same
+    number of key heads, and the same head size."""
     block_of_layer: tuple[int, ...]
     """The kind of each layer, an index into `blocks`."""
     final_norm: Norm
@@ -272,7 +273,7 @@ class DecoderSpec:
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
-        """Return the different ways in which layers rotate, in the order of `blocks`."""
+        """Return the distinct rotary schemes of the layers, in the order of `blocks`."""
         return tuple(dict.fromkeys(block.attention.rope for block in self.blocks))
 
     def kept(self, sinks: int, window: int) -> tuple[int, int]:

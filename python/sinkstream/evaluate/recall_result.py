@@ -72,7 +72,7 @@ class RecallResult(JsonFile):
     task: str
     """"stream_eval" or "needle"."""
     settings: dict[str, Any]
-    """The completed arguments: model, types, sinks, window, seed, …"""
+    """All arguments, with defaults filled in: model, types, sinks, window, seed, …"""
     answers: tuple[Answer, ...]
 
     @property

@@ -44,7 +44,8 @@ class PerplexityResult(JsonFile):
     """Scored tokens: all except the first, or the sample."""
     method: str
     settings: dict[str, Any]
-    """The completed arguments: model, text, types, sinks, window, block, sample, …"""
+    """All arguments, with defaults filled in: model, text, types, sinks, window, block, sample,
+    …"""
     block_tokens: tuple[int, ...]
     """Scored tokens of each block."""
     block_seconds: tuple[float, ...] = field(compare=False)
@@ -163,7 +164,7 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
     """Compare two methods at the tokens that both scored in one text.
 
     The differences are paired, so the difficulty of a token cancels out. The standard error treats
-    them as independent: nearly true for sampled positions, but not for neighbouring tokens.
+    them as independent, which is nearly true for sampled positions but not for neighbouring tokens.
 
     Raises:
         InvalidArgument: The texts differ, the results share fewer than two tokens, or a result came

@@ -50,15 +50,17 @@ def perplexity(
 
     Args:
         model: The model to measure; its streams may run at the same time.
-        ids_or_text: Text, encoded as by `stream`; or token ids, [tokens] or [1, tokens].
+        ids_or_text: Text, which is encoded as `stream` encodes it, or token ids, [tokens] or
+            [1, tokens].
         method: What each token sees:
-            "sinks": the first S tokens and the last W;
-            "window": only the last W tokens, at their positions in the cache;
-            "dense": everything before it; memory grows with the text;
-            "recompute": the last W tokens, recomputed for each token, so that nothing older
-            affects them: the slow method that "sinks" is meant to match;
-            "protocol": as "sinks", but one token per forward pass, as the original code evaluates
-            (`start_size` = S, `recent_size` = W - 1): the same results, more slowly.
+            - "sinks": the first S tokens and the last W.
+            - "window": only the last W tokens, at their positions in the cache.
+            - "dense": everything before it. Memory grows with the text.
+            - "recompute": the last W tokens, recomputed for each token, so that nothing older
+              affects them. This is the slow method that "sinks" is meant to match.
+            - "protocol": the same as "sinks", but one token per forward pass, as the original code
+              evaluates (`start_size` = S, `recent_size` = W - 1). The results are the same, but
+              take longer.
         sinks: S for "sinks" and "protocol". If None, the model's. The other methods have none.
         window: W, the current token included. If None, the model's for "sinks" and "protocol",
             and the model's S + W for "window" and "recompute", so that all methods see the
@@ -73,10 +75,10 @@ def perplexity(
         progress: Called with (scored tokens, total tokens, perplexity so far) after each forward
             pass.
         resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
-            call continues from it, with bit-identical results. The file does not hold the cache,
-            which depends only on the sinks and the last (layers * (W - 1)) tokens ("dense": on all
-            tokens) and is refilled from these. For a finished run, the result is returned
-            immediately.
+            call continues from it, with bit-identical results. The file does not hold the cache. On
+            resuming, the cache is refilled from the sinks and the last layers * (W - 1) tokens, on
+            which alone it depends; with "dense", from all tokens. For a finished run, the result is
+            returned immediately.
 
     Returns:
         The result; sums of float32 log-probabilities are in float64.

@@ -27,7 +27,7 @@ _SHORTEST_S = 0.002
 
 @contextmanager
 def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> Iterator[None]:
-    """Write a timeline of the steps of models while the `with` block runs.
+    """Write a timeline of the engine's steps while the `with` block runs.
 
     The file is a Chrome trace: open it at https://ui.perfetto.dev or in chrome://tracing. Each step
     is a slice, and so is each request, from its arrival to its end. The file contains no text and

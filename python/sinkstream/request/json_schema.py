@@ -23,7 +23,7 @@ def as_schema_text(where: str, name: str, value: Any) -> str:
     schema = value if describe is None else describe()
     if not isinstance(schema, Mapping):
         raise TypeError(
-            f"{where}: `{name}` must be a dict, a string of JSON or a class with "
+            f"{where}: `{name}` must be a dict, a JSON string or a class with "
             f"`model_json_schema`, but is of type {type(value).__name__}."
         )
     try:

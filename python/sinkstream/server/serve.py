@@ -153,7 +153,8 @@ class _Run:
                 if self._service.pulse.is_stalled and self._has_signals:
                     # What waits for the engine would never end. The store is as after a kill.
                     logger.critical(
-                        "server: the engine has made no step for a long time; the process ends now."
+                        "server: the engine has not completed a step for a long time; the process "
+                        "ends now."
                     )
                     os._exit(1)
             finally:

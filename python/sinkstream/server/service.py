@@ -34,7 +34,7 @@ _SENTENCES = {
     "loading": "server: the model is loading.",
     "draining": "server: the server is shutting down.",
     "engine_dead": "server: the generation thread has failed. Restart the server.",
-    "stalled": "server: the engine has made no step for a long time.",
+    "stalled": "server: the engine has not completed a step for a long time.",
 }
 
 

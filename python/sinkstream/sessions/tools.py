@@ -60,7 +60,7 @@ def check_unread_calls(tools: Tools | None) -> None:
     if tools is not None and tools.choice == "required":
         raise InvalidArgument(
             'stream: `tool_choice` must be "auto", "none" or None, because `content` is token ids: '
-            "calls in the reply are not looked for.",
+            "tool calls in the reply are not recognized.",
             param="tool_choice",
         )
 
@@ -82,6 +82,6 @@ def tools_of_fields(fields: Mapping[str, str | int], name: str) -> Tools | None:
         return check_tools(json.loads(str(text)), call="load_session")
     except (InvalidArgument, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"load_session: `tools` of {name} must be tools as a session saves them, but are not: "
-            f"{str(error).removeprefix('load_session: ').rstrip('.')}."
+            f"load_session: `tools` of {name} must be valid tools, as saved by a session, but are "
+            f"not: {str(error).removeprefix('load_session: ').rstrip('.')}."
         ) from None

@@ -223,7 +223,8 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the number of mask columns, and the index of the first.
 
-        The live tokens count as those just before the query, so all of them are visible.
+        The live tokens are treated as the tokens immediately before the query, so all of them are
+        visible.
         """
         return self.live + query_length, self.get_seq_length() - self.live
 
@@ -277,7 +278,7 @@ class StreamingCache(Cache):
     """The cache of one stream; pass it to a model or to generate() as `past_key_values`.
 
     Created by `StartRecentKVCache.new_cache`. A layer with a native sliding window that is no wider
-    than ours uses transformers' own ring without sinks, as in training.
+    than this cache's window uses transformers' own ring without sinks, as in training.
     """
 
     layers: list[SinkLayer | DynamicSlidingWindowLayer]  # type: ignore[assignment]
@@ -345,7 +346,7 @@ class StreamingCache(Cache):
         return self.seen_tokens - self.live_tokens
 
     def renumber_if_far(self) -> None:
-        """Renumber the live tokens once as many tokens have been evicted as the cache holds.
+        """Renumber the live tokens when the number of evicted tokens reaches the size of the cache.
 
         Transformers computes angles in float32, whose error grows with the index. Renumbering
         rotates each key once in its lifetime, which rounds 16-bit keys once more. A cache of such

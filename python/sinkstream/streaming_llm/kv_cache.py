@@ -22,7 +22,8 @@ _LARGEST = 2**31 - 1
 class StartRecentKVCache:
     """Keeps the first `start_size` tokens of a cache and the last `recent_size` others.
 
-    `past` is one of three things:
+    The object is called with the cache of a stream, `past`, after each forward pass; its methods
+    that evict tokens take `past`, too. `past` is None or one of the following:
 
     - a `StreamingCache` (from `new_cache`), changed in place: positions are always correct;
     - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, without

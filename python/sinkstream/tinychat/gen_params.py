@@ -24,8 +24,8 @@ class GenParams:
     n_predict: int = 512
     """Maximum number of tokens to generate."""
     temp: float = 0.7
-    """Divides the logits; below 1e-5 takes the most probable token. `temperature` in a mapping or
-    an object means the same."""
+    """Divides the logits; a value below 1e-5 selects the most probable token. `temperature` in
+    a mapping or an object means the same."""
     top_k: int = 40
     """Keeps the k most probable tokens; 0 and below keep all."""
     top_p: float = 0.95
@@ -105,8 +105,8 @@ def _values(params: object) -> dict[str, Any]:
         values = {name: getattr(params, name) for name in known if hasattr(params, name)}
     if not values and not isinstance(params, Mapping):
         raise TypeError(
-            f"{WHERE}: `gen_params` must be a GenParams, a mapping or an object with its names, "
-            f"but is of type {type(params).__name__}."
+            f"{WHERE}: `gen_params` must be a GenParams, a mapping or an object with the same "
+            f"field names, but is of type {type(params).__name__}."
         )
     if "temperature" in values:
         if "temp" in values:

@@ -166,9 +166,10 @@ TEST_P(EngineScoring, IsRefusedInASession) {
     engine().submit(scored_request({4, 5}, 1), session);
     FAIL() << "no error";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "stream: `prompt_logprobs` must be None in a session, which does not read its "
-                 "earlier tokens again, but is 2. Use `Model.stream`.");
+    EXPECT_STREQ(
+        error.what(),
+        "stream: `prompt_logprobs` must be None in a session, but is 2. A session does not "
+        "process its earlier tokens again. Use `Model.stream`.");
   }
   session->close();
 }

@@ -96,16 +96,16 @@ CASES: list[tuple[Change, str]] = [
         _attention(temperature_length=0),
         "`temperature_length` must be in [1, 1099511627776], but is 0.",
     ),
-    (_spec(vocab_size=1 << 70), f"`vocab_size` must be an integer of 64 bits, but is {1 << 70}."),
+    (_spec(vocab_size=1 << 70), f"`vocab_size` must be a 64-bit integer, but is {1 << 70}."),
     (
         _attention(heads=-(1 << 63) - 1),
-        "`heads` must be an integer of 64 bits, but is -9223372036854775809.",
+        "`heads` must be a 64-bit integer, but is -9223372036854775809.",
     ),
     (
         _spec(block_of_layer=(0, 1 << 31)),
-        "`block_of_layer` must be a list of integers of 32 bits, but is (0, 2147483648).",
+        "`block_of_layer` must be a list of 32-bit integers, but is (0, 2147483648).",
     ),
-    (_spec(hidden_size=24.5), "`hidden_size` must be an integer of 64 bits, but is 24.5."),
+    (_spec(hidden_size=24.5), "`hidden_size` must be a 64-bit integer, but is 24.5."),
     (_attention(scale=10**400), f"`scale` must be a number, but is 1{'0' * 39}."),
     (
         _attention(slopes=("a",) * 6),

@@ -162,8 +162,8 @@ def test_a_session_refuses_to_score(model: sinkstream.Model) -> None:
         model.session() as session,
         pytest.raises(
             sinkstream.InvalidArgument,
-            match="`prompt_logprobs` must be None in a session, which does not read its earlier "
-            r"tokens again, but is 2\. Use `Model\.stream`\.",
+            match=r"`prompt_logprobs` must be None in a session, but is 2\. A session does not "
+            r"process its earlier tokens again\. Use `Model\.stream`\.",
         ),
     ):
         session.stream([1, 2], prompt_logprobs=2, seed=1)

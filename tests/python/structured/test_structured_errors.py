@@ -60,7 +60,7 @@ def test_a_bad_value_is_refused_at_the_call(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"schema": 5}, "`schema` must be a dict, a string of JSON or a class with "
+        ({"schema": 5}, "`schema` must be a dict, a JSON string or a class with "
                         "`model_json_schema`, but is of type int."),
         ({"schema": int}, "but is of type type."),
         ({"schema": {"a": {1, 2}}}, "`schema` must hold only JSON, but does not: "),

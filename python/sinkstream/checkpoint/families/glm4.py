@@ -35,7 +35,7 @@ def _from_config(config: Fields) -> DecoderSpec:
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    reason = "Files with this field order the rows of queries and keys differently."
+    reason = "In files that have this field, the rows of queries and keys are in a different order."
     file.metadata.must_be("rope.dimension_sections", None, reason)
     sizes = sizes_from_gguf(file)
     attention = sizes.attention(

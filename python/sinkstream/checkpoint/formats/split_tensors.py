@@ -225,8 +225,9 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
     if math.gcd(group, cols) % _UNIT:
         search.refuse(
             end,
-            f"hold scales of blocks whose width and number of columns are multiples of {_UNIT}, "
-            f"but the width is {group}, and there are {cols} columns",
+            f"hold scales for blocks whose width is a multiple of {_UNIT}, in a matrix whose "
+            f"number of columns is one, too, but the width is {group}, and the matrix has {cols} "
+            "columns",
         )
         return
     split = SplitMatrix(
@@ -248,7 +249,7 @@ def _bits_by_shape(search: _Search, end: str, cols: int, axis: int = 0) -> int |
         search.names.append(search.module + end)
         search.refuse(
             end,
-            f"hold 4 or 8 bits for each of {cols} columns, but holds {words} words of 32 bits",
+            f"hold 4 or 8 bits for each of {cols} columns, but holds {words} 32-bit words",
         )
         return None
     return bits

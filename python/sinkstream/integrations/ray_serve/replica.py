@@ -114,7 +114,10 @@ class Replica:
             await asyncio.sleep(TICK_S)
             if self._silence.tick():
                 if retiring is None:
-                    logger.info("server: Ray is silent; the replica prepares to leave.")
+                    logger.info(
+                        "server: Ray has not called for some time; the replica is preparing to "
+                        "shut down."
+                    )
                     drain_s = self._service.config.drain_s
                     retiring = asyncio.create_task(retire(self._service, drain_s))
             elif retiring is not None:

@@ -43,6 +43,6 @@ class SessionMoved(SinkstreamError, RuntimeError):
 
     def __init__(self, session: str) -> None:
         super().__init__(
-            f"stream: the conversation {session} has moved to another replica before this turn "
+            f"stream: the conversation {session} moved to another replica before this turn "
             "was complete. Send the request again."
         )

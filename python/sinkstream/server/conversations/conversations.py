@@ -570,7 +570,7 @@ class Conversations:
             try:
                 self._store.leave()
             except SinkstreamError as error:  # others find out that this replica is gone
-                logger.warning("store: the conversations could not be given up: %s", error)
+                logger.warning("store: the conversations could not be released: %s", error)
         self._store.close()
 
 

@@ -39,4 +39,4 @@ class Heartbeat:
             try:
                 self._store.announce(self._address)
             except (OSError, SinkstreamError) as error:
-                logger.warning("store: this replica could not say that it is alive: %s", error)
+                logger.warning("store: this replica could not report that it is alive: %s", error)

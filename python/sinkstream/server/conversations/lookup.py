@@ -92,8 +92,8 @@ class Lookup:
         resident = self._residency.claim(is_it)
         if resident is None or resident.node is None:
             raise SessionBusy(
-                f"stream: `previous` must name a turn that is idle, but {name} is being continued, "
-                "and as it was not stored, it cannot be branched."
+                f"stream: `previous` must name a turn that is idle, but {name} is being continued. "
+                "A turn that was not stored cannot be continued twice at once."
             )
         return Match(resident.node, messages, resident.node.hash, resident)
 

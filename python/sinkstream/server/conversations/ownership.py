@@ -110,7 +110,7 @@ class Ownership:
         try:
             is_released = self.ask(owner.replica, session)
         except Exception as error:  # of the network: the conversation can be taken all the same
-            logger.info("store: replica %s cannot be asked: %s", owner.replica.name, error)
+            logger.info("store: replica %s cannot be reached: %s", owner.replica.name, error)
             return
         if not is_released:
             logger.info("store: a conversation is taken from replica %s", owner.replica.name)

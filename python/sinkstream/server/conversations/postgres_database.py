@@ -55,8 +55,8 @@ def conninfo_of(address: str) -> str:
         given = conninfo_to_dict(address)
     except psycopg.ProgrammingError as error:
         raise StoreError(
-            f"store: the address of PostgreSQL must be like postgresql://user@host/database, but "
-            f"is not: {str(error).strip()}."
+            f"store: the address of PostgreSQL must have the form postgresql://user@host/database, "
+            f"but does not: {str(error).strip()}."
         ) from None
     return make_conninfo(**{**_REACHED, **given})  # type: ignore[arg-type]
 

@@ -37,7 +37,10 @@ def load_snapshot(
     found = {name: record.fields.get(name) for name in _labels(node)}
     if found != _labels(node):
         native.close()
-        raise CheckpointError(f"load_session: {path} must be of turn {node.id}, but is of another.")
+        raise CheckpointError(
+            f"load_session: {path} must be the snapshot of turn {node.id}, but belongs to another "
+            "turn."
+        )
     state = ConversationState("assistant", reply_is_open=True)
     return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
 

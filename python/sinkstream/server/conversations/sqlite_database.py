@@ -49,7 +49,7 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
         os.close(lock)
         raise StoreError(
             f"store: {folder} must be used by one server at a time, but another process uses it. "
-            "Give this one another `store`, or each of them its own `replica`."
+            "Give this server another `store`, or give each server its own `replica`."
         ) from None
     return lock
 
@@ -216,6 +216,6 @@ def sqlite_error(path: Path, error: sqlite3.Error) -> StoreError:
     if isinstance(error, sqlite3.OperationalError):
         return StoreError(f"store: {path} cannot be used: {reason}.")
     return StoreError(
-        f"store: {path} must be a store of sinkstream, but SQLite reports: {reason}. Move it away, "
-        "and the server begins a new one."
+        f"store: {path} must be a sinkstream store, but SQLite reports: {reason}. If you move it "
+        "away, the server creates a new one."
     )

@@ -144,8 +144,9 @@ class States:
             replayed = node.tokens - at.tokens
             if self._max_replay is not None and replayed > self._max_replay:
                 raise StateLost(
-                    f"stream: `previous` must be at most {self._max_replay} tokens after a turn "
-                    f"whose state is kept, but turn {node.id} is more than {replayed} after it."
+                    f"stream: `previous` must name a turn at most {self._max_replay} tokens after "
+                    f"the nearest state that is kept, but turn {node.id} is at least {replayed} "
+                    "tokens after it."
                 )
             resident = self._forked(at) if at is not node else None
             if resident is None:

@@ -185,7 +185,7 @@ class Store(StoreReads):
         if row is None and claim.session in self._not_begun:
             raise StoreError(
                 f"store: the beginning of the conversation {claim.session} was not written, so "
-                "that nothing of it can be kept. The log says why."
+                "none of it can be kept. See the server's log."
             )
         if row is None or row[0] != claim.epoch:
             raise SessionMoved(claim.session)
@@ -287,8 +287,8 @@ class Store(StoreReads):
             if changed != 1 and not _is_finished(connection, node):
                 # An earlier write has failed, or the turn was deleted.
                 raise StoreError(
-                    f"store: a part of the turn {node.id} was not written, so that the turn cannot "
-                    "be kept. The log says why."
+                    f"store: a part of the turn {node.id} was not written, so the turn cannot be "
+                    "kept. See the server's log."
                 )
             connection.execute(
                 "UPDATE conversations SET used = ? WHERE id = ?", (time.time(), node.conversation)

@@ -29,8 +29,8 @@ def full_error(what: str) -> StoreError:
 def other_version(what: str, version: object, expected: int) -> StoreError:
     """Return the error to raise for tables of another version."""
     return StoreError(
-        f"store: {what} must have version {expected}, which this sinkstream reads, but has "
-        f"version {version}. Give another `store`, or move this one away."
+        f"store: {what} must have version {expected}, the only one that this version of "
+        f"sinkstream reads, but has version {version}. Give another `store`, or move this one away."
     )
 
 
@@ -38,8 +38,8 @@ def other_columns(what: str, table: str, expected: list[str], found: list[str]) 
     """Return the error to raise for a table of another form."""
     return StoreError(
         f"store: {what} must have a table `{table}` with the columns {', '.join(expected)}, but "
-        f"has {', '.join(found) or 'none'}. It is damaged; move it away, and the server begins a "
-        "new one."
+        f"has {', '.join(found) or 'none'}. It is damaged. If you move it away, the server "
+        "creates a new one."
     )
 
 

@@ -50,9 +50,9 @@ class _Failures:
         """Say once that something has failed."""
         if self._first is not None:
             logger.warning(
-                "store: upkeep failed at %d places, and will be repeated there; the first error: "
-                "%s",
+                "store: upkeep failed in %d %s and will be retried there; the first error: %s",
                 self._count,
+                "place" if self._count == 1 else "places",
                 self._first,
             )
 

@@ -41,7 +41,12 @@ class Asking:
         try:
             return self._status(owner.address, session) == b"200"
         except OSError as error:  # a TimeoutError is one
-            logger.info("%s does not answer and loses %s: %s", owner.name, session, error)
+            logger.info(
+                "replica %s does not answer, so conversation %s is taken from it: %s",
+                owner.name,
+                session,
+                error,
+            )
             return False
 
     def _status(self, address: str, session: str) -> bytes:

@@ -102,8 +102,8 @@ def turn_request(asked: Asked) -> TurnRequest:
     if is_unstored:
         name = "tools" if before.instructions == asked.instructions else "instructions"
         raise invalid(
-            f"body: `{name}` must be the same as in the response before, because that response was "
-            "not stored.",
+            f"body: `{name}` must be the same as in the previous response, because that response "
+            "was not stored.",
             name,
         )
     history = history_of(turns, turn.tenant, previous)

@@ -58,8 +58,8 @@ def _thought(item: dict[str, Any], where: str) -> str:
         thought = decode_thought(encoded) if isinstance(encoded, str) else None
         if thought is None:
             raise invalid(
-                f"body: `{where}.encrypted_content` must be as this server has sent it, but is "
-                "not. Leave the item out.",
+                f"body: `{where}.encrypted_content` must be exactly what this server sent, but "
+                "is not. Leave the item out.",
                 f"{where}.encrypted_content",
                 "invalid_encrypted_content",
             )

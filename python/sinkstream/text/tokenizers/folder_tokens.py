@@ -215,7 +215,10 @@ def _add(tokenizer: Tokenizer, listed: Mapping[int, AddedToken], names: _Names) 
     # What tokenizer.json calls special stays so.
     special = {str(token) for token in roles.values()}
     special |= {token.content for token in own if token.special}
-    with catch_panics("load: the files next to tokenizer.json must name tokens that it can add"):
+    with catch_panics(
+        "load: the files next to tokenizer.json must name only tokens that the tokenizer can add, "
+        "but do not"
+    ):
         tokenizer.add_tokens([_as_added(token, special) for token in tokens])
 
 

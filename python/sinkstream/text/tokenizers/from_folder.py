@@ -124,7 +124,7 @@ def _warn_of_normalized(tokenizer: Tokenizer) -> None:
         around = [normalizer.normalize_str(text) for text in ("a ", f"a {token.content} a", " a")]
         if around[1] != around[0] + token.content + around[2]:
             warn_caller(
-                f"load: {quoted(token.content)} has the flag `normalized`, so it should be matched "
-                "after normalization, which changes the text, but is matched in the text as "
-                "written. The ids of chats may differ from those of transformers."
+                f"load: {quoted(token.content)} has the flag `normalized`, and normalization "
+                "changes it, but it is matched in the text as written. The token ids of chat "
+                "prompts may therefore differ from those of transformers."
             )

@@ -100,7 +100,7 @@ def test_a_write_with_an_old_claim_changes_nothing(place: Place, write: str) -> 
     before = contents(new)
     lost: list[Claim] = []
     old.on_lost = lost.append
-    with pytest.raises(SessionMoved, match="has moved to another replica"):
+    with pytest.raises(SessionMoved, match="moved to another replica"):
         WRITES[write](old, written, written.claim)
     assert contents(new) == before
     files = [path.name for path in place.snapshots.rglob("*") if path.is_file()]
@@ -410,7 +410,7 @@ def test_replicas_share_a_folder_but_not_with_a_server_that_has_no_name(tmp_path
     first = SqliteStore.open(tmp_path, "model", replica="a")
     second = SqliteStore.open(tmp_path, "model", replica="b")
     with pytest.raises(
-        StoreError, match=r"one server at a time.* or each of them its own `replica`"
+        StoreError, match=r"one server at a time.* or give each server its own `replica`"
     ):
         SqliteStore.open(tmp_path, "model")
     new = begun()

@@ -308,7 +308,7 @@ def test_a_user_who_may_not_create_the_tables_is_told_so(
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        ("postgresql://ada@/db?nonsense=1", "must be like postgresql://"),
+        ("postgresql://ada@/db?nonsense=1", "must have the form postgresql://"),
         ("postgresql://ada:secret@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db cannot be used"),
     ],
 )

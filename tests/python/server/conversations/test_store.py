@@ -232,7 +232,7 @@ def cut(path: Path) -> None:
 def test_a_corrupt_store_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     SqliteStore.open(tmp_path, "model").close()
     harm(tmp_path / "turns.sqlite")
-    assert "must be a store of sinkstream, but SQLite reports" in refused(tmp_path)
+    assert "must be a sinkstream store, but SQLite reports" in refused(tmp_path)
 
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:

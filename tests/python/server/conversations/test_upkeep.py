@@ -77,7 +77,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_none_of_the_others(
         conversations._upkeep.run()
     assert len(list(conversations._store.oldest_snapshots())) == 1
     assert [one.state for one in states.residency.all()] == ["idle", "idle"]
-    assert caplog.text.count("upkeep failed at 1 places") == (error is not ERRORS[-1])
+    assert caplog.text.count("upkeep failed in 1 place ") == (error is not ERRORS[-1])
     conversations._upkeep.run()
     assert len(list(conversations._store.oldest_snapshots())) == 2
 
@@ -97,7 +97,7 @@ def test_snapshots_that_cannot_be_written_leave_parking_and_expiry(
         conversations._upkeep.run()
     assert conversations._states.residency.all() == []
     assert conversations._store.conversations("") == []
-    assert caplog.text.count("upkeep failed at 2 places") == 1
+    assert caplog.text.count("upkeep failed in 2 places ") == 1
 
 
 @pytest.mark.parametrize("settings", [{"ttl_s": 0.0}, {"max_conversations": 0}, {"max_bytes": 0}])

@@ -228,7 +228,7 @@ def test_a_state_that_would_take_too_long_to_rebuild_is_a_409(
     from sinkstream.server.conversations.states import StateLost
 
     def fail(*_: object) -> None:
-        raise StateLost("stream: `previous` must be at most 8 tokens after a turn.")
+        raise StateLost("stream: `previous` must name a turn at most 8 tokens after a state.")
 
     monkeypatch.setattr(Conversations, "begin", fail)
     answer = keeping.post(CHAT, {"messages": HELLO, **OPTIONS}, **{"X-Api-Key": "a"})

@@ -121,7 +121,7 @@ def test_a_stalled_server_ends_on_sigterm(
             child.send_signal(signal.SIGTERM)
             assert child.wait(IN_TIME_S) == 1
             assert child.stderr is not None
-            assert b"the engine has made no step" in child.stderr.read()
+            assert b"the engine has not completed a step" in child.stderr.read()
         finally:
             child.kill()
     with running(model, store=str(store)) as server:
