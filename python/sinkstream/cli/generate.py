@@ -181,7 +181,7 @@ def read_file(flag: str, path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidArgument(
-            f"generate: `{flag}` must be a text file, but {str(path)!r} cannot be read: {reason}."
+            f"generate: `{flag}` must name a text file, but {str(path)!r} cannot be read: {reason}."
         ) from None
 
 

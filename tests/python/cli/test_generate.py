@@ -327,6 +327,6 @@ def test_a_schema_that_cannot_be_read_is_refused(run: Run, checkpoint: str) -> N
     outcome = run("generate", "hello", "-m", checkpoint, "--schema", "/no/such.json")
     assert outcome.code != 0
     assert outcome.err == (
-        "sinkstream: generate: `--schema` must be a text file, but '/no/such.json' cannot be read: "
-        " No such file or directory.\n"
+        "sinkstream: generate: `--schema` must name a text file, but '/no/such.json' cannot be "
+        "read: No such file or directory.\n"
     )

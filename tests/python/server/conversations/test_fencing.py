@@ -181,7 +181,7 @@ def test_a_conversation_whose_beginning_was_not_written_is_not_lost(tmp_path: Pa
     ):
         first = begun(tokens=None)
         store.begin(claim_of(first), first)
-        with pytest.raises(StoreError, match="was not written, so that nothing of it"):
+        with pytest.raises(StoreError, match="was not written, so none of it"):
             end(store, first)
     assert lost == []
     assert store._not_begun == set()
