@@ -57,9 +57,10 @@ TEST(GrammarVocabulary, MarksControlTokensAndPassesEveryEndToken) {
 }
 
 TEST(GrammarVocabulary, ShowsWhyTheLibraryRefusesIt) {
-  EXPECT_EQ(refusal([] { vocabulary({}, 3); }),
-            "stream: a grammar needs a vocabulary that llguidance can use, but it refuses this "
-            "one: three is no vocabulary.");
+  EXPECT_EQ(
+      refusal([] { vocabulary({}, 3); }),
+      "stream: a grammar needs a vocabulary that llguidance can use, but llguidance refuses this "
+      "one: three is no vocabulary.");
 }
 
 TEST(Grammar, AllowsWhatTheLibraryAllowsUntilTheReplyIsComplete) {
