@@ -420,7 +420,10 @@ def test_a_line_that_is_not_utf8_is_an_error_and_the_next_goes_on(
         (["-m", "x"], "chat: the model must be given once"),
         (["--sinks", "few"], "must be an integer or \"system\", but is 'few'."),
         (["--sinks", "-1"], "load: `--sinks` must be in [0, "),
-        (["--sinks", "system"], 'session: `--sinks` must be an integer, but is "system"'),
+        (
+            ["--sinks", "system"],
+            'session: `--sinks` must be an integer if there is no system prompt, but is "system"',
+        ),
         (["--window", "0"], "load: `--window` must be in [1, "),
     ],
 )

@@ -66,7 +66,9 @@ def test_every_table_computes_the_same_model_alone_and_in_a_batch(
 def test_what_is_quantized_in_the_folder_stays_as_it_is(tmp_path: Path, threads: int) -> None:
     quantized.write(Scheme("awq"), tmp_path / "awq")
     with (
-        pytest.warns(UserWarning, match='such as "model.layers.0.self_attn.q_proj.qweight", which'),
+        pytest.warns(
+            UserWarning, match=r'"model.layers.0.self_attn.q_proj.qweight" \(INT4\) and 20 more are'
+        ),
         load(tmp_path / "awq", threads, quantize="int8") as rounded,
     ):
         assert rounded.forward(random_ids(rounded.spec.vocab_size, 1, 5)).isfinite().all()

@@ -133,7 +133,8 @@ def test_a_forward_that_would_evict_between_its_tokens_is_refused_and_changes_no
     for token in range(seen):
         call(model, cache, [token])
         oracle.feed([token])
-    with pytest.raises(InvalidArgument, match=rf"but {tokens} tokens after {min(seen, 20)} live"):
+    says = rf"reading {tokens} tokens into a cache with {min(seen, 20)} live"
+    with pytest.raises(InvalidArgument, match=says):
         call(model, cache, list(range(tokens)))
     agree(call(model, cache, [3]), oracle.feed([3]))
 

@@ -48,9 +48,7 @@ def test_a_turn_waits_for_the_snapshot_of_its_session(
 def test_a_conversation_is_released_after_the_snapshot_of_its_session(
     model: sinkstream.Model, place: Place
 ) -> None:
-    one, two = (
-        replica(model, place, name, replay_tokens=0, saved_ahead=0) for name in ("one", "two")
-    )
+    one, two = (replica(model, place, name, replay_tokens=0) for name in ("one", "two"))
     two.ask_release = lambda _, session: one.release(session)
     chat = Chat(one)
     chat.say("Hello", seed=1)
