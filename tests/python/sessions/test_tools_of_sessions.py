@@ -426,5 +426,5 @@ def test_damaged_tools_in_a_file_are_named(open_model: Open, text: str, tmp_path
     model = open_model("hermes")
     with open_session(model) as session:
         session._save(tmp_path / "x.session", lambda: None, {"tools": text})
-    with pytest.raises(CheckpointError, match=r"`tools` of x\.session must be tools as a ses"):
+    with pytest.raises(CheckpointError, match=r"`tools` of x\.session must be valid tools, as sav"):
         model.load_session(tmp_path / "x.session")
