@@ -139,10 +139,13 @@ class Residency:
 
     def _next_victims(self, count: int) -> list[Resident]:
         """Return the idle sessions that give up their seats first. The caller holds the lock."""
-        if len(self._residents) + self._reserved < self._seats:
-            return []
-        idle = [one for one in self._residents if one.state == "idle"]
-        return sorted(idle, key=Resident.rank)[:count]
+        return sorted(self._idle(), key=Resident.rank)[:count] if self._is_full() else []
+
+    def _is_full(self) -> bool:
+        return len(self._residents) + self._reserved >= self._seats
+
+    def _idle(self) -> list[Resident]:
+        return [one for one in self._residents if one.state == "idle"]
 
     def wake(self) -> None:
         """Make waiting threads look again."""
@@ -166,7 +169,7 @@ class Residency:
         """
         deadline = time.monotonic() + _UPKEEP_S
         with self._condition:
-            while len(self._residents) + self._reserved >= self._seats:
+            while self._is_full():
                 if (victim := self._claim_victim()) is not None:
                     break
                 is_kept = any(one.state == "kept" for one in self._residents)
@@ -191,8 +194,7 @@ class Residency:
 
     def _claim_victim(self) -> Resident | None:
         """Claim the idle session that gives up its seat first. The caller holds the lock."""
-        idle = [one for one in self._residents if one.state == "idle"]
-        victim = min(idle, key=Resident.rank, default=None)
+        victim = min(self._idle(), key=Resident.rank, default=None)
         if victim is not None:
             victim.state = "leaving"
         return victim
@@ -217,7 +219,7 @@ class Residency:
         With `evicts`, the seat of an idle session is free, too.
         """
         with self._condition:
-            if len(self._residents) + self._reserved < self._seats:
+            if not self._is_full():
                 self._reserved += 1
                 return True
             victim = self._claim_victim() if evicts else None

@@ -73,7 +73,7 @@ class PlainTurns:
 
     def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of two texts."""
-        return self.request(said, after=after) + self.reply(_text_of(reply))
+        return self.request(said, reply, after=after)
 
     def earlier_turn(
         self, messages: Sequence[Message], *, after: str | None, before: str

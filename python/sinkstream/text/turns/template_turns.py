@@ -133,27 +133,8 @@ class TemplateTurns:
     def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written."""
         # What follows calls are results: a template may leave out thoughts once the user replies.
-        for role in ("tool", "user") if reply.get("tool_calls") else ("user",):
-            passage = self._exchange(said, reply, after, role)
-            if passage is not None:
-                return self.chat.encode(passage, TEXT)
-        raise _refusal("second turn", TEXT)
-
-    def _exchange(
-        self, said: Message, reply: Message, after: str | None, role: str
-    ) -> Passage | None:
-        """Return what a message and its reply look like before a message of a role, if known."""
-        texts = "".join(strings_of([dict(said), dict(reply)]))
-        later = as_message(role, placeholders(self.chat, texts)[-1])
-        try:
-            following = self.part(later, "assistant", True)
-            passage = self.part(said, after, True, [reply, later])
-        except InvalidArgument:
-            if role == "user":
-                raise
-            return None  # the template refuses results there
-        pieces = passage.without_end(following.pieces)
-        return None if pieces is None else dataclasses.replace(passage, pieces=pieces)
+        before = "tool" if reply.get("tool_calls") else "user"
+        return self.earlier_turn([said, reply], after=after, before=before)
 
     def earlier_turn(
         self, messages: Sequence[Message], *, after: str | None, before: str

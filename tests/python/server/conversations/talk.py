@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,14 @@ def open_conversations(model: sinkstream.Model, store: Path, **settings: Any) ->
     settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
     OPENED.append(Conversations(model, store, Settings(**settings)))
     return OPENED[-1]
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    """Wait for another thread's work."""
+    until = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.002)
 
 
 def user(text: str) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,8 @@ from tests.python.server.conversations.talk import (
     open_conversations,
     path_ids,
     user,
+    wait_until,
 )
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.002)
 
 
 class Saves:
@@ -68,10 +60,12 @@ def test_a_new_conversation_waits_for_no_snapshot(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = opened(model, tmp_path)
-    saves = Saves(conversations, monkeypatch)
+    saves, residency = Saves(conversations, monkeypatch), conversations._states.residency
     first, second, third = begun(conversations, 3)
     for oldest in (first, second, third):
         wait_until(lambda oldest=oldest: conversations._store.snapshot_of(oldest.node))
+        # Until it is idle again, another one would leave.
+        wait_until(lambda: all(one.state == "idle" for one in residency.all()))
         ask(conversations, [user("another")])
     assert {thread for _, thread in saves.done} == {"sinkstream-saving"}
     again = ask(conversations, [user("and")], previous=second.node, seed=3)

@@ -26,6 +26,7 @@ from tests.python.server.conversations.talk import (
     ask,
     open_conversations,
     user,
+    wait_until,
 )
 
 
@@ -132,13 +133,6 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
 def seen(conversations: Conversations) -> float:
     ((found,),) = conversations._store._rows("SELECT seen FROM replicas WHERE name = 'one'")
     return float(found)
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
