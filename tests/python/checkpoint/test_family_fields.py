@@ -233,7 +233,7 @@ def test_gguf_leaves_the_scale_of_the_largest_gemmas_to_the_architecture() -> No
         ("gemma3", {"attention__sliding_window": 64,
                     "attention__sliding_window_pattern": [True] * 7},
          "must be an integer, or a list of 8 booleans, but is"),
-        ("glm4", {"rope__dimension_sections": [8, 12, 12, 0]}, "must be absent, but is .* Files"),
+        ("glm4", {"rope__dimension_sections": [8, 12, 12, 0]}, "must be absent, but is .* In files"),
         ("granite", {"logit_scale": 0.0}, "`granite.logit_scale` must be a number from 1e-06"),
         ("granite", {"expert_count": 8}, "`granite.expert_count` must be 0 or absent"),
         ("mistral3", {"attention__temperature_scale": 0.1},
