@@ -46,7 +46,7 @@ KINDS = {
     "cluster_calibration": ("Service times of a replica", "cluster_calibration.py"),
     "cluster_comparison": (
         "The simulated cluster compared with a real run of two servers",
-        "cluster_comparison.py --path TINY --sessions 48 --sequences 16 --think 3",
+        "cluster_comparison.py --sessions 24",
     ),
     "cluster_ray": ("Ray Serve while replicas come and go", "cluster_ray_bench.py"),
     "cluster_simulation": (
@@ -104,6 +104,8 @@ def command(name: str, figures: dict[str, Any]) -> str:
         options = f" --threads {figures['threads']}"
     if kind == "load" and "-" in name:
         options = " --path FILE"
+    if kind == "memory" and "-" in name:
+        options = " --window 508 --path FILE"
     if kind == "profile":
         work = "prompt" if "-prompt-" in name else "live"
         cached = re.search(r"-batch-\d+-(\d+)-", name)

@@ -19,11 +19,11 @@ from typing import Any
 from engine.row import table
 from engine_bench import add_sizes, sizes_of
 from machine import report
-from server import crowd, streams, turns
+from server import crowd, restart, streams, turns
 from server.setting import Setting
 
 # name -> a module with `Sizes` and `measure(setting, sizes)`
-PARTS: dict[str, Any] = {"turns": turns, "streams": streams, "crowd": crowd}
+PARTS: dict[str, Any] = {"turns": turns, "restart": restart, "streams": streams, "crowd": crowd}
 
 
 def main() -> None:

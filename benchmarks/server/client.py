@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +31,18 @@ class Reply:
         return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
 
 
-async def chat(port: int, body: dict[str, Any]) -> Reply:
+async def chat(
+    port: int, body: dict[str, Any], seen: Callable[[Reply], object] = lambda _: None
+) -> Reply:
     """Stream a chat completion on a connection of its own.
 
+    Args:
+        port: The server's.
+        body: The request.
+        seen: Is called after each event.
+
     Raises:
+        OSError: The connection was lost.
         RuntimeError: The status is not 200, or the stream ended without `[DONE]`.
     """
     body = {"stream": True, "stream_options": {"include_usage": True}, **body}
@@ -51,6 +60,7 @@ async def chat(port: int, body: dict[str, Any]) -> Reply:
         async for line in reader:
             if line.startswith(b"data: {"):
                 _add(reply, json.loads(line[6:]))
+                seen(reply)
             elif line.startswith(b"data: [DONE]"):
                 return reply
     finally:
