@@ -44,7 +44,7 @@ from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
-from sinkstream.text.prompt import encode_prompt, is_chat
+from sinkstream.text.prompt import EncodedText, encode_prompt, is_chat
 from sinkstream.text.thoughts.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
@@ -367,7 +367,7 @@ class Model(ClosesOnExit):
             defaults=self._defaults,
             vocab_size=self._spec.vocab_size,
             sinks=sinks,
-            continues_text=isinstance(prompt, str),
+            continues_text=isinstance(prompt, str | EncodedText),
             is_chat=is_chat(prompt),
             thinking=thinking,
             tools=read,

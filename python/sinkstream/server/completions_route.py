@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ async def completions(request: Request) -> Response:
     body = await parse(exchange, service.pool, CompletionRequest)
     check_model(service, body.model)
     options = completion_options(body)
-    prompts = _prompts(body)
+    given = prompts = _prompts(body)
     n = body.n or 1
     if len(prompts) * n > service.admission.limit:
         name = "n" if len(prompts) == 1 else "prompt"
@@ -43,7 +44,8 @@ async def completions(request: Request) -> Response:
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
     scored = options.get("prompt_logprobs")
     if scored is not None and scored >= 0:  # less is refused where all callers' values are
-        tokens = await service.pool.run(partial(_count, service, prompts))
+        prompts = await service.pool.run(partial(_encoded, service, given))
+        tokens = sum(map(len, prompts))
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
@@ -54,7 +56,7 @@ async def completions(request: Request) -> Response:
         for prompt in prompts
         for i in range(n)
     ]
-    echoes = await service.pool.run(partial(_echoes, service, prompts)) if body.echo else []
+    echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
     job = Job(service, exchange, body, dialect, starts, len(prompts), names, held)
     return Answer(job.run)
@@ -147,17 +149,15 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     return list(prompt) if isinstance(prompt[0], str | list) else [prompt]
 
 
-def _count(service: Service, prompts: list[str | list[int]]) -> int:
-    """Return the tokens of all prompts."""
-    return sum(
-        len(service.texts.encode(prompt, add_special=True, parse_special=False))
-        if isinstance(prompt, str)
-        else len(prompt)
+def _encoded(service: Service, prompts: Sequence[str | list[int]]) -> list[str | list[int]]:
+    """Return prompts as token ids: each is encoded once, for all its replies."""
+    return [
+        service.texts.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         for prompt in prompts
-    )
+    ]
 
 
-def _echoes(service: Service, prompts: list[str | list[int]]) -> list[str]:
+def _echoes(service: Service, prompts: Sequence[str | list[int]]) -> list[str]:
     return [
         prompt if isinstance(prompt, str) else service.texts.decode(prompt) for prompt in prompts
     ]

@@ -19,6 +19,7 @@ from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.thoughts.thinking import Thinking
 from sinkstream.text.tokenizers.token_bytes import (
     ReplyBytes,
@@ -56,6 +57,14 @@ class Texts:
         if parse_special:
             return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
         return ids + (PlainEncoder(tokenizer).encode(content) if content else [])
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Return the ids of a text; as a prompt, they are the same.
+
+        Raises:
+            Exception: Any error of a prompt that `Model.stream` raises.
+        """
+        return encode_prompt(self._text, self._vocab_size, prompt)
 
     def encode_messages(
         self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True

@@ -20,6 +20,10 @@ from sinkstream.text.tokenizers.control_tokens import ControlLiterals
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
+class EncodedText(list[int]):
+    """What `encode_prompt` has returned for a string; as a prompt, it is that string."""
+
+
 def is_chat(prompt: Any) -> bool:
     """Return whether a prompt is messages."""
     if isinstance(prompt, str | bytes | bytearray | Mapping) or hasattr(prompt, "shape"):
@@ -42,7 +46,7 @@ def encode_prompt(
         vocab_size: Rows of the model's embedding.
         prompt: A string, which is always plain text and gets the beginning-of-text token if the
             checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
-            through the chat template.
+            through the chat template. An `EncodedText` is returned as it is.
         thinking: Whether the model thinks before it replies to messages, or with which effort.
         tools: What it may call in its reply to messages.
 
@@ -72,6 +76,8 @@ def encode_prompt(
         )
     if isinstance(prompt, str):
         return _encode_text(text, prompt)
+    if isinstance(prompt, EncodedText):
+        return prompt
     no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
     if no_prompt or not (hasattr(prompt, "__getitem__") and hasattr(prompt, "__len__")):
         raise TypeError(
@@ -101,7 +107,7 @@ def _as_row(prompt: Any) -> list[Any]:
     return list(prompt.tolist())
 
 
-def _encode_text(text: TextFormat, prompt: str) -> list[int]:
+def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
     if text.tokenizer is None:
         raise InvalidArgument(
             "stream: `prompt` must not be a string, because the checkpoint has no tokenizer. "
@@ -110,7 +116,8 @@ def _encode_text(text: TextFormat, prompt: str) -> list[int]:
         )
     check_characters(prompt, "stream: `prompt`")
     _warn_of_literals(text.tokenizer, prompt)
-    ids = text.bos_ids + (PlainEncoder(text.tokenizer).encode(prompt) if prompt else [])
+    ids = EncodedText(text.bos_ids)
+    ids += PlainEncoder(text.tokenizer).encode(prompt) if prompt else []
     if not ids:
         raise InvalidArgument(
             "stream: `prompt` must not be empty, because the checkpoint has no beginning-of-text "

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sinkstream.text.plain_text import PlainEncoder
 from tests.python.server.http.running_server import COMPLETIONS, Running, events_of
 
 PROMPT = "the sea was calm and the boat, with all its sails, lay still"
@@ -98,6 +99,26 @@ def test_a_stream_begins_with_the_scored_prompt(server: Running) -> None:
             for name in FIELDS if choice["logprobs"] else ():
                 joined[choice["index"]][name] += choice["logprobs"][name]
     assert joined == [choice["logprobs"] for choice in whole]
+
+
+def test_a_prompt_is_encoded_once_for_all_replies_and_stays_a_text(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "ignore_eos": True, "echo": True}
+    (plain,) = choices_of(server, body)
+    encoded = []
+    encode = PlainEncoder.encode
+
+    def noted(encoder: PlainEncoder, text: str, **options: Any) -> list[int]:
+        encoded.append(text)
+        return encode(encoder, text, **options)
+
+    monkeypatch.setattr(PlainEncoder, "encode", noted)
+    choices = choices_of(server, {**body, "logprobs": 1, "n": 2})
+    assert encoded == [PROMPT]
+    assert [choice["text"] for choice in choices] == [plain["text"]] * 2
+    choices_of(server, {**body, "echo": False, "prompt_logprobs": 1})
+    assert encoded == [PROMPT] * 2
 
 
 def test_vllms_field_names_tokens_by_id(server: Running) -> None:
