@@ -90,7 +90,7 @@ def as_strings(where: str, name: str, value: Any) -> list[str]:
                 f"{where}: `{name}` must contain only strings, but contains "
                 f"{type(string).__name__}."
             )
-        _check_unicode(where, name, string)
+        check_unicode(f"{where}: `{name}`", string, name)
     return list(strings)
 
 
@@ -103,18 +103,23 @@ def as_text(where: str, name: str, value: Any) -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{where}: `{name}` must be a string, but is {_kind(value)}.")
-    _check_unicode(where, name, value)
+    check_unicode(f"{where}: `{name}`", value, name)
     return str(value)
 
 
-def _check_unicode(where: str, name: str, string: str) -> None:
+def check_unicode(where: str, string: str, param: str) -> None:
+    """Refuse a string with a lone surrogate; `where` begins the sentence that says so.
+
+    Raises:
+        InvalidArgument: It has one.
+    """
     try:
         string.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{where}: `{name}` must be valid Unicode, but has a lone surrogate at index "
-            f"{error.start}.",
-            param=name,
+            f"{where} must be valid Unicode, but has the lone surrogate "
+            f"U+{ord(string[error.start]):04X} at position {error.start}.",
+            param=param,
         ) from None
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.checks import check_unicode
 
 MAX_TOOLS = 128
 # Of all definitions as JSON. The formats of conversations with the latest tools are kept.
@@ -163,7 +164,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         return value
     if isinstance(value, str):
         if not value.isascii():
-            _check_unicode(value, where)
+            check_unicode(f"{where}: a string", value, "tools")
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
@@ -177,17 +178,6 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part, where, depth + 1) for part in value]
     raise TypeError(f"{where} must hold only JSON, but holds a {type(value).__name__}.")
-
-
-def _check_unicode(text: str, where: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"{where} must be valid Unicode, but has the lone surrogate "
-            f"U+{ord(text[error.start]):04X}.",
-            param="tools",
-        ) from None
 
 
 # ---- the choice among them -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.checks import check_unicode
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.rust_panics import catch_panics
@@ -154,11 +155,5 @@ def check_characters(text: str, where: str | ArgumentName) -> None:
     Raises:
         InvalidArgument: It does; the message names the first one.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"{where} must be valid Unicode, but has the lone surrogate "
-            f"U+{ord(text[error.start]):04X} at position {error.start}.",
-            param=where.name if isinstance(where, ArgumentName) else "prompt",
-        ) from None
+    param = where.name if isinstance(where, ArgumentName) else "prompt"
+    check_unicode(str(where), text, param)

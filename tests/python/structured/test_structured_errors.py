@@ -38,7 +38,7 @@ SLOW = {"type": "integer", "multipleOf": 1_000_003}
         ({"regex": "a\0b"}, "`regex` must not contain a zero byte, but does."),
         ({"regex": "a" * 65537}, "`regex` must have at most 65536 bytes, but has 65537."),
         ({"regex": "a?" * 30000}, "`regex` must be valid for llguidance, but is not: "),
-        ({"regex": "a\ud800"}, "`regex` must be valid Unicode, but has a lone surrogate"),
+        ({"regex": "a\ud800"}, "`regex` must be valid Unicode, but has the lone surrogate U+D800"),
         ({"schema": {"a": math.nan}}, "`schema` must hold only JSON, but does not: "),
         ({"regex": "a", "schema": {}}, "at most one of `schema`, `regex` and `grammar` may be "
                                        "given, but `schema` and `regex` are."),
