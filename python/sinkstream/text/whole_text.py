@@ -15,6 +15,7 @@ from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.templates.traced_text import MESSAGE, UNKNOWN, TracedText
 from sinkstream.text.tokenizers.control_tokens import WHITESPACE, Found, control_tokens
 from sinkstream.text.tokenizers.rust_panics import catch_panics
+from sinkstream.text.tokenizers.sentencepiece import SPACE
 
 
 class WholeEncoder:
@@ -66,6 +67,10 @@ def _literal(text: str, begin: int, end: int, token: AddedToken) -> tuple[int, i
     own = token.content
     if own[:1] in WHITESPACE or own[-1:] in WHITESPACE:
         return begin, end  # it is uncertain which whitespace is the token's own
+    # See Note: [Spaces that normalization adds] of control_tokens.py.
+    if token.normalized and text[begin:end].strip(WHITESPACE + SPACE) == own:
+        begin = text.index(own, begin)
+        return begin, begin + len(own)
     while token.lstrip and begin < end and text[begin] in WHITESPACE:
         begin += 1
     while token.rstrip and begin < end and text[end - 1] in WHITESPACE:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerFast
@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import encode_chat
+from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.turns.turn_format import detect_turn_format
 from tests.python.text import vocabularies
@@ -94,16 +95,23 @@ def test_text_next_to_a_control_token_is_that_of_transformers(
     assert encode_chat(text, said(content)) == oracle(text, said(content))
 
 
+ORDINARY = [text for text in TEXTS if text not in dict(CONTROL)]
+ANY = st.lists(st.sampled_from(TEXTS), max_size=5).map("".join)
+
+
 @pytest.mark.parametrize("family", FAMILY)
 @settings(max_examples=150, deadline=None)
-@given(st.data())
+@given(ANY, st.lists(st.sampled_from(ORDINARY), max_size=4).map("".join), ANY)
+@example("", " ", "<|norm|>")
+@example("", "  ", "<|norm|>")
+@example("", "a ", "<|norm|>a")
+@example("turn|>", " ", " <|norm|>")
+@example("<|norm|>", " ", "<|norm|>")
+@example("<|right|>", " ", "<|norm|>")
+@example("", "\u2581", "<|norm|>")
 def test_any_conversation_without_control_tokens_is_that_of_transformers(
-    family: str, data: st.DataObject
+    family: str, begin: str, content: str, end: str
 ) -> None:
-    pieces = st.lists(st.sampled_from(TEXTS), max_size=5).map("".join)
-    ordinary = st.sampled_from([text for text in TEXTS if text not in dict(CONTROL)])
-    content = data.draw(st.lists(ordinary, max_size=4).map("".join))
-    begin, end = data.draw(pieces), data.draw(pieces)
     text = text_of(family, f"{{{{ {begin!r} + messages[0].content + {end!r} }}}}")
     messages = said(content)
     if has_part_in_a_control_token(begin, content, end):
@@ -152,6 +160,17 @@ def test_a_token_that_appears_by_normalization_is_plain_text_in_a_message() -> N
     norm = text.tokenizer.token_to_id("<|norm|>")
     assert encode_chat(text, said("a <|NORM|> b")).count(norm) == 1
     assert encode_chat(text, said("a <|norm|> b")).count(norm) == 1
+
+
+def test_a_space_that_normalization_adds_to_a_token_is_not_encoded_again() -> None:
+    """Where a message spells a control token, the text between the template's own is encoded."""
+    text = text_of("sentencepiece", "{{ messages[0].content }} <|norm|>")
+    assert text.tokenizer is not None
+    norm = text.tokenizer.token_to_id("<|norm|>")
+    spelled = encode_chat(text, said("a<|left|>b"))
+    plain = PlainEncoder(text.tokenizer)
+    assert spelled == [*plain.encode("a<|left|>b"), norm]
+    assert encode_chat(text, said("a<|left|>b\n")) == [*plain.encode("a<|left|>b\n"), norm]
 
 
 def test_a_session_says_that_its_parts_differ_next_to_a_control_token() -> None:

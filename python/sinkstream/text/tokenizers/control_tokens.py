@@ -14,6 +14,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Normalizer
 
+from sinkstream.text.tokenizers.sentencepiece import SPACE
+
 # Whitespace (`\s`) as `tokenizers` defines it; Python's also has U+001C to U+001F.
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
@@ -34,7 +36,7 @@ class Found(NamedTuple):
     end: int
     token_id: int
     first: int
-    """Where it begins with the whitespace that it absorbs (`lstrip`)."""
+    """Where it begins with the whitespace that it absorbs (`lstrip`, normalization)."""
     last: int
     """Where it ends with the whitespace that it absorbs (`rstrip`)."""
 
@@ -47,6 +49,7 @@ class ControlLiterals:
         self._tokens = {i: token for i, token in added.items() if token.content}
         self._control = _Matcher({i: t for i, t in self._tokens.items() if t.special})
         self._spaces = {i: _spaces_around(t, tokenizer.normalizer) for i, t in added.items()}
+        self._own_spaces = {i: _own_spaces(t, tokenizer.normalizer) for i, t in added.items()}
         # In the text as written, and then, between these, in the normalized text.
         self._rounds = [
             _Matcher({i: t for i, t in self._tokens.items() if t.normalized is normalized})
@@ -127,6 +130,8 @@ class ControlLiterals:
         for match in found:
             token, spaces = self._tokens[match.token_id], self._spaces[match.token_id]
             first, last = match.begin, match.end
+            if first > low and text[first - 1] in self._own_spaces[match.token_id]:
+                first -= 1
             while token.lstrip and first > low and text[first - 1] in spaces:
                 first -= 1
             while token.rstrip and last < high and text[last] in spaces:
@@ -165,6 +170,21 @@ def _spaces_around(token: AddedToken, normalizer: Normalizer | None) -> str:
         return WHITESPACE
     # It is matched in the normalized text, where a space may be "▁".
     return "".join(c for c in WHITESPACE if normalizer.normalize_str(f"a{c}a")[-2:-1] in WHITESPACE)
+
+
+# Note: [Spaces that normalization adds]
+# A token with `normalized` is matched in the normalized text, and its own text is normalized, too.
+# Where the normalizer prepends a space to every text, as SentencePiece's does, the token is then
+# "▁</s>": it absorbs one space before it. At the beginning of a text, that is the prepended space.
+
+
+def _own_spaces(token: AddedToken, normalizer: Normalizer | None) -> str:
+    """Return the characters of which a token absorbs one, because its normalized text has it."""
+    if normalizer is None or not token.normalized:
+        return ""
+    normalize = normalizer.normalize_str
+    alone = normalize("a") + normalize(token.content)
+    return "".join(c for c in WHITESPACE + SPACE if normalize(f"a{c}{token.content}") == alone)
 
 
 def _is_word(character: str) -> bool:
