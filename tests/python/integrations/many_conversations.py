@@ -13,6 +13,7 @@ from typing import Any
 
 import sinkstream
 from tests.python.integrations.ray_cluster import REPLICA, Cluster
+from tests.python.server.http.running_server import Answered
 
 SAMPLING = {"max_tokens": 12, "ignore_eos": True, "temperature": 1.0}
 _CLIENTS = 8
@@ -29,8 +30,10 @@ class Conversation:
     """By turn."""
     states: list[str] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
+    nodes: list[str] = field(default_factory=list)
+    """Of its turns."""
     again: list[tuple[int, str]] = field(default_factory=list)
-    """Requests that were refused, and sent again: status and code."""
+    """Requests that were refused or cut off, and sent again: status and code."""
     slowest_s: float = 0.0
 
     @property
@@ -57,7 +60,7 @@ class Conversation:
             else:
                 if answer.status == 200:
                     break
-                self.again.append((answer.status, answer.error["code"]))
+                self.again.append((answer.status, _code(answer)))
             time.sleep(0.2)
         assert answer.status == 200, answer.body
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
@@ -66,6 +69,7 @@ class Conversation:
         own = answer.json["usage"]["sinkstream"]
         self.states.append(own["state"])
         self.sessions.add(own["session"])
+        self.nodes.append(own["node"])
 
     @property
     def texts(self) -> list[str]:
@@ -73,14 +77,22 @@ class Conversation:
         return [message["content"] for message in self.messages]
 
 
+def _code(answer: Answered) -> str:
+    """Return the error's code; "" if Ray's proxy has answered in place of a replica."""
+    is_ours = answer.headers.get("content-type") == "application/json"
+    return str(answer.error["code"]) if is_ours else ""
+
+
 class Crowd:
     """Conversations that take turns all the time, in a few threads."""
 
-    def __init__(self, cluster: Cluster, count: int) -> None:
-        self.conversations = [Conversation(number) for number in range(count)]
+    def __init__(self, cluster: Cluster, numbers: range, pause_s: float = 0.0) -> None:
+        """Give each number a conversation; each thread pauses after a turn of all of its own."""
+        self.conversations = [Conversation(number) for number in numbers]
         self.moves_by_change: list[list[int]] = []
         """Of each conversation, for each change of the number of replicas."""
         self._cluster = cluster
+        self._pause_s = pause_s
         self._stop = threading.Event()
 
     @contextmanager
@@ -108,17 +120,21 @@ class Crowd:
         while not self._stop.is_set():
             for one in share:
                 one.ask(self._cluster)
+            self._stop.wait(self._pause_s)
 
     def lost_turns(self) -> int:
-        """Return how many acknowledged messages the store does not have, in their order."""
-        lost = 0
-        for one in self.conversations:
-            (session,) = one.sessions
+        """Return how many acknowledged turns the store does not have, with what both sides said."""
+        return sum(self._lost_turns(one) for one in self.conversations)
+
+    def _lost_turns(self, one: Conversation) -> int:
+        kept = {}
+        for session in one.sessions:
             turns = self._cluster.http.ask("GET", f"/v1/sessions/{session}/turns").json["data"]
-            kept = [message["content"] for turn in turns for message in turn["messages"]]
-            lost += sum(a != b for a, b in zip(one.texts, kept, strict=False))
-            lost += abs(len(one.texts) - len(kept))
-        return lost
+            kept |= {turn["id"]: [said["content"] for said in turn["messages"]] for turn in turns}
+        said = zip(one.texts[::2], one.texts[1::2], strict=True)
+        return sum(
+            kept.get(node) != list(texts) for node, texts in zip(one.nodes, said, strict=True)
+        )
 
     def foreign_texts(self, folder: Path, store: Path, load: dict[str, Any]) -> int:
         """Return how many replies are not those that the model gives without any other client."""
@@ -150,7 +166,7 @@ def scale_up_and_down(
     cluster: Cluster, count: int, turns: int, between: Callable[[str], None]
 ) -> Crowd:
     """Let `count` conversations go on while there are 2, 3 and again 2 replicas."""
-    crowd = Crowd(cluster, count)
+    crowd = Crowd(cluster, range(count))
     with crowd.talking():
         crowd.wait_for_turns(turns)
         for replicas in (3, 2):

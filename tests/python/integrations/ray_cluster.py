@@ -18,7 +18,6 @@ from typing import Any
 from tests.python.server.http.running_server import CHAT, Answered, Running
 
 REPLICA = "x-sinkstream-replica"
-_TITLE = "ray::ServeReplica:sinkstream:sinkstream"
 
 
 @dataclass
@@ -84,23 +83,18 @@ class Cluster:
         )
 
     def pid_of(self, session: str) -> int:
-        """Return the process of a session's replica: the one that computes for it."""
-        before = {pid: _cpu_ticks(pid) for pid in replica_pids()}
-        self.chat([{"role": "user", "content": f"who? {time.time()}"}], session, max_tokens=600)
-        return max(before, key=lambda pid: _cpu_ticks(pid) - before[pid])
+        """Return the process of a session's replica."""
+        from ray.serve.context import _get_global_client
+
+        client = _get_global_client()
+        assert client is not None
+        deployments = client.get_serve_details()["applications"]["sinkstream"]["deployments"]
+        pids = {one["replica_id"]: one["pid"] for one in deployments["sinkstream"]["replicas"]}
+        return int(pids[self.replica_of(session)])
 
 
 def _header(session: str) -> dict[str, str]:
     return {"x-session-id": session} if session else {}
-
-
-def replica_pids() -> list[int]:
-    """Return the processes of the replicas that this process has started."""
-    return [pid for pid in descendants(os.getpid()) if _title(pid).startswith(_TITLE)]
-
-
-def _title(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
 
 
 def descendants(root: int) -> list[int]:
@@ -128,11 +122,6 @@ def _started_at(pid: int) -> str | None:
     """Return when a process was started; None if it has ended."""
     fields = _stat(pid)
     return fields[19] if fields and fields[0] != "Z" else None
-
-
-def _cpu_ticks(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[11]) + int(fields[12])
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
