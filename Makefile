@@ -130,9 +130,11 @@ test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and tes
 	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
 	$(BIN)/python -m pytest tests/python/integrations
 
-# Three hosts of their own on this one, in network namespaces: as root. PostgreSQL and nginx are Debian's.
+# Three hosts of their own on this one, in network namespaces: as root. PostgreSQL and nginx are
+# Debian's. With Ray it takes two minutes.
 .PHONY: test-hosts
 test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of three while it streams (needs root)
+	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
 	$(BIN)/python -m pytest -rs tests/hosts
 
 .PHONY: test-full

@@ -84,7 +84,7 @@ def lose(
     answers: list[Answer] = []
     while not answers or answers[-1].status != 200:
         assert time.monotonic() - began < _MOST_S, [(one.status, one.body) for one in answers]
-        answers.append(client.ask(after[len(answers) % len(after)], session, 10, **question))
+        answers.append(client.ask(after[len(answers) % len(after)], session, **question))
     goes_on_s = time.monotonic() - began
     stream.kill()
     answer = answers[-1]

@@ -75,6 +75,11 @@ class Host:
         assert done.returncode == 0, f"{self.name}: {command}: {said}"
         return said
 
+    @property
+    def home(self) -> Path:
+        """Return the folder where its processes begin."""
+        return self.folder / "home"
+
     def lose(self) -> None:
         """Pull the plug."""
         if self._outer.poll() is None:
@@ -84,13 +89,25 @@ class Host:
             self._outer.wait(_READY_S)
 
     def _inside(self, command: Sequence[object]) -> list[str]:
-        enter = ["nsenter", "--target", str(self.init), *_NAMESPACES, f"--wd={self.folder}/home"]
+        enter = ["nsenter", "--target", str(self.init), *_NAMESPACES, f"--wd={self.home}"]
         return [*enter, "--", *map(str, command)]
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        home = str(self.folder / "home")
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        return {**kept, "HOME": home, "USER": "root", **self.variables, **variables}
+        return {**kept, "HOME": str(self.home), "USER": "root", **self.variables, **variables}
+
+
+def wait_for(host: Host, command: Sequence[object], within_s: float) -> None:
+    """Repeat a command until it succeeds."""
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            host.run(command)
+            return
+        except AssertionError:
+            logs = {log.name: log.read_text(errors="replace") for log in host.folder.glob("*.log")}
+            assert time.monotonic() < end, f"{host.name}: {command}: {logs}"
+            time.sleep(0.5)
 
 
 @contextlib.contextmanager

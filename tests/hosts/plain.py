@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.hosts.asking import KEY
-from tests.hosts.network import Host
+from tests.hosts.network import Host, wait_for
 
 NGINX = Path(__file__).parents[2] / "examples" / "proxy" / "nginx.conf"
 _WAIT_S = 180.0
@@ -30,7 +29,7 @@ def start_servers(machines: Mapping[str, Host], model: Path, front: str) -> None
             SINKSTREAM_API_KEY=KEY,
         )  # fmt: skip
     for host in machines.values():
-        _wait_for(host, ["curl", "-sf", "http://localhost:8000/health"])
+        wait_for(host, ["curl", "-sf", "http://localhost:8000/health"], _WAIT_S)
 
 
 def start_nginx(host: Host, machines: Mapping[str, Host]) -> None:
@@ -41,19 +40,8 @@ def start_nginx(host: Host, machines: Mapping[str, Host]) -> None:
         NGINX.read_text(),
     )
     assert config.count(":8000 weight") == len(machines)
-    path = host.folder / "home" / "nginx.conf"
+    path = host.home / "nginx.conf"
     path.write_text(config.replace("listen 127.0.0.1:8000", "listen 8000"))
     always = f"daemon off; user root; pid {host.folder}/nginx.pid; error_log stderr;"
-    host.start(["nginx", "-p", host.folder / "home", "-c", path, "-g", always], "nginx.log")
-    _wait_for(host, ["curl", "-sf", "http://localhost:8000/health"])
-
-
-def _wait_for(host: Host, command: list[object]) -> None:
-    end = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            host.run(command)
-            return
-        except AssertionError:
-            assert time.monotonic() < end, [log.read_text() for log in host.folder.glob("*.log")]
-            time.sleep(0.5)
+    host.start(["nginx", "-p", host.home, "-c", path, "-g", always], "nginx.log")
+    wait_for(host, ["curl", "-sf", "http://localhost:8000/health"], _WAIT_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from tests.hosts.network import Host
 from tests.python.server.conversations.postgres import programs
@@ -59,13 +61,14 @@ def _start_bucket(host: Host) -> None:
             time.sleep(0.2)
 
 
-def owner_of(host: Host, response: str) -> str:
-    """Return the replica that owns the conversation of a response."""
+def owner_of(shared: Host, machines: Iterable[Host], response: str) -> Host:
+    """Return the host of the replica that owns the conversation of a response."""
     query = (
-        "SELECT replica FROM sinkstream.owners JOIN sinkstream.nodes ON session = conversation "
-        f"WHERE id = '{response}'"
+        "SELECT address FROM sinkstream.replicas JOIN sinkstream.owners ON name = replica "
+        f"JOIN sinkstream.nodes ON session = conversation WHERE id = '{response}'"
     )
-    return _sql(host, query).strip()
+    address = urlsplit(_sql(shared, query).strip()).hostname
+    return next(host for host in machines if address in (host.name, host.address))
 
 
 def stored_turns(host: Host) -> set[str]:
