@@ -131,7 +131,7 @@ def lose_owner(cluster: Cluster, number: int) -> Loss:
         lost_turns(cluster, [told, expected, answer]),
         answer.json["usage"]["sinkstream"]["state"],
     )
-    wait_until(lambda: len(cluster.replicas()) == 2, "Ray has replaced it")
+    wait_until(lambda: len(cluster.replicas()) == 2, "Ray has replaced it", within_s=600)
     return loss
 
 
