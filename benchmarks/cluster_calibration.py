@@ -1,6 +1,7 @@
 """Measures the service times that `cluster_simulation.py` uses: of one replica, on this machine.
 
     BENCH_OUT=folder python benchmarks/cluster_calibration.py --threads 1 --window 1020 --seats 16
+    BENCH_OUT=folder python benchmarks/cluster_calibration.py --processors 2
 
 - `step_s`: a step by the number of sequences that decode, from the engine's own count of steps,
 - `read_s`: time to the first token of a prompt by tokens, nothing else running,
@@ -8,29 +9,46 @@
 - `load_s`: opening a saved session by the size of its file,
 - `request_s`: a request of a server minus the time that the engine reports for it.
 
+With `--processors`, also what engines lose if as many of them share as many processors:
+
+- `together`: how many times as long a step takes as alone, if all engines are at work,
+- `token_s`, `turn_s`: the processor time outside of the engines, of the server and its clients, for
+  each token of a reply, and for each turn in addition,
+- `save_s`: writing a snapshot, by the size of its file.
+
 Each is the least of `--rounds`, as what else the machine does only adds to it; `request_s` is a
-median. Needs the extra `serve`.
+median, `token_s` and `turn_s` are means. Needs the extra `serve`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import Manager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
+from cluster.asking import ask
+from cluster.processor_time import processor_time
 from machine import report
 from server.process import Server, sinkstream_server
 from server.setting import Setting
 
 import sinkstream
+from sinkstream.streams.worker import wanted
 
 TEXT = [28, 198, 104, 260, 42, 288, 105, 214]  # any tokens do
 _STEPS = 40
+_CLIENTS, _WORDS, _TOKENS = 4, 10, 64  # of a crowd, and of its turns
 
 
 def ids(tokens: int) -> list[int]:
@@ -38,8 +56,9 @@ def ids(tokens: int) -> list[int]:
     return (TEXT * (tokens // len(TEXT) + 1))[:tokens]
 
 
-def step_s(model: sinkstream.Model, sequences: int) -> float:
-    """Return the time of a step in which `sequences` decode."""
+@contextmanager
+def decoding(model: sinkstream.Model, sequences: int) -> Iterator[None]:
+    """Let so many sequences decode during the block."""
     streams = [
         model.stream(ids(16), max_tokens=1 << 20, ignore_eos=True, seed=number)
         for number in range(sequences)
@@ -48,13 +67,24 @@ def step_s(model: sinkstream.Model, sequences: int) -> float:
         while model.stats()["running"] < sequences or model.stats()["waiting"]:
             time.sleep(0.001)
         time.sleep(0.05)  # the last prompt has been read
-        begin, before = time.perf_counter(), model.stats()["steps"]
-        while model.stats()["steps"] < before + _STEPS:
-            time.sleep(0.001)
-        return float((time.perf_counter() - begin) / (model.stats()["steps"] - before))
+        yield
     finally:
         for stream in streams:
             stream.close()
+
+
+def step_now_s(model: sinkstream.Model) -> float:
+    """Return the time of a step of what the engine does."""
+    begin, before = time.perf_counter(), model.stats()["steps"]
+    while model.stats()["steps"] < before + _STEPS:
+        time.sleep(0.001)
+    return float((time.perf_counter() - begin) / (model.stats()["steps"] - before))
+
+
+def step_s(model: sinkstream.Model, sequences: int) -> float:
+    """Return the time of a step in which `sequences` decode."""
+    with decoding(model, sequences):
+        return step_now_s(model)
 
 
 def read_s(model: sinkstream.Model, tokens: int) -> float:
@@ -92,6 +122,19 @@ def load_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, floa
         return path.stat().st_size, min(taken)
 
 
+def save_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, float]:
+    """Return the size of a snapshot, and the time to write it as a server does."""
+    taken = []
+    with tempfile.TemporaryDirectory() as folder, model.session() as session:
+        session.append(ids(tokens))
+        for number in range(rounds):
+            path = Path(folder) / f"{number}.session"
+            begin = time.perf_counter()
+            session._save(path, wanted, flush=False)
+            taken.append(time.perf_counter() - begin)
+        return path.stat().st_size, min(taken)
+
+
 def request_s(server: Server, rounds: int) -> float:
     """Return what a request takes in addition to the engine's work."""
     taken = []
@@ -110,6 +153,92 @@ def request_s(server: Server, rounds: int) -> float:
     return statistics.median(taken[1:])
 
 
+async def crowd(port: int, name: str, turns: int, tokens: int) -> None:
+    """Let a few clients have conversations with replies of so many tokens."""
+
+    async def talk(session: str) -> None:
+        previous = None
+        for _ in range(turns):
+            asked = await ask(port, session, previous, _WORDS, tokens)
+            assert asked is not None
+            previous = asked.response["id"]
+
+    await asyncio.gather(*(talk(f"{name} {number}") for number in range(_CLIENTS)))
+
+
+def outside_s(server: Server, turns: int) -> tuple[float, float]:
+    """Return the processor time outside of the engine: of a token, and of the rest of a turn."""
+    taken = []
+    for tokens in (1, _TOKENS):
+        asyncio.run(crowd(server.port, f"warm {tokens}", 1, tokens))
+        before = processor_time([server.process.pid])
+        asyncio.run(crowd(server.port, f"timed {tokens}", turns, tokens))
+        passed = processor_time([server.process.pid]) - before
+        taken.append(passed.outside / (turns * _CLIENTS))
+    token_s = (taken[1] - taken[0]) / (_TOKENS - 1)
+    return token_s, taken[0] - token_s
+
+
+def steps_with_others(
+    path: Path, window: int, batches: Sequence[int], rounds: int, number: int, both: Barrier
+) -> list[tuple[float, float]]:
+    """Return the step alone, of the first process only, and with all processes, by batches."""
+    found = []
+    with sinkstream.load(path, threads=1, window=window, max_sequences=max(batches)) as model:
+        for batch in batches:
+            alone, together = [0.0], []
+            both.wait()
+            if number == 0:
+                alone = [step_s(model, batch) for _ in range(rounds)]
+            both.wait()
+            with decoding(model, batch):
+                for _ in range(rounds):
+                    both.wait()
+                    together.append(step_now_s(model))
+                both.wait()
+            found.append((min(alone), min(together)))
+    return found
+
+
+def together(path: Path, window: int, running: int, rounds: int, processors: int) -> float:
+    """Return how many times as long steps take if each processor has an engine at work."""
+    batches = [batch for batch in (1, 2, 4, 8) if batch <= running]
+    with Manager() as manager, ProcessPoolExecutor(processors) as pool:
+        both = manager.Barrier(processors)
+        tasks = [
+            pool.submit(steps_with_others, path, window, batches, rounds, number, both)
+            for number in range(processors)
+        ]
+        found = [task.result() for task in tasks]
+    alone = sum(alone for alone, _ in found[0])
+    return sum(step for steps in found for _, step in steps) / processors / alone
+
+
+def sharing(
+    path: Path, window: int, seats: int, running: int, rounds: int, processors: int
+) -> dict[str, Any]:
+    """Return what engines with one thread lose to each other, and to what is outside of them."""
+    ratio = together(path, window, running, rounds, processors)
+    with sinkstream.load(path, threads=1, window=window, max_sequences=seats) as model:
+        capacity = model.capacity.tokens
+        saves = [save_s(model, tokens, rounds) for tokens in sizes_of(capacity)]
+    options = ["--model", str(path), "--threads", "1", "--window", str(window)]
+    with sinkstream_server([*options, "--max-sequences", str(seats)]) as server:
+        token_s, turn_s = outside_s(server, 4 * rounds)
+    return {
+        "processors": processors,
+        "together": round(ratio, 3),
+        "token_s": round(token_s, 6),
+        "turn_s": round(turn_s, 6),
+        "save_s": [[size, round(taken, 6)] for size, taken in saves],
+    }
+
+
+def sizes_of(capacity: int) -> list[int]:
+    """Return the tokens of snapshots to measure."""
+    return sorted({16, capacity // 4, capacity})
+
+
 def calibrate(
     path: Path, threads: int, window: int, seats: int, running: int, rounds: int
 ) -> dict[str, Any]:
@@ -121,8 +250,7 @@ def calibrate(
         steps = {n: [step_s(model, n) for _ in range(rounds)] for n in batches}
         reads = {n: [read_s(model, n) for _ in range(rounds)] for n in lengths}
         both = {n: [read_beside_s(model, n) for _ in range(rounds)] for n in lengths}
-        sizes = sorted({16, capacity.tokens // 4, capacity.tokens})
-        loads = [load_s(model, tokens, rounds) for tokens in sizes]
+        loads = [load_s(model, tokens, rounds) for tokens in sizes_of(capacity.tokens)]
         token_bytes = loads[-1][0] / capacity.tokens
     options = ["--model", str(path), "--threads", str(threads), "--window", str(window)]
     with sinkstream_server(options) as server:
@@ -149,9 +277,13 @@ def main() -> None:
     parser.add_argument("--seats", type=int, default=16, help="sequences in memory")
     parser.add_argument("--running", type=int, default=8, help="the most that decode together")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processors", type=int, help="engines that share as many processors")
     args = parser.parse_args()
     path = Setting(args.threads, args.path).model()
     tables = calibrate(path, args.threads, args.window, args.seats, args.running, args.rounds)
+    if args.processors:
+        sizes = (args.window, args.seats, args.running, args.rounds, args.processors)
+        tables["sharing"] = sharing(path, *sizes)
     report("cluster_calibration", {"model": path.name, "threads": args.threads, **tables})
 
 

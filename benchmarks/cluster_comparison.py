@@ -2,12 +2,12 @@
 
     BENCH_OUT=folder python benchmarks/cluster_comparison.py --sessions 24 --seconds 60
 
-Servers run on this machine with `--threads` each; the simulation's own ring chooses among them. The
+Servers run on this machine with one thread each; the simulation's own ring chooses among them. The
 same clients ask both: the same lengths, thinking times, and order. In the middle, one server is
-replaced. The service times are measured first, by two processes at the same time, as in the run.
-Goal: each ratio of simulated to real is within 10 %. Times of a shared machine are noisy. What the
-simulation leaves out makes it faster: text that is merged to 40 events per second, and the clients
-and event loops, which share the processors with the engines.
+replaced. The service times are measured first, and what two engines on two processors lose to each
+other and to clients and event loops. Goal: each ratio of simulated to real is within 10 %. Times of
+a shared machine are noisy. `processor_s` is the real run's processor time: of the engines, of the
+rest of the servers, and of the clients; without the server that is replaced, from then on.
 
 Needs the extra `serve`.
 """
@@ -17,29 +17,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cluster.asking import WORD, ask
 from cluster.placement import RingPlacement
+from cluster.processor_time import ProcessorTime, processor_time
+from cluster.processors import sharing_of
 from cluster.service_times import service_times
 from cluster.sessions import Clients, Habits, Session
 from cluster.simulation import RETRY_S, Cluster, Counters, Simulation
-from cluster_calibration import calibrate
+from cluster_calibration import calibrate, sharing
 from figures import quantile
 from machine import report
 from server.process import Server, serving
 from server.setting import Setting
 
+_PROCESSORS = 2
 _SECRET = "of a benchmark, not a secret"
 _NAMES = ("replica 0", "replica 1", "replica 2")
-WORD = "a "
 HABITS = Habits(prompt_tokens=24.0, reply_tokens=40.0, turns=1e9)
 
 
@@ -67,35 +68,16 @@ class Client:
         """Return whether the request was answered."""
         run, session = self._run, self._session
         name = run.placement.choose(session.name)
-        body = {
-            "input": WORD * prompt, "max_output_tokens": reply, "ignore_eos": True, "stream": True,
-            "previous_response_id": self._previous, "seed": 1,
-        }  # fmt: skip
-        payload = json.dumps(body).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", run.servers[name].port)
-        try:
-            head = (
-                "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                f"Content-Type: application/json\r\nX-Session-Id: {session.name}\r\n"
-                f"Content-Length: {len(payload)}\r\n\r\n"
-            )
-            writer.write(head.encode() + payload)
-            if b" 200 " not in await reader.readline():
-                return False
-            first_s, last = 0.0, b""
-            async for line in reader:
-                if not first_s and line.startswith(b"data: ") and b"output_text.delta" in line:
-                    first_s = time.perf_counter() - began
-                if line.startswith(b"data: {"):
-                    last = line
-        finally:
-            writer.close()
-        response = json.loads(last[6:])["response"]
-        self._previous = response["id"]
-        self._count(name, response, first_s)
+        asked = await ask(run.servers[name].port, session.name, self._previous, prompt, reply)
+        if asked is None:
+            return False
+        self._previous = asked.response["id"]
+        self._count(name, asked.response)
+        if asked.first_text_at is not None:
+            run.counters.first_token_s.append(asked.first_text_at - began)
         return True
 
-    def _count(self, name: str, response: dict[str, Any], first_s: float) -> None:
+    def _count(self, name: str, response: dict[str, Any]) -> None:
         counters, session = self._run.counters, self._session
         own = response["sinkstream"]
         counters.turns += 1
@@ -103,7 +85,6 @@ class Client:
         session.host = name
         counters.loaded += own["state"] == "loaded" or own["replayed_tokens"] > 0
         counters.replayed_tokens += own["replayed_tokens"]
-        counters.first_token_s.append(first_s)
         counters.generated_tokens += response["usage"]["output_tokens"]
 
 
@@ -116,26 +97,35 @@ class Run:
         for name in _NAMES[:2]:
             self.placement.add(name)
         self.counters = Counters()
+        self.processor_s = ProcessorTime()
         self._clients = Clients(habits, seed)
 
     async def go(self, sessions: int, think_s: float, seconds: float) -> None:
         """Let the clients ask; replace the first server in the middle."""
         clients = [Client(self, self._clients.begin()) for _ in range(sessions)]
         tasks = [asyncio.create_task(client.live(think_s)) for client in clients]
-        await asyncio.sleep(seconds / 2)
+        await self._measured(_NAMES, seconds / 2)
         self.placement.add(_NAMES[2])
         self.placement.remove(_NAMES[0])
         self.servers[_NAMES[0]].process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(seconds / 2)
+        await self._measured(_NAMES[1:], seconds / 2)
         for task in tasks:
             if task.done():
                 task.result()  # an error
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _measured(self, names: Sequence[str], seconds: float) -> None:
+        """Let a time pass, and count what the processors do for some servers meanwhile."""
+        pids = [self.servers[name].process.pid for name in names]
+        before = processor_time(pids)
+        await asyncio.sleep(seconds)
+        self.processor_s += processor_time(pids) - before
+
 
 def simulate(
     tables: dict[str, Any],
+    shared: dict[str, Any],
     cluster: Cluster,
     habits: Habits,
     seed: int,
@@ -145,7 +135,7 @@ def simulate(
     """Return the same run, simulated."""
     simulation = Simulation(
         service_times(tables), lambda is_full: RingPlacement(100), cluster, habits, seed,
-        think_s=think_s, are_new=True,
+        think_s=think_s, are_new=True, sharing=sharing_of(shared),
     )  # fmt: skip
 
     def replace_one() -> None:
@@ -187,7 +177,6 @@ def main() -> None:
     """Measure, simulate and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", type=Path, help="a model's file; default: SmolLM2")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--window", type=int, default=252)
     parser.add_argument("--sequences", type=int, default=8, help="of each server, in memory")
     parser.add_argument("--sessions", type=int, default=24)
@@ -196,18 +185,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    path = Setting(args.threads, args.path).model()
-    sizes = (path, args.threads, args.window, args.sequences, args.sequences, args.rounds)
-    with ProcessPoolExecutor(2) as pool:  # both at work, as in the run
-        tables, _ = [task.result() for task in [pool.submit(calibrate, *sizes) for _ in range(2)]]
-    options = ["--model", str(path), "--threads", str(args.threads), "--window", str(args.window)]
+    path = Setting(1, args.path).model()
+    sizes = (args.window, args.sequences, args.sequences, args.rounds)
+    tables = calibrate(path, 1, *sizes)
+    shared = sharing(path, *sizes, _PROCESSORS)
+    options = ["--model", str(path), "--threads", "1", "--window", str(args.window)]
     options += ["--max-sequences", str(args.sequences)]
     with tempfile.TemporaryDirectory() as store, servers(options, store) as found:
         run = Run(found, HABITS, args.seed)
         asyncio.run(run.go(args.sessions, args.think, args.seconds))
     habits = replace(HABITS, **read_tokens(path))
     cluster = Cluster(2, args.sessions, running=args.sequences)
-    simulation = simulate(tables, cluster, habits, args.seed, args.think, args.seconds)
+    simulation = simulate(tables, shared, cluster, habits, args.seed, args.think, args.seconds)
     real, simulated = counted(run.counters), counted(simulation.counters)
     report(
         "cluster_comparison",
@@ -216,6 +205,8 @@ def main() -> None:
             "sessions": args.sessions,
             "seconds": args.seconds,
             "service_times": tables,
+            "sharing": shared,
+            "processor_s": run.processor_s.figures(),
             "real": real,
             "simulated": simulated,
             "simulated_over_real": {

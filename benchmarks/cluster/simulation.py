@@ -1,9 +1,9 @@
 """A cluster at work: clients ask, a router places, replicas serve, the store remembers.
 
 What is simulated: seats and their parking, loads of snapshots, replays, queues, refusals, clients
-that ask again. What is not: the network, and the speed of the store. Writing a snapshot costs
-nothing; in a server, a turn that gets the seat of another conversation begins only when that one's
-snapshot is on disk.
+that ask again; and, if replicas share their processors, what they lose to each other, to clients
+and to the store. What is not: the network, the speed of the store, and waiting for a snapshot: a
+server writes those of the conversations that leave next ahead of time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import count
 
 from .events import Events
 from .placement import Placement
+from .processors import Processors, Sharing
 from .replica import Calls, Replica, Turn, Work
 from .service_times import ServiceTimes
 from .sessions import Clients, Habits, Session
@@ -76,6 +77,7 @@ class Simulation:
         *,
         think_s: float | None = None,
         are_new: bool = False,
+        sharing: Sharing | None = None,
     ) -> None:
         """Start all replicas and clients.
 
@@ -88,6 +90,7 @@ class Simulation:
             think_s: How long they think on average; None: so that the engines are as busy as the
                 cluster says.
             are_new: Whether no conversation has begun before.
+            sharing: If all replicas are on one machine.
         """
         self.events = Events()
         self.cluster = cluster
@@ -95,6 +98,7 @@ class Simulation:
         """Those that get turns, and those that drain."""
         self.counters = Counters()
         self._times = times
+        self._shared = None if sharing is None else Processors(sharing)
         self._placement = placement(self._is_full)
         self._habits = habits
         self._clients = Clients(habits, seed)
@@ -121,7 +125,10 @@ class Simulation:
             end=lambda turn: self._end(name, turn),
         )
         running = min(self.cluster.running, self._times.seats)
-        replica = Replica(self.events, self._times, calls, running, self.cluster.max_queue)
+        processors = self._shared or Processors()
+        replica = Replica(
+            self.events, self._times, calls, running, self.cluster.max_queue, processors
+        )
         self.hosts[name] = Host(replica)
         self._placement.add(name)
         return name
@@ -136,11 +143,11 @@ class Simulation:
         host = self.hosts.pop(name)
         self._draining.remove(name)
         for session in host.idle.values():
-            self._park(session)
+            self._park(host.replica.processors, session)
         # Replies that still run are ended, and committed: nearly whole ones.
         for turn in host.replica.stop():
             self._settle(turn)
-            self._park(turn.session)
+            self._park(host.replica.processors, turn.session)
             self._think(turn.session)
 
     def kill(self, name: str) -> None:
@@ -191,30 +198,38 @@ class Simulation:
         if session.host not in ("", name):
             self.counters.moved += 1
         session.host = name
+        processors = host.replica.processors
+        processors.take_turn()
         if session.in_memory_of == name:
             host.idle.pop(session.name)
             return Work(times.request_s, turn.prompt_tokens)
         if session.in_memory_of:  # its owner hands it over
             self.hosts[session.in_memory_of].idle.pop(session.name)
-            self._park(session)
+            self._park(processors, session)
         session.in_memory_of = name
         running = min(host.replica.in_progress, self.cluster.running)
         while host.idle and running + len(host.idle) > times.seats:
-            self._park(host.idle.popitem(last=False)[1])
+            self._park(processors, host.idle.popitem(last=False)[1])
         saved = session.saved_tokens
         replayed = session.tokens - saved
         self.counters.replayed_tokens += replayed
         delay_s = times.request_s
         if saved:
             self.counters.loaded += 1
-            delay_s += times.load_s(min(saved, times.capacity_tokens) * times.token_bytes)
+            load_s = times.load_s(self._snapshot_bytes(saved))
+            processors.work(load_s)
+            delay_s += load_s
         return Work(delay_s, replayed + turn.prompt_tokens)
 
-    def _park(self, session: Session) -> None:
+    def _park(self, processors: Processors, session: Session) -> None:
         """Take a session out of memory; one that few tokens rebuild gets no snapshot."""
         session.in_memory_of = ""
         if session.tokens - session.saved_tokens > self._times.capacity_tokens / 8:
             session.saved_tokens = session.tokens
+            processors.save(self._snapshot_bytes(session.tokens))
+
+    def _snapshot_bytes(self, tokens: float) -> float:
+        return min(tokens, self._times.capacity_tokens) * self._times.token_bytes
 
     def _first_token(self, turn: Turn) -> None:
         self.counters.first_token_s.append(self.events.now_s - turn.asked_at_s)

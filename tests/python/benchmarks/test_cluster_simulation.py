@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.cluster.events import Events
 from benchmarks.cluster.placement import BoundedPlacement, StickyPlacement
+from benchmarks.cluster.processors import Processors, Sharing
 from benchmarks.cluster.replica import Calls, Replica, Turn, Work
 from benchmarks.cluster.ring import Ring, fullest_over_mean
 from benchmarks.cluster.service_times import Curve, ServiceTimes, service_times
@@ -23,6 +24,7 @@ from benchmarks.cluster.sessions import Habits
 from benchmarks.cluster.simulation import Cluster, Simulation
 
 ROOT = Path(__file__).parents[3]
+STEP_S = 1e-9  # so short that no turn waits for its end
 KEYS = [f"session {number}" for number in range(10_000)]
 FIGURES = {
     "step_s": [[1, 0.008], [8, 0.02]],
@@ -132,6 +134,7 @@ class Watched:
     seats: int
     delay_s: float = 0.0
     max_queue: int = 10**9
+    processors: Processors = field(default_factory=Processors)
     began: dict[int, float] = field(default_factory=dict)
     first: dict[int, float] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
@@ -139,7 +142,9 @@ class Watched:
     def __post_init__(self) -> None:
         self.events = Events()
         calls = Calls(self._begin, lambda turn: self._note(self.first, turn), self._end)
-        self.replica = Replica(self.events, self.times, calls, self.seats, self.max_queue)
+        self.replica = Replica(
+            self.events, self.times, calls, self.seats, self.max_queue, self.processors
+        )
 
     def _begin(self, turn: Turn) -> Work:
         self._note(self.began, turn)
@@ -190,6 +195,35 @@ def test_what_finds_no_room_is_refused_and_what_dies_is_returned() -> None:
     assert watched.ended == {}
 
 
+def test_a_prompt_waits_for_the_end_of_a_step_and_shares_the_next_ones() -> None:
+    """Steps of 1 s, of 2 s that read; reading 10 tokens takes 8 s while one decodes."""
+    reading = {"read_s": [[0, 0.0]], "read_beside_s": [[0, 0], [10, 8]], "step_beside_s": 2.0}
+    times = service_times({**FIGURES, **reading, "step_s": [[1, 1.0]]})
+    watched = Watched(times, seats=4)
+    watched.submit(0, prompt=0, reply=100)
+    for number, prompt in ((1, 5), (2, 10)):
+        watched.events.at(3.5, partial(watched.submit, number, prompt, 1))
+    watched.events.run(30)
+    # Both begin at 4. Alternating, 1 has read its 5 tokens after 8 s, when 2 has read as many.
+    assert watched.first == pytest.approx({0: 0, 1: 12, 2: 16})
+
+
+def test_engines_lose_time_to_each_other_and_to_what_is_outside_of_them() -> None:
+    """Steps of 1 s alone; of 1.5 s, and half a second for the token, while both engines work."""
+    sharing = Sharing(2, 1.5, token_s=0.5, turn_s=0.0, save_s=Curve([(1, 4.0)]))
+    processors, times = Processors(sharing), constant(1.0)
+    one, two = (Watched(times, seats=1, processors=processors) for _ in range(2))
+    two.events = two.replica.events = one.events
+    one.submit(0, prompt=1, reply=11)
+    one.events.at(2, lambda: two.submit(0, prompt=1, reply=4))
+    one.events.at(4, lambda: processors.save(9))
+    one.events.at(12, lambda: processors.save(9))
+    one.events.run(100)
+    # Both work from 2: at 4, each has a token more, and then loses 2 s of the 4 s. two has its 3
+    # tokens at 10, when one has 2 + 3 of its 10. It is alone with the other 5, and loses nothing.
+    assert (one.ended, two.ended) == ({0: pytest.approx(15)}, {0: pytest.approx(10)})
+
+
 def erlang_c(seats: int, load: float) -> float:
     """Return the probability of waiting in M/M/c at an offered load in Erlang."""
     term, total = 1.0, 1.0
@@ -203,14 +237,14 @@ def erlang_c(seats: int, load: float) -> float:
 def test_waiting_is_that_of_several_servers_and_follows_erlangs_formula() -> None:
     """At a step that costs the same for any number of sequences, a replica is M/M/c."""
     seats, per_s = 4, 2.4
-    watched, draw = Watched(constant(1.0), seats), random.Random(1)
+    watched, draw = Watched(constant(STEP_S), seats), random.Random(1)
     at, arrived, expected = 0.0, [], []
     free_at = [0.0] * seats
     for number in range(40_000):
         at += draw.expovariate(per_s)
         arrived.append(at)
         service_s = draw.expovariate(1.0)
-        watched.events.at(at, partial(watched.submit, number, 1, 1 + service_s))
+        watched.events.at(at, partial(watched.submit, number, 1, 1 + service_s / STEP_S))
         begins_at = max(heapq.heappop(free_at), at)
         expected.append(begins_at - at)
         heapq.heappush(free_at, begins_at + service_s)
@@ -224,13 +258,13 @@ def test_waiting_is_that_of_several_servers_and_follows_erlangs_formula() -> Non
 
 def test_sharing_follows_the_law_of_processor_sharing() -> None:
     """At a step whose time grows with its sequences, a replica is M/M/1-PS: 1 / (mu - lambda)."""
-    watched, draw = Watched(constant(1.0, 2.0), seats=10**6), random.Random(2)
+    watched, draw = Watched(constant(STEP_S, 2 * STEP_S), seats=10**6), random.Random(2)
     at = 0.0
     arrived = {}
     for number in range(40_000):
         at += draw.expovariate(0.7)
         arrived[number] = at
-        reply = 1 + draw.expovariate(1.0)
+        reply = 1 + draw.expovariate(1.0) / STEP_S
         watched.events.at(at, partial(watched.submit, number, 1, reply))
     watched.events.run(at + 1000)
     stays = [watched.ended[number] - arrived[number] for number in arrived]
