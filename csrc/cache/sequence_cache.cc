@@ -300,11 +300,11 @@ void SequenceCache::evict_for_space(int64_t count) {
 void SequenceCache::copy_from(const SequenceCache& other) {
   SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size() &&
                        pool_->shape().bytes() == other.pool_->shape().bytes(),
-                   "cannot copy tokens from a sequence of another geometry");
+                   "cannot copy tokens from a sequence with a different geometry");
   for (size_t g = 0; g < groups_.size(); ++g) {
     SINKSTREAM_CHECK(groups_[g].sink_page_count == other.groups_[g].sink_page_count &&
                          groups_[g].offset == other.groups_[g].offset,
-                     "cannot copy tokens from a sequence of another geometry");
+                     "cannot copy tokens from a sequence with a different geometry");
     groups_[g].window = other.groups_[g].window;
   }
   for (size_t i = 0; i < pages_.size(); ++i) {

@@ -244,8 +244,8 @@ def measure(
         resume: The folder of the scores.
         counts: Numbers of sinks.
         window: W of the methods with sinks. If None, what `capacity` leaves.
-        capacity: S + W of the others, except "dense".
-        sample: Of "recompute".
+        capacity: S + W of the other methods, except "dense".
+        sample: The sample size of "recompute".
         **settings: Further arguments of `perplexity`.
     """
     found = []
@@ -276,7 +276,7 @@ def runs_of(methods: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str
 
 
 def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | None:
-    """Return S + W that a short text fills twice, and say so; None if it fills the default."""
+    """Return a capacity that a short text fills twice, and say so; None if it fills the default."""
     capacity = model.capacity
     if max_tokens is not None and max_tokens < 2:
         return None  # an error later
@@ -289,7 +289,7 @@ def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | N
     warn_caller(
         f"evaluate: the text has {count:,} tokens, fewer than the default window. "
         f"{capacity.sinks:,} sinks and a window of {fitting - capacity.sinks:,} are used. Choose "
-        "another one with --window."
+        "a different window with --window."
     )
     return fitting
 

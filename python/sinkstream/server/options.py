@@ -40,7 +40,7 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     given = getattr(body, name)
     options = _common(body, name, default_tokens if given is None else given)
     if body.top_logprobs is not None and not body.logprobs:
-        raise invalid("body: `top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+        raise invalid("body: `top_logprobs` requires `logprobs` to be true.", "top_logprobs")
     if body.top_logprobs is not None:
         options["logprobs"] = body.top_logprobs
     return options
@@ -66,10 +66,10 @@ def completion_options(body: CompletionRequest) -> StreamOptions:
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
-    """Return how many alternatives the tokens of the prompt have; None if it is not scored."""
+    """Return how many alternatives to give for each prompt token; None if it is not scored."""
     if body.prompt_logprobs is not None and body.stream:
         raise invalid(
-            "body: `prompt_logprobs` needs `stream` to be false. Set `echo` and `logprobs` to "
+            "body: `prompt_logprobs` requires `stream` to be false. Set `echo` and `logprobs` to "
             "stream the log-probabilities of the prompt.",
             "prompt_logprobs",
         )
@@ -81,7 +81,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 def response_options(body: Generation, tokens: int, logprobs: int | None) -> StreamOptions:
-    """Return the options of a response, whose text is always held as a whole.
+    """Return the options of a response, whose text is always held in full.
 
     Raises:
         ApiError: A field has a value that is not allowed or not supported.
@@ -94,12 +94,12 @@ def response_options(body: Generation, tokens: int, logprobs: int | None) -> Str
 
 
 def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOptions:
-    """Return the options of one of several choices: with a seed, choice i has the seed + i."""
+    """Return the options of one of several choices: with a seed, choice i uses seed + i."""
     return options if seed is None else {**options, "seed": (seed + index) % 2**64}
 
 
 def names_of(body: Generation) -> dict[str, str]:
-    """Return the fields of a request by the options that they become, where these differ."""
+    """Map options to the request fields that they come from, where the names differ."""
     followed = rule_of(body)
     return {} if followed is None else {followed[1][0]: followed[0]}
 
@@ -144,7 +144,7 @@ def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:
 
 def _check_common(body: Generation) -> None:
     if body.stream_options is not None and not body.stream:
-        raise invalid("body: `stream_options` needs `stream` to be true.", "stream_options")
+        raise invalid("body: `stream_options` requires `stream` to be true.", "stream_options")
     if isinstance(body.stop, list) and len(body.stop) > MAX_STOPS:
         raise invalid(
             f"body: `stop` must have at most {MAX_STOPS} strings, but has {len(body.stop)}.", "stop"

@@ -193,7 +193,7 @@ def test_a_short_text_gets_a_window_that_it_fills(
     assert outcome.code == 0, outcome.err
     assert outcome.err == (
         "sinkstream: evaluate: the text has 201 tokens, fewer than the default window. 4 sinks and "
-        "a window of 96 are used. Choose another one with --window.\n"
+        "a window of 96 are used. Choose a different window with --window.\n"
     )
     for entry in json.loads(out.read_text())["results"]:
         assert entry["settings"]["sinks"] + entry["settings"]["window"] == 100

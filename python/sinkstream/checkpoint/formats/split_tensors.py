@@ -45,7 +45,7 @@ def find_split(
 
     Args:
         quantization: The folder's, if it is quantized.
-        tensor: The name that the matrix has where it is not quantized.
+        tensor: The name that the matrix would have if it were not quantized.
         slot: Its name and shape.
         entries: The tensors in the files, by name.
     """
@@ -226,8 +226,8 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
         search.refuse(
             end,
             f"hold scales for blocks whose width is a multiple of {_UNIT}, in a matrix whose "
-            f"number of columns is one, too, but the width is {group}, and the matrix has {cols} "
-            "columns",
+            f"number of columns is also a multiple of {_UNIT}, but the width is {group}, and the "
+            f"matrix has {cols} columns",
         )
         return
     split = SplitMatrix(

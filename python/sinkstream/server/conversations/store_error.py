@@ -14,7 +14,7 @@ class StoreError(SinkstreamError, RuntimeError):
 
 
 def folder_error(path: Path, error: OSError) -> StoreError:
-    """Return the error to raise for one of the file system."""
+    """Return the error to raise for one from the file system."""
     return StoreError(f"store: {path} must be a writable folder, but is not: {error}.")
 
 
@@ -27,7 +27,7 @@ def full_error(what: str) -> StoreError:
 
 
 def other_version(what: str, version: object, expected: int) -> StoreError:
-    """Return the error to raise for tables of another version."""
+    """Return the error to raise for tables of a different version."""
     return StoreError(
         f"store: {what} must have version {expected}, the only one that this version of "
         f"sinkstream reads, but has version {version}. Give another `store`, or move this one away."
@@ -35,7 +35,7 @@ def other_version(what: str, version: object, expected: int) -> StoreError:
 
 
 def other_columns(what: str, table: str, expected: list[str], found: list[str]) -> StoreError:
-    """Return the error to raise for a table of another form."""
+    """Return the error to raise for a table with different columns."""
     return StoreError(
         f"store: {what} must have a table `{table}` with the columns {', '.join(expected)}, but "
         f"has {', '.join(found) or 'none'}. It is damaged. If you move it away, the server "
@@ -44,7 +44,7 @@ def other_columns(what: str, table: str, expected: list[str], found: list[str]) 
 
 
 def other_model(what: str, expected: str, found: str | None) -> StoreError:
-    """Return the error to raise for a store of another model."""
+    """Return the error to raise for a store that belongs to a different model."""
     return StoreError(
         f"store: {what} must belong to this model and its settings, {expected}, but belongs to "
         f"{found}. Give another `store`."
@@ -54,6 +54,6 @@ def other_model(what: str, expected: str, found: str | None) -> StoreError:
 def wrongly_written(what: str, reason: str) -> StoreError:
     """Return the error to raise for a statement that the database refuses."""
     return StoreError(
-        f"store: {what} was written wrongly: {reason}. This is a bug in sinkstream; please report "
-        "it."
+        f"store: {what} was written incorrectly: {reason}. This is a bug in sinkstream; please "
+        "report it."
     )

@@ -1,4 +1,4 @@
-"""Responses in the store: the object, its input and its conversation, from the turn's text."""
+"""Responses in the store: the object, its input and its conversation, built from stored text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
     """Return a stored response. Blocks.
 
     Raises:
-        NotFound: The tenant has none of that name.
+        NotFound: The tenant has no response with that name.
     """
     turn = turns.text_of(tenant, name)
     state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
@@ -84,10 +84,10 @@ def _outcome(turn: TurnText) -> Outcome:
 
 
 def is_numbered(turns: Turns, tenant: str, name: str) -> bool:
-    """Return whether it is known which event of a stored response had which text. Blocks.
+    """Return whether the store knows which event of a response had which text. Blocks.
 
     Raises:
-        NotFound: The tenant has none of that name.
+        NotFound: The tenant has no response with that name.
     """
     return "outcome" in orjson.loads(turns.text_of(tenant, name).note or "{}")
 
@@ -96,7 +96,7 @@ def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     """Return the messages of a stored response's input. Blocks.
 
     Raises:
-        NotFound: The tenant has none of that name.
+        NotFound: The tenant has no response with that name.
     """
     turn = turns.text_of(tenant, name)
     count: int = _record(turn, name)["messages"]
@@ -108,7 +108,7 @@ def opening_of(turns: Turns, tenant: str, name: str) -> Opening:
     """Return what a stored turn's conversation begins with. Blocks.
 
     Raises:
-        NotFound: The tenant has none of that name.
+        NotFound: The tenant has no response with that name.
     """
     record = turns.text_of(tenant, name).record
     return opening_of_echo(orjson.loads(record)["echo"]) if record else Opening(None, "")
@@ -151,6 +151,6 @@ def _reply(turn: TurnText) -> dict[str, Any]:
 
 def _record(turn: TurnText, name: str) -> dict[str, Any]:
     if not turn.record:
-        raise NotFound(f"responses: {name} must be a response, but is a turn of another API.")
+        raise NotFound(f"responses: {name} must be a response, but is a turn from a different API.")
     record: dict[str, Any] = orjson.loads(turn.record)
     return record

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`, and what of it is refused."""
+"""The body of `POST /v1/responses`, and which parts of it are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReadRequest(Body):
 
 
 class ResponseRequest(Generation, ReadRequest):
-    """Of `POST /v1/responses`, and of `response.create` on a socket."""
+    """The body of `POST /v1/responses`, and of `response.create` on a socket."""
 
     background: bool | None = None
     include: Strings | None = None
@@ -54,7 +54,7 @@ class ResponseRequest(Generation, ReadRequest):
 
 
 def check_read(body: ReadRequest) -> None:
-    """Refuse what names a conversation in a way that this server does not have.
+    """Refuse ways of naming a conversation that this server does not have.
 
     Raises:
         ApiError: The body has such a field, or nothing to read.
@@ -78,7 +78,7 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
-        raise invalid("body: `background` needs `store` to be true.", "background")
+        raise invalid("body: `background` requires `store` to be true.", "background")
     tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
     options: Any = response_options(body, tokens, logprobs_of(body))
     if (rule := _rule_of(body)) is not None:
@@ -93,7 +93,7 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
 
 
 def logprobs_of(body: ResponseRequest) -> int | None:
-    """Return how many likely tokens are asked for at each position; None without any."""
+    """Return how many likely tokens are requested at each position; None if none are."""
     if body.top_logprobs:
         return body.top_logprobs
     return 0 if LOGPROBS in (body.include or ()) else None
@@ -115,7 +115,7 @@ def format_of(body: ResponseRequest) -> dict[str, Any]:
     """Return `text.format` with its defaults, as a response repeats it.
 
     Raises:
-        ApiError: It is no object.
+        ApiError: It is not an object.
     """
     form = (body.text or {}).get("format")
     if form is None:
@@ -132,7 +132,7 @@ def _rule_of(body: ResponseRequest) -> Rule | None:
 
 
 def names_in(body: ResponseRequest) -> dict[str, str]:
-    """Return the fields of a request by the arguments of `Model.stream`, for errors."""
+    """Map the arguments of `Model.stream` to the request's fields, for errors."""
     rule = _rule_of(body)
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 

@@ -101,7 +101,7 @@ async def get_response(request: Request, name: str) -> Response:
     streams = _flag(request, "stream")
     after = _number(request, "starting_after", -1, 0, 1 << 53)
     if after >= 0 and not streams:
-        raise invalid("query: `starting_after` needs `stream` to be true.", "starting_after")
+        raise invalid("query: `starting_after` requires `stream` to be true.", "starting_after")
     live = service.live.find(exchange.tenant, name)
     if live is None:
         live = await _stored(service, exchange.tenant, name, numbered=after >= 0)
@@ -114,7 +114,7 @@ async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = 
     """Return a response from the store.
 
     Raises:
-        ApiError: There is none of that name, or its events have no numbers any more.
+        ApiError: There is no such response, or its events no longer have numbers.
     """
 
     def read() -> tuple[Live, bool]:
@@ -140,13 +140,13 @@ async def _found(service: Service, name: str, read: Callable[[], _T]) -> _T:
 
 
 def not_found(name: str) -> ApiError:
-    """Return the error for a response that there is not."""
+    """Return the error for a response that does not exist."""
     message = f"server: there is no response {name[:80]!r}."
     return ApiError(404, "invalid_request_error", "response_not_found", message, "response_id")
 
 
 async def delete_response(request: Request, name: str) -> dict[str, Any]:
-    """Delete a response, and those that continue it."""
+    """Delete a response, and all responses that continue it."""
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     live = service.live.find(tenant, name)

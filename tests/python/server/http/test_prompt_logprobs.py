@@ -141,7 +141,11 @@ def test_vllms_field_names_tokens_by_id(server: Running) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "sentence"),
     [
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "needs `stream` to be false"),
+        (
+            {"prompt_logprobs": 1, "stream": True},
+            "prompt_logprobs",
+            "requires `stream` to be false",
+        ),
         ({"echo": True, "logprobs": 21}, "logprobs", "must be in [0, 20], but is 21"),
         ({"echo": True, "logprobs": -1}, "logprobs", "must be in [0, 20], but is -1"),
         ({"prompt_logprobs": 21}, "prompt_logprobs", "must be in [0, 20], but is 21"),
