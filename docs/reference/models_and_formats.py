@@ -89,8 +89,8 @@ def page() -> str:
 def _models() -> Iterator[str]:
     yield "\n## Model families\n"
     yield "A family is the `model_type` of a folder's config.json, or of the `text_config` in that"
-    yield "of a larger model, and the architecture of a GGUF file. Any other name is an error that"
-    yield "lists these.\n"
+    yield "of a larger model, and the architecture of a GGUF file. Any other name raises an error"
+    yield "that lists these.\n"
     yield "| `model_type` | GGUF | written as | |"
     yield "|---|---|---|---|"
     for name, family in FAMILIES.items():
@@ -108,7 +108,7 @@ def _models() -> Iterator[str]:
     for name, row in rows.items():
         yield f"| `{name}` | {' | '.join(row.values())} |"
     yield ""
-    yield f"Rotary schemes of folders: {rope_schemes_of_folders()}. Those of GGUF files:"
+    yield f"Rotary schemes of folders: {rope_schemes_of_folders()}. Rotary schemes of GGUF files:"
     yield f"{rope_schemes_of_gguf()}, and Llama 3's as the tensor `rope_freqs.weight`. No scheme"
     yield "may depend on the length of the text: a stream has no length. Of longrope's two lists,"
     yield "the long one is used if sinks and window together exceed the original length."
@@ -249,7 +249,7 @@ def _files() -> Iterator[str]:
 def _blocks() -> Iterator[str]:
     yield "\n## Block formats\n"
     yield "How a tensor may store its weights. Vectors, such as norms, are never quantized. Any"
-    yield "other format is an error that names a tensor.\n"
+    yield "other format raises an error that names a tensor.\n"
     yield "| format | bits per weight | GGUF | safetensors | `load(quantize=…)` |"
     yield "|---|---|---|---|---|"
     quantizable = _core.quantizable()

@@ -113,7 +113,7 @@ PAGES = {
     ),
     "evaluate": Page(
         "sinkstream.evaluate",
-        "Perplexity over long texts, and what a model recalls of them.",
+        "Perplexity over long texts, and what a model recalls from them.",
         "sinkstream.evaluate",
         (
             *("perplexity", "METHODS", "compare", "needle", "stream_eval", "stream_eval_lines"),

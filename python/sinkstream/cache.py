@@ -17,7 +17,7 @@ class Capacity:
     sinks: int
     """S, the number of tokens at the start of the text, which always stay in the cache."""
     window: int
-    """W, the number of most recent tokens, the current one included."""
+    """W, the number of most recent tokens, including the current one."""
     max_sequences: int
     """Streams that can run at the same time."""
     bytes_per_token: int

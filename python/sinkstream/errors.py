@@ -45,7 +45,7 @@ class InvalidArgument(SinkstreamError, ValueError):
 class CheckpointError(SinkstreamError, ValueError):
     """A checkpoint is missing, damaged, unsupported, or inconsistent with its own description.
 
-    Also raised for a saved session that is missing or damaged, or belongs to another model.
+    Also raised for a saved session that is missing or damaged, or belongs to a different model.
     """
 
     code = "checkpoint"
@@ -67,7 +67,7 @@ class NonFiniteLogits(SinkstreamError, RuntimeError):
     """The model returned NaN or infinity; only the affected sequence has ended.
 
     Attributes:
-        index: The index of the token for which the logits were computed; None outside of streams.
+        index: The index of the token for which the logits were computed; None outside streams.
     """
 
     code = "non_finite_logits"
@@ -93,7 +93,7 @@ _is_exiting = False
 
 
 def note_exit() -> None:
-    """Note that the interpreter is exiting, and only daemon threads are left."""
+    """Note that the interpreter is exiting, and that only daemon threads are left."""
     global _is_exiting
     _is_exiting = True
 
@@ -116,7 +116,7 @@ _SKIPPED_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that names the calling line outside of the package."""
+    """Issue a warning that names the calling line outside the package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
         level, frame = level + 1, frame.f_back

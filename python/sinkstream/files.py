@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 
 def expand_home(path: str | os.PathLike[str]) -> Path:
-    """Replace a leading `~` or `~user` by the home folder. Never raises for a string.
+    """Replace a leading `~` or `~user` with the home folder. Never raises for a string.
 
     Without such a user or home folder the path is unchanged, as in a shell: a file may be called
     `~x.gguf`.
@@ -62,8 +62,8 @@ def replace_whole(
         The new file, open for reading and writing bytes.
 
     Raises:
-        OSError: The folder does not exist, cannot be written, or is full, or the path is not that
-            of a regular file.
+        OSError: The folder does not exist, cannot be written, or is full, or the path is not a
+            regular file.
     """
     new = NewFile(path, is_private=is_private, buffering=buffering)
     try:
@@ -156,7 +156,7 @@ def _remove_if_abandoned(part: str) -> None:
     """Remove a file if no process is writing it.
 
     Raises:
-        OSError: A process is, or the file cannot be locked.
+        OSError: A process is writing the file, or it cannot be locked.
     """
     descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

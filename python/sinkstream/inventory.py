@@ -113,7 +113,7 @@ def _read(model: StoredModel) -> ListedModel:
 
 
 def _problem_of_text(opened: TensorsOnly) -> str | None:
-    """Return the error for a tokenizer that is not known."""
+    """Return the error for an unknown tokenizer."""
     try:
         if isinstance(opened.text, GgufText):
             check_tokenizer(opened.text.metadata)

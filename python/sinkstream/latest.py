@@ -27,9 +27,9 @@ class Latest(Generic[_K, _V]):
         return key in self._values
 
     def get(self, key: _K, make: Callable[[], _V]) -> _V:
-        """Return the value of a key, made now if there is none.
+        """Return the value of a key, making it now if there is none.
 
-        Two threads may make one at the same time; what `make` raises is raised, and not kept.
+        Two threads may make one at the same time. An error in `make` is raised and not kept.
         """
         with self._lock:
             if key in self._values:

@@ -81,12 +81,12 @@ def load(
             they are.
         sinks: S, the number of tokens at the start of the text, which always stay in the cache. 0
             gives a plain sliding window.
-        window: W, the number of most recent tokens, the current one included. If None, the trained
+        window: W, the number of most recent tokens, including the current one. If None, the trained
             length or 4,096, whichever is smaller, minus the sinks.
         max_sequences: Streams that can run at the same time; each has its own fixed cache.
         prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
             not change any result.
-        threads: Compute threads, the generation thread included. If None, as many as the
+        threads: Compute threads, including the generation thread. If None, as many as the
             affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
         download: Whether to fetch `"org/name"` from the Hugging Face hub with the package

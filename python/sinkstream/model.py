@@ -342,7 +342,7 @@ class Model(ClosesOnExit):
         options: StreamOptions,
         cache_salt: str,
     ) -> Stream:
-        """Continue a reply to messages, of which `given` is the beginning, after all their ids."""
+        """Continue a reply to messages that begins with `given`, after the ids of all of these."""
         request = self._request(ids, None, options, time.monotonic(), cache_salt=cache_salt)
         has_rule = request.grammar is not None
         return self._submit_now(request, self._reader(thinking, None, given, has_rule=has_rule))
@@ -381,7 +381,7 @@ class Model(ClosesOnExit):
     def _options_with(
         self, options: StreamOptions, tools: Tools | None, thinking: Thinking
     ) -> StreamOptions:
-        """Return the options of a reply with tools: their grammar is one of them."""
+        """Return the options of a reply with tools, one of which is the tools' grammar."""
         if tools is None:
             return options
         with_grammar: Any = self._tool_replies.options(options, tools, thinking)
@@ -577,8 +577,8 @@ class Model(ClosesOnExit):
     ) -> Replies:
         """Generate for many prompts, and return each reply when it is complete.
 
-        A prompt that fails affects no other: its error takes the place of its reply. The replies
-        come in the order in which they are completed, each with the index of its prompt.
+        A prompt that fails does not affect the others: its error takes the place of its reply. The
+        replies come in the order in which they are completed, each with the index of its prompt.
 
         Args:
             prompts: Any iterable of prompts as for `stream`, even an endless one: prompts are taken
@@ -705,7 +705,7 @@ class Model(ClosesOnExit):
         return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops), checked)
 
     def _turns_of(self, beginning: Beginning) -> TurnFormat:
-        """Return the parts of a conversation; refuse tools for which they have no place."""
+        """Return the parts of a conversation; refuse tools if they have no place for them."""
         thinking, tools = beginning.thoughts.thinking, beginning.tools
         if tools is not None:
             self._tool_replies.check(thinking, "session")
@@ -715,9 +715,9 @@ class Model(ClosesOnExit):
         """Open a session saved by `Session.save`; it continues bit for bit like the saved one.
 
         Raises:
-            CheckpointError: The file is missing or damaged, or was written by another version or
-                for another model, cache type or capacity (sinks + window). If a
-                setting differs, the message shows its value in the file and in the model.
+            CheckpointError: The file is missing or damaged, or was written by a different version
+                or for a different model, cache type or capacity (sinks + window). If a setting
+                differs, the message shows its value in the file and in the model.
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -757,7 +757,7 @@ class Model(ClosesOnExit):
     ) -> ThoughtReader | None:
         """Return what tells thoughts and calls from text in a reply to messages, if anything does.
 
-        With a grammar that is not that of tools, all is text.
+        With a grammar other than that of tools, everything is text.
         """
         if tools is not None:
             return self._tool_replies.reader(tools, thinking)

@@ -83,7 +83,7 @@ def _read_text(described: FolderText | GgufText) -> TextFormat:
 
 
 def _without_useless_ids(text: TextFormat, rows: int) -> TextFormat:
-    """Leave out end and start tokens that the model lacks: no text has them."""
+    """Leave out end and start tokens that the model lacks: they occur in no text."""
     ends = {token_id for token_id in text.end_token_ids if token_id < rows}
     bos = text.bos_token_id
     if bos is not None and bos >= rows and not text.add_bos:
@@ -103,8 +103,8 @@ def _without_useless_ids(text: TextFormat, rows: int) -> TextFormat:
 def _check_vocabulary(text: TextFormat, rows: int) -> None:
     """Check that the model has an embedding row for every id of its tokenizer.
 
-    Padding tokens that were added without a row are common, and no text has them. An ordinary
-    token without a row is refused: the tokenizer is that of another model.
+    Padding tokens that were added without a row are common, and occur in no text. An ordinary token
+    without a row is refused: the tokenizer belongs to a different model.
     """
     if text.bos_token_id is not None and text.bos_token_id >= rows:
         raise CheckpointError(

@@ -103,10 +103,10 @@ class File:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a folder holds a file that it may lack.
+    """Return whether a folder has an optional file.
 
-    A link whose target is gone is there, and reading it is an error: the files of a hub snapshot
-    are links, and to ignore one would change the model.
+    A link without a target counts as present, so reading it raises an error: the files of a hub
+    snapshot are links, and ignoring one would change the model.
 
     Raises:
         CheckpointError: The folder may not be searched.

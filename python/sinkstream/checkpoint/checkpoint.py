@@ -26,7 +26,7 @@ class SplitMatrix:
     tensors: tuple[str, ...]
     """The names of the tensors of codes, of scales, and of zero points if there are any."""
     file_bytes: int
-    """Of these tensors."""
+    """The bytes of these tensors."""
     scale_type: Storage
     group: int
     """Columns that share a scale."""
@@ -46,13 +46,13 @@ class TensorSource:
     tensor: str
     """The tensor's name in the checkpoint, as errors show it; of a split matrix, its codes'."""
     storage: Storage
-    """In the file."""
+    """The storage in the file."""
     rounded_to: Storage | None = None
     """If given, the storage to which its rows are quantized as they are read."""
     split: SplitMatrix | None = None
     """How it is stored, if its codes and scales are tensors of their own."""
     added: float = 0.0
-    """To each number of a vector, as it is read."""
+    """The constant added to each number of a vector as it is read."""
 
     @property
     def kept(self) -> Storage:
@@ -79,11 +79,11 @@ class Extent:
     """Where a tensor is."""
 
     descriptor: int
-    """Of the file, open for reading."""
+    """The descriptor of the file, open for reading."""
     offset: int
     """Of the first byte, from the start of the file."""
     run_bytes: int = 0
-    """Of each run of its rows, which lie among those of other weights; 0: they are contiguous."""
+    """The bytes of each run of its rows, if other weights' rows lie in between; 0: contiguous."""
     stride_bytes: int = 0
     """From the start of a run to the start of the next."""
 
@@ -94,7 +94,7 @@ class Source(Protocol):
     def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
         """Return where its tensors are, for native readers. Valid until `close`.
 
-        A split matrix has those of `SplitMatrix.tensors`, in that order.
+        For a split matrix, these are the extents of `SplitMatrix.tensors`, in the same order.
         """
         ...
 
@@ -125,7 +125,7 @@ class TextFormat:
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token`, … by the names that chat templates use."""
     vocabulary: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """The id of every token, added ones included. Only for building tables during load: a loaded
+    """The id of every token, including added ones. Only for building tables during load: a loaded
     model drops it and keeps the tokenizer's own copy."""
 
     @property

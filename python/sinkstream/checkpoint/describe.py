@@ -59,9 +59,9 @@ class Description:
     quantization: str | None
     """`"Q4_K_M"`, `"awq"`, …; without such a name, the type with the most bytes."""
     file_bytes: int
-    """Of all files with weights."""
+    """The bytes of all files with weights."""
     types: Mapping[str, TypeShare]
-    """By block type, the one with the most bytes first."""
+    """By block type, most bytes first."""
     tokenizer: str | None
     has_chat_template: bool
 

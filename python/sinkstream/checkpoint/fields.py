@@ -36,11 +36,11 @@ class Fields:
         self._other_names = other_names or {}
 
     def renamed(self, other_names: Mapping[str, tuple[str, ...]]) -> Fields:
-        """Return the same fields for a file that may call some otherwise.
+        """Return the same fields for a file that may use other names for some of them.
 
         Args:
-            other_names: For each of our names, those that count if the file lacks it; errors about
-                an absent field say the first.
+            other_names: For each of our names, the names to look for if the file lacks it; errors
+                about an absent field use the first of them.
         """
         found = {}
         for ours, others in other_names.items():
@@ -49,7 +49,7 @@ class Fields:
         return Fields(self._values, self.where, self._prefix, {**self._other_names, **found})
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """Return the same fields, and these values for those that are absent."""
+        """Return the same fields, with these values for absent ones."""
         absent = {self.name(name): value for name, value in defaults.items() if not self.has(name)}
         return Fields({**self._values, **absent}, self.where, self._prefix, self._other_names)
 
@@ -71,7 +71,7 @@ class Fields:
     def per_layer(
         self, name: str, layers: int, low: int, high: int, default: int | None = None
     ) -> int:
-        """Return an integer in [low, high] that may be given once for each layer, always equal."""
+        """Return an integer in [low, high], which may be given as a list of equal integers."""
         value = self._get(name, default)
         if not isinstance(value, list):
             return self.whole(name, low, high, default)
@@ -85,7 +85,7 @@ class Fields:
     def token_ids(self, name: str) -> list[int]:
         """Return one or several token ids as a list; warn of others, and leave them out.
 
-        An end token that cannot be generated changes nothing, in transformers neither.
+        An end token that cannot be generated has no effect, in transformers either.
         """
         value = self._get(name, [])
         entries = value if isinstance(value, list) else [value]
@@ -200,7 +200,7 @@ class Fields:
         )
 
     def warn(self, name: str, rule: str, consequence: str) -> None:
-        """Warn of a field that breaks a rule, and say what its value does all the same."""
+        """Warn of a field that breaks a rule, and say what happens with its value."""
         warn_caller(str(self.error(name, rule, remedy=consequence)))
 
     def _get(self, name: str, default: Any) -> Any:

@@ -16,9 +16,9 @@ from sinkstream.errors import CheckpointError
 def split_fused(
     spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
 ) -> Mapping[str, TensorEntry]:
-    """Replace each fused tensor by entries for its parts.
+    """Replace each fused tensor with entries for its parts.
 
-    One whose parts the decoder lacks stays as it is.
+    A tensor whose parts the decoder lacks stays as it is.
 
     Args:
         spec: The decoder that the checkpoint describes.
@@ -48,7 +48,7 @@ def split_fused(
 def _parts(
     entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
 ) -> Iterator[TensorEntry]:
-    """Yield each part's entry. The tensor is `groups` equal groups of rows, each of all parts."""
+    """Yield each part's entry. The tensor consists of `groups` equal groups with all parts."""
     cols = slots[0].cols
     shape = _shape(sum(slot.rows for slot in slots), cols)
     if entry.shape != shape:

@@ -46,8 +46,8 @@ def as_quantization(value: Any) -> Storage | None:
 def rounded(opened: TensorsOnly, storage: Storage | None) -> TensorsOnly:
     """Return a checkpoint whose 16-bit and 32-bit matrices are quantized as they are read.
 
-    Those whose rows are not whole blocks get the type that `block_type` names. Matrices that are
-    quantized already stay as they are, and so do those that no type fits; a warning says so.
+    Matrices whose rows are not whole blocks get the type that `block_type` names. Matrices that are
+    already quantized stay as they are, and so do matrices that no type fits; a warning says so.
     """
     if storage is None:
         return opened

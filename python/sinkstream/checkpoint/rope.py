@@ -1,7 +1,8 @@
 """Rotary schemes, each reduced to its list of inverse frequencies, in float64.
 
 Dynamic NTK is refused: its frequencies depend on the length of the text, and an endless text has no
-length. Those of longrope depend on whether that is above some length; here, on the cache's.
+length. Longrope's frequencies depend on whether that length is above a limit; here, the cache's
+size decides.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ def rope_from_config(
         pairing: Which dimensions the family rotates together.
         partial: What part of a head is rotated if the config does not say; None: all of it, and
             the config must not ask for less.
-        layer_type: The layers, such as "full_attention", whose scheme is wanted where the config
-            has one for each type; None: there must be one for all. A single scheme of such a
-            config is that of "full_attention", and other layers have none.
+        layer_type: The layers, such as "full_attention", whose scheme is wanted if the config has
+            one for each type. If None, all layers must have the same scheme. If such a config has
+            only one scheme, it is for "full_attention", and other layers have none.
         base: The base if the config does not give one.
         base_name: The field of the base in the older layout.
 
@@ -145,7 +146,7 @@ def rope_from_config(
 def _rotary_dim(
     config: Fields, scaling: Fields | None, head_dim: int, partial: float | None
 ) -> int:
-    """Return how many dimensions are rotated: as transformers, rounded down."""
+    """Return how many dimensions are rotated: rounded down, as in transformers."""
     name = "partial_rotary_factor"
     if partial is None:
         config.must_be(name, 1)
@@ -253,7 +254,7 @@ def rope_from_gguf(
         rotary_dim: Number of dimensions that are rotated.
         trained_length: The original length if the file does not give one.
         divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They encode the
-            llama3 scheme. Of longrope, those of a short cache.
+            llama3 scheme. For longrope, the numbers for a short cache.
         long_divisors: Longrope's other numbers, or None.
 
     Raises:

@@ -46,13 +46,13 @@ def generation_from_config(values: Mapping[str, Any], where: str) -> dict[str, f
 def generation_from_gguf(metadata: Mapping[str, Any], where: str) -> dict[str, float | int]:
     """Read the sampling defaults of GGUF metadata (`general.sampling.*`).
 
-    Values out of range, and of the wrong type, cause warnings.
+    Values that are out of range or of the wrong type cause warnings.
     """
     return _read(Fields(metadata, where, "general.sampling."), _GGUF_NAMES)
 
 
 def sampling_metadata(generation: Mapping[str, float | int]) -> dict[str, float | int]:
-    """Return sampling defaults as GGUF metadata; those that GGUF has no key for are left out."""
+    """Return sampling defaults as GGUF metadata; values without a key in GGUF are left out."""
     return {
         f"general.sampling.{_GGUF_NAMES[name]}": value
         for name, value in generation.items()
@@ -66,7 +66,7 @@ def _read(fields: Fields, names: Mapping[str, str]) -> dict[str, float | int]:
 
 
 def _usable(fields: Fields, ours: str, theirs: str) -> float | int | None:
-    """Return the number that a field means, or None; warn unless it is in the range of streams.
+    """Return the number that a field means, or None; warn if it is outside a stream's range.
 
     Most numbers out of range mean the nearest one: -1 as `top_k` keeps all tokens.
     """

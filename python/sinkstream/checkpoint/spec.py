@@ -43,7 +43,7 @@ class RopeSpec:
     """Rotary positions with fixed frequencies.
 
     Every scheme (default, linear, llama3, YaRN, longrope) is a list of frequencies and one factor,
-    so the core knows no scheme by name.
+    so the core does not know any scheme by name.
     """
 
     inverse_frequencies: tuple[float, ...]
@@ -108,9 +108,9 @@ class Attention:
     scale: float
     """Multiplies the product of a query and a key; usually `1 / sqrt(head_dim)`."""
     window: int = 0
-    """The number of most recent tokens that the layer was trained to see, the current one included;
-    0 if it sees all. It keeps just that many tokens, and no sinks, unless the model's window is
-    smaller."""
+    """The number of most recent tokens that the layer was trained to see, including the current
+    one; 0 if it sees all. It keeps just that many tokens, and no sinks, unless the model's window
+    is smaller."""
     soft_cap: float = 0.0
     """If c > 0, scores become `c * tanh(score / c)` (Gemma 2); 0 means no cap."""
     slopes: tuple[float, ...] = ()
@@ -189,7 +189,7 @@ def cache_groups(
 
     Args:
         own_windows: As in `DecoderSpec`.
-        layers: Their number.
+        layers: The number of layers.
         sinks: S of the sequence.
         window: W of the sequence.
     """

@@ -33,7 +33,7 @@ def has_blocks(storage: Storage, cols: int) -> bool:
 
 
 def block_type(storage: Storage, cols: int) -> Storage | None:
-    """Return the type for rows of `cols` numbers where `storage` is wanted.
+    """Return the type in which to store rows of `cols` numbers when `storage` is wanted.
 
     That is `storage` if rows are whole blocks of it, or else its fallback; None if no type fits.
     """

@@ -25,9 +25,9 @@ class TensorEntry:
     offset: int
     """Of the first byte, from the start of the file."""
     size: int
-    """In bytes."""
+    """The size in bytes."""
     run_bytes: int = 0
-    """Of each run of its rows, which lie among those of other weights; 0: they are contiguous."""
+    """The bytes of each run of its rows, if other weights' rows lie in between; 0: contiguous."""
     stride_bytes: int = 0
     """From the start of a run to the start of the next."""
 
@@ -60,7 +60,7 @@ class FileSource:
 
         Args:
             stored: The tensors in them, by name.
-            entries: The same, but with the parts of fused ones, if there are any.
+            entries: The same, but with fused tensors replaced by their parts, if there are any.
         """
         self.stored = stored
         self.entries = stored if entries is None else entries

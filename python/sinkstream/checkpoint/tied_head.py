@@ -31,8 +31,9 @@ def settle_tie(
 ) -> tuple[DecoderSpec, Mapping[str, TensorEntry]]:
     """Return the description and tensors of the model that transformers would compute.
 
-    A head that differs from the embedding is used although `tie_word_embeddings` is true: merging
-    adapters makes one, and leaves the flag. Of a tied pair, either tensor may be absent.
+    A head that differs from the embedding is used even if `tie_word_embeddings` is true: merging
+    adapters creates such a head and leaves the flag unchanged. In a tied pair, either tensor may be
+    absent.
 
     Args:
         spec: The decoder that config.json describes.
@@ -71,7 +72,7 @@ def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
 
 
 def _numbers(entry: TensorEntry, begin: int, count: int) -> npt.NDArray[np.float32]:
-    """Read the next numbers of a tensor that has `count` of them."""
+    """Read the next numbers of a tensor with `count` numbers."""
     size = STORAGE_BLOCKS[entry.kind][1]
     length = min(_PIECE, count - begin) * size
     content = entry.file.read(entry.offset + begin * size, length, f'tensor "{entry.name}"')

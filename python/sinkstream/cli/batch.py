@@ -186,7 +186,7 @@ class Run:
         """Answer all lines that have no result yet.
 
         Args:
-            descriptor: Of the input.
+            descriptor: The descriptor of the input.
             progress: Called with the number of results.
         """
         lines = read_lines(descriptor)
@@ -273,7 +273,7 @@ class Run:
     async def _with_results(
         self, lines: AsyncIterator[InputLine]
     ) -> AsyncIterator[tuple[InputLine, dict[str, Any] | None]]:
-        """Yield the lines that have a result with it; with None if they are answered again."""
+        """Yield the lines that have a result, with that result; None if they are to be retried."""
         for result in self._output.finished():
             line = await anext(lines, None)
             if line is None or not _belongs(result, line):
@@ -304,7 +304,7 @@ def _next(items: AsyncIterator[_Item]) -> asyncio.Task[_Item | None]:
 
 
 def _belongs(result: dict[str, Any], line: InputLine) -> bool:
-    """Return whether a result is that of a line; older versions wrote no digests."""
+    """Return whether a result belongs to a line; older versions did not write digests."""
     if result["line"] != line.number or result.get("digest", line.digest) != line.digest:
         return False
     try:

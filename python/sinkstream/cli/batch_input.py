@@ -19,7 +19,7 @@ class InputLine:
     """A line that is not blank."""
 
     number: int
-    """Counted from 1, blank lines included."""
+    """Counted from 1, including blank lines."""
     content: bytes
     is_too_long: bool = False
     """Whether `content` is only the beginning."""

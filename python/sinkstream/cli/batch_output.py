@@ -28,13 +28,13 @@ class Output(Protocol):
 
     @property
     def done(self) -> int:
-        """Return how many results were there at the start."""
+        """Return how many results existed at the start."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yield them."""
+        """Yield the results that existed at the start."""
 
     def replacing(self) -> AbstractContextManager[Output]:
-        """Return an output for the same number of results, which replace them at the end."""
+        """Return an output for the same number of results, which replace these at the end."""
 
     def write(self, results: Sequence[dict[str, Any]]) -> None:
         """Append results.

@@ -92,7 +92,7 @@ def prefill_seconds(model: Model, ids: list[int]) -> float:
 
 
 def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
-    """Return the mean seconds per token, sampling and delivery included.
+    """Return the mean seconds per token, including sampling and delivery.
 
     Args:
         model: Must not run any other stream.

@@ -95,7 +95,7 @@ def chat(
 
 
 def with_settings_of(file: Path, loading: Loading, *, has_sinks: bool) -> Loading:
-    """Return the loading options with what a saved conversation needs, where no flag is given."""
+    """Return the loading options, set to what a saved conversation needs unless a flag says so."""
     saved = read_session_model(file)
     return replace(
         loading,

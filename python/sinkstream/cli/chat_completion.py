@@ -14,7 +14,7 @@ def completions(line: str, word: str) -> list[str]:
 
     Args:
         line: The text before the cursor.
-        word: Its end, after the last space; may be empty.
+        word: The last word of `line`, after its last space; may be empty.
     """
     start = line.lstrip()
     if not start.startswith("/") or start.startswith("//"):

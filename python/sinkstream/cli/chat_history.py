@@ -17,7 +17,7 @@ _MOST = 2 * _KEPT  # so that most chats do not rewrite the file
 def default_path() -> Path | None:
     """Return the path that the XDG base directory specification gives for such a file.
 
-    None if there is no home folder: neither $HOME nor an entry of the user in the system.
+    None if there is no home folder: neither $HOME nor an entry for the user in the system.
     """
     state = os.environ.get("XDG_STATE_HOME", "")
     if Path(state).is_absolute():  # the specification says to ignore a relative path
@@ -35,8 +35,8 @@ def default_path() -> Path | None:
 class History:
     """The file: one JSON string per line, because a message may have several lines.
 
-    Lines are appended, so that two simultaneous chats do not lose each other's. Once the file has
-    twice as many lines as are kept, the next chat replaces it with a shorter one.
+    Lines are appended, so that two simultaneous chats do not lose each other's lines. Once the file
+    has twice as many lines as are kept, the next chat replaces it with a shorter one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ def _open(path: Path) -> TextIO:
 
 
 def _entry_of(line: str) -> str | None:
-    """Return the entry on a line of the file; None if the line is not one of ours."""
+    """Return the entry on a line of the file; None if the line is not a valid entry."""
     try:
         entry = json.loads(line)
     except ValueError:

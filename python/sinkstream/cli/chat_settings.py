@@ -14,7 +14,7 @@ from sinkstream.request.options import OPTIONS, StreamOptions
 from sinkstream.request.value_kinds import Integer, Number
 
 NAMES = tuple(entry.name for entry in fields(Replies))
-"""Of the options, as `StreamOptions` names them."""
+"""The names of the options, as in `StreamOptions`."""
 
 _RESET = ("default", "none")
 
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def default_limit(self) -> int | None:
-        """Return the limit that the user has not chosen; None if there is none."""
+        """Return the limit if it was not chosen by the user; None if there is none."""
         return self._default_tokens if self._is_limited else None
 
     def change(self, argument: str) -> str:

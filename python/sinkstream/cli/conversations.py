@@ -68,7 +68,7 @@ class Conversations:
         self._continue(self._saved(path))
 
     def fork(self) -> None:
-        """Keep a copy; it replaces an earlier one."""
+        """Keep a copy, replacing any earlier one."""
         kept, self._kept = self._kept, self._copy_of(self.current)
         if kept is not None:
             kept.session.close()

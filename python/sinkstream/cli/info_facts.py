@@ -37,7 +37,7 @@ class ModelFacts:
     family: str
     parameters: int
     block_formats: dict[str, int]
-    """Bytes of the weights by the block format that they are kept in, the largest first."""
+    """Bytes of the weights by the block format that they are kept in, largest first."""
     layers: int
     hidden_size: int
     intermediate_size: int
@@ -52,16 +52,16 @@ class ModelFacts:
     tokenizer: str | None = None
     has_chat_template: bool = False
     bytes_read_per_token: int = 0
-    """Of the weights, what the forward pass of one token reads."""
+    """The bytes of the weights that the forward pass of one token reads."""
     tensor_types: dict[str, TypeShare] = field(default_factory=dict)
-    """All tensors of the files by block type, the one with the most bytes first."""
+    """All tensors of the files by block type, most bytes first."""
     quantize: str | None = None
     """The block format to which 16-bit and 32-bit matrices are quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedModel:
-    """What is known of a model that cannot be loaded."""
+    """What is known about a model that cannot be loaded."""
 
     name: str
     path: str
@@ -86,23 +86,23 @@ class CacheFacts:
     bytes_per_token: int
     bytes_per_sequence: int
     rope_changes_above: int | None = None
-    """The capacity above which the model has other rotary frequencies (longrope)."""
+    """The capacity above which the model has different rotary frequencies (longrope)."""
     has_long_rope: bool = False
-    """Whether it has those."""
+    """Whether it has such frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """The memory that the model takes once it is loaded, and what there is."""
+    """The memory that the model takes once it is loaded, and the memory available."""
 
     total_bytes: int
     weight_bytes: int
     cache_bytes: int
-    """Of all sequences together."""
+    """The bytes of all sequences together."""
     scratch_bytes: int
     max_sequences: int
     available_bytes: int = 0
-    """Of the device."""
+    """The device's available memory."""
     fits: bool = True
     largest_window: int = 0
     """The longest window within memory and the trained length; 0 if there is none."""
@@ -116,9 +116,9 @@ class ProcessorFacts:
     machine: str
     instructions: list[str]
     cores: int
-    """Of the machine."""
+    """The machine's cores."""
     usable_cores: int
-    """As far as the affinity mask and the CPU quota allow."""
+    """The cores that the affinity mask and the CPU quota allow."""
     threads: int
     huge_pages: str | None
 
@@ -146,9 +146,9 @@ class KernelFacts:
     dtype: str
     """The type of activations."""
     supported: list[str]
-    """The tables that run here, the fastest first."""
+    """The tables that run here, fastest first."""
     built: list[str]
-    """The tables of this build, the fastest first."""
+    """The tables of this build, fastest first."""
     refused: dict[str, str]
     """Why the system withholds a table that the CPU could run."""
     operations: dict[str, str]
@@ -336,12 +336,12 @@ def _kernel_facts(probed: Probed) -> KernelFacts:
 
 
 def _shown(text: str | None) -> str | None:
-    """Return a text of an untrusted file as a terminal may show it."""
+    """Return text from an untrusted file in a form that is safe for a terminal."""
     return None if text is None else printable(text)
 
 
 def display_name(path: str) -> str:
-    """Return a short name for a checkpoint: that of its file or folder, or org/name."""
+    """Return a short name for a checkpoint: its file's, its folder's, or org/name."""
     found = Path(path)
     for part in found.parts:  # in the hub's cache: models--org--name/snapshots/<commit>
         if part.startswith("models--") and "snapshots" in found.parts:
@@ -350,7 +350,7 @@ def display_name(path: str) -> str:
 
 
 def block_formats(tensors: Sequence[TensorSource]) -> dict[str, int]:
-    """Return the bytes of a model's weights by block format, the largest first."""
+    """Return the bytes of a model's weights by block format, largest first."""
     found: dict[str, int] = {}
     for tensor in tensors:
         size = tensor.slot.rows * tensor.row_bytes

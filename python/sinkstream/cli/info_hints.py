@@ -30,7 +30,7 @@ class Hint:
 
 
 def hints(facts: Facts) -> list[Hint]:
-    """Return all advice that applies, the most effective first."""
+    """Return all advice that applies, most effective first."""
     if facts.kernels.device != "cpu":
         return list(_cache_type(facts))
     parts = (_faster_kernels, _cores, _activations, _cache_type, _system)

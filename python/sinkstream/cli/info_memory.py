@@ -26,7 +26,7 @@ class Sizes:
 
     weights: int
     weights_per_token: int
-    """That the forward pass of one token reads."""
+    """The bytes of the weights that the forward pass of one token reads."""
     sequence: int
     """The cache of one endless stream."""
     scratch: int
@@ -35,7 +35,7 @@ class Sizes:
 def sizes_of(
     spec: DecoderSpec, tensors: Sequence[TensorSource], options: ModelOptions, probed: Probed
 ) -> Sizes:
-    """Return what a model would take.
+    """Return how much memory a model would take.
 
     Block formats whose panels are wider than the file's blocks take up to 4 % more than this says.
     """
@@ -100,7 +100,7 @@ def _packed(tensor: TensorSource) -> int:
 
 
 def _angles(spec: DecoderSpec) -> int:
-    """Return the cosines and sines of a row: of its index, of a kept row's, and of its rank."""
+    """Return the cosines and sines for a row: its index, a kept row's index, and its rank."""
     pairs = [rope.rotary_dim // 2 for rope in spec.ropes]
     views = dict.fromkeys((block.attention.window, block.attention.rope) for block in spec.blocks)
     by_rank = sum(rope.rotary_dim // 2 for _, rope in views)
@@ -108,7 +108,7 @@ def _angles(spec: DecoderSpec) -> int:
 
 
 def _has_branch(block: Block) -> bool:
-    """Return whether what a part of the block returns is changed before it is added."""
+    """Return whether the output of a part of the block is changed before it is added."""
     return block.attention_post_norm or block.mlp_post_norm or block.residual_scale != 1
 
 
@@ -119,7 +119,7 @@ def _scratch(
     probed: Probed,
     pages: int,
 ) -> int:
-    """Return the work space of one step: activations, split attention, logits and sampling."""
+    """Return the workspace of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size

@@ -83,7 +83,7 @@ def details(facts: Facts, hints: Sequence[Hint]) -> list[Row]:
 
 
 def of_refused(facts: Refused, show_all: bool) -> list[Row]:
-    """Return what is known of a model that cannot be loaded."""
+    """Return what is known about a model that cannot be loaded."""
     model = facts.model
     if show_all:
         return _all_of({"model": asdict(model)})
@@ -177,7 +177,7 @@ def _rope(cache: CacheFacts) -> str:
 
 
 def _format(model: ModelFacts | RefusedModel) -> str:
-    """Return the block formats, and the name that a mix of them has."""
+    """Return the block formats, and the name of a mix of them."""
     if isinstance(model, ModelFacts) and model.block_formats:
         found = shares(model.block_formats)
     else:

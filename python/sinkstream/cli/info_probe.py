@@ -1,7 +1,6 @@
 """What only a loaded model knows, from a model of one small layer: kernels, types, bytes of a page.
 
-It is loaded with the same options and from zeros, which takes milliseconds and no memory to speak
-of.
+It is loaded with the same options, from zeros, which takes milliseconds and hardly any memory.
 """
 
 from __future__ import annotations

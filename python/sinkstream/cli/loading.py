@@ -12,7 +12,7 @@ from sinkstream.model import Model
 
 
 def import_loader() -> None:
-    """Import what loading needs. Ctrl-C ends the process at once meanwhile."""
+    """Import what loading needs. During this, Ctrl-C ends the process at once."""
     with raising(False):
         import sinkstream.loading  # noqa: F401
 

@@ -17,7 +17,7 @@ def resident_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return how much memory programs can still get, as far as a container's limit allows."""
+    """Return how much memory programs can still get, within a container's limit."""
     available = 0
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):

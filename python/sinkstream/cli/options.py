@@ -136,8 +136,8 @@ class Replies:
 def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
     """Replace a command's parameters `loading` and `replies` with one option for each field.
 
-    If the command has a parameter with the name of a field, it keeps that parameter, and the
-    bundle has the field's default. Ctrl-C ends the command with its exit code.
+    If the command has a parameter with the name of a field, it keeps that parameter, and the bundle
+    gets the field's default. Ctrl-C ends the command with its exit code.
     """
     parameters = dict(inspect.signature(command).parameters)
     hints = get_type_hints(command, include_extras=True)

@@ -111,7 +111,7 @@ def _called(arguments: Sequence[str]) -> str | None:
 
 
 def _words_to_complete() -> list[str]:
-    """Return the words of the line that a shell wants to complete; nothing if it does not."""
+    """Return the words of the line that a shell wants to complete, if it wants any."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
     return line.split()[1:] if "_SINKSTREAM_COMPLETE" in os.environ else []
 
@@ -197,7 +197,7 @@ def _fail(sentence: str) -> int:
 
 
 def _sentence(error: OSError) -> str:
-    """Return what failed in the file system; an error without a number has its own sentence."""
+    """Return what failed in the file system; an error without a number brings its own sentence."""
     from sinkstream.checkpoint.quoting import quoted
 
     reason = error.strerror or str(error)

@@ -62,7 +62,7 @@ def serve(
         str | None, typer.Option(help="The model's name for clients. Default: that of its file.")
     ] = None,
     strict_model: Annotated[
-        bool, typer.Option("--strict-model", help="Refuse requests that name another model.")
+        bool, typer.Option("--strict-model", help="Refuse requests that name a different model.")
     ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Replies that are generated at the same time.")
@@ -259,7 +259,7 @@ def _report(address: str, model: Model) -> None:
 
 
 def _name_of(model: str | None) -> str:
-    """Return a model's name for clients: a file's without its ending."""
+    """Return a model's name for clients: a file's name without its extension."""
     path = Path(model or "smollm2")
     return re.sub(r"\.gguf$", "", path.name) or "sinkstream"
 

@@ -96,7 +96,7 @@ class Notes:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Replace `sys.stdout` and `sys.stderr` within the block by an `Output` and `Notes`."""
+    """Replace `sys.stdout` and `sys.stderr` within the block with an `Output` and `Notes`."""
     _open_closed_ones()
     former = sys.stdout, sys.stderr
     _prefer_utf8(former[0])
@@ -144,7 +144,7 @@ def _prefer_utf8(output: TextIO) -> None:
 
 
 def _open_closed_ones() -> None:
-    """Give the numbers 0 to 2 to /dev/null if they are free, so that no other file gets them.
+    """Open /dev/null as descriptors 0 to 2 if they are free, so that no other file gets them.
 
     Reading from and writing to a stream that was closed still fails.
     """

@@ -27,7 +27,7 @@ class WordWrap:
     def feed(self, text: str, width: int) -> str:
         """Return what to write for a piece of text, on lines of fewer than `width` cells.
 
-        The last cell stays empty: terminals differ in where the cursor is after writing to it.
+        The last cell stays empty: terminals differ in where the cursor goes after a write to it.
         """
         return "".join(self._next(character, width - 1) for character in text)
 

@@ -151,7 +151,7 @@ class Difference:
         return self.mean - half, self.mean + half
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, the interval included."""
+        """Return plain values, including the interval."""
         return {**asdict(self), "interval_95": list(self.interval)}
 
     @classmethod

@@ -34,7 +34,7 @@ class JsonFile(ABC):
         """Read a result that `to_json` wrote.
 
         Raises:
-            InvalidArgument: The file has other content.
+            InvalidArgument: The file holds something else.
         """
         try:
             return cls.from_dict(json.loads(expand_home(path).read_text(encoding="utf-8")))

@@ -62,7 +62,7 @@ def perplexity(
               evaluates (`start_size` = S, `recent_size` = W - 1). The results are the same, but
               take longer.
         sinks: S for "sinks" and "protocol". If None, the model's. The other methods have none.
-        window: W, the current token included. If None, the model's for "sinks" and "protocol",
+        window: W, including the current token. If None, the model's for "sinks" and "protocol",
             and the model's S + W for "window" and "recompute", so that all methods see the
             same number of tokens.
         max_tokens: Read only this many tokens of the text. If None, all.

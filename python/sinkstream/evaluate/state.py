@@ -84,7 +84,7 @@ def save_state(path: str | os.PathLike[str], state: RunState) -> None:
 
 
 def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
-    """Read a state and check that it belongs to this run. Without a file, start from nothing.
+    """Read a state and check that it belongs to this run. Without a file, start afresh.
 
     Args:
         path: A file that `save_state` wrote.

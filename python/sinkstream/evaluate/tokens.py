@@ -1,4 +1,4 @@
-"""Turns a text or ids into checked ids, and counts the bytes of the text of ids."""
+"""Turns text or ids into checked ids, and counts the bytes that ids stand for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IdsOrText = str | Sequence[int] | torch.Tensor | npt.NDArray[np.integer[Any]]
 
 
 def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | None) -> Ids:
-    """Return the ids [tokens] of a text, or the given ids, checked.
+    """Return the ids [tokens] of text, or the given ids, checked.
 
     Args:
         where: The calling function, named in errors.
@@ -48,7 +48,7 @@ def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | N
 
 
 def encode(where: str, model: Model, text: str) -> list[int]:
-    """Return the ids of a text at the start of a stream.
+    """Return the ids of text at the start of a stream.
 
     Raises:
         InvalidArgument: The checkpoint has no tokenizer, or the text has lone surrogates.
@@ -72,7 +72,7 @@ def encoder(where: str, model: Model) -> PlainEncoder:
 
 
 def count_bytes(model: Model, ids: Ids) -> int | None:
-    """Return the size of the text of ids in bytes; None if the model has no tokenizer."""
+    """Return the size in bytes of the text that ids stand for; None without a tokenizer."""
     if model.tokenizer is None:
         return None
     table = token_bytes(model.tokenizer, model.spec.vocab_size)

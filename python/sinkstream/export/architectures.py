@@ -1,6 +1,6 @@
-"""How llama.cpp describes each family, as data: a name, fields, and what it reads of a decoder.
+"""How llama.cpp describes each family, as data: a name, fields, and what of a decoder it reads.
 
-Fields that all decoders have are in `from_folder.py`, those of rotation in `rope_metadata.py`.
+Fields that all decoders have are in `from_folder.py`; rotation fields are in `rope_metadata.py`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from sinkstream.checkpoint.spec import Attention, DecoderSpec
 from sinkstream.export.rope_metadata import base_of, rotating_ropes
 
 Value = Callable[[DecoderSpec], Any]
-"""What a field says of a decoder; None: the field is left out."""
+"""What a field says about a decoder; None: the field is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A family's form in GGUF."""
+    """How GGUF represents a family."""
 
     name: str
     fields: Mapping[str, Value] = field(default_factory=dict)
-    """Those that not all decoders have."""
+    """Fields that not all decoders have."""
     schemes: tuple[str, ...] = ()
     """Rotary schemes that llama.cpp reads for this family, next to default, linear and yarn."""
     has_log_multiplier: bool = False
@@ -35,7 +35,7 @@ class Architecture:
     needs: tuple[str, ...] = ()
     """Weights without which llama.cpp does not load the family, by their slots."""
     windows_at: int | None = None
-    """The number of layers at which alone llama.cpp applies their windows; None: at any."""
+    """The only number of layers with which llama.cpp applies their windows; None: any number."""
     ignores: tuple[str, ...] = ()
     """Weights for which llama.cpp has no place in this family, by their slots."""
     heads_fill: bool = False
@@ -55,13 +55,13 @@ def _window(spec: DecoderSpec) -> int | None:
 
 
 def _local_base(spec: DecoderSpec) -> float | None:
-    """Return the base of layers with windows, if they rotate in a way of their own."""
+    """Return the base of layers with windows, if they rotate differently from the others."""
     local, other = rotating_ropes(spec)
     return None if local is None or other is None else base_of(local.inverse_frequencies)
 
 
 def _alibi_most(spec: DecoderSpec) -> float:
-    """Return the negative exponent of the last slope that is not between others."""
+    """Return the negative exponent of the last slope that does not lie between others."""
     return -math.log2(_attention(spec).slopes[(1 << (spec.heads.bit_length() - 1)) - 1])
 
 

@@ -1,4 +1,4 @@
-"""Refuses decoders that llama.cpp would not load, or would compute otherwise."""
+"""Refuses decoders that llama.cpp would not load, or would compute differently."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from sinkstream.export.rope_metadata import scheme_of
 _SCHEMES = ("default", "linear", "yarn")
 _BIASED = ("o", "gate", "up", "down")
 LOAD_THE_FOLDER = "Load the folder itself, with `quantize`."
-"""The remedy for all that is refused."""
+"""The remedy for everything that is refused."""
 
 
 def check_form(
     form: Architecture, opened: TensorsOnly, config: Mapping[str, Any], where: str
 ) -> None:
-    """Check an open folder against what llama.cpp reads in its family.
+    """Check an open folder against what llama.cpp reads for its family.
 
     Args:
-        form: Of its family.
+        form: The form of its family.
         opened: The folder.
         config: The content of its config.json.
         where: Its name, for errors.
 
     Raises:
-        CheckpointError: It has what llama.cpp does not read there, or lacks what that requires.
+        CheckpointError: It has something that llama.cpp does not read for this family, or lacks
+            something that llama.cpp requires.
     """
     _check_rotation(form, opened.spec, config, where)
     _check_layers(form, opened.spec, where)

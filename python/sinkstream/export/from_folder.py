@@ -1,6 +1,6 @@
 """A Hugging Face folder as a `GgufModel`, with llama.cpp's names and order of rows.
 
-What would be written is read back before: a model that GGUF would describe as another one is
+What would be written is first read back: a model that GGUF would describe as a different model is
 refused.
 """
 
@@ -102,7 +102,7 @@ def _check_description(
     divisors: Divisors,
     where: str,
 ) -> None:
-    """Check that the decoder comes out as it is when the file is read."""
+    """Check that reading the file would give the same decoder."""
     read = READERS[form.name].spec_from_gguf(
         GgufDescription(
             metadata=Fields(metadata, "the new file", f"{form.name}."),
@@ -124,7 +124,7 @@ _OF_FILES = ("family", "pairing")  # rows are permuted to fit
 
 
 def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:
-    """Return the path of the first value that differs by more than float32 rounds; None if none."""
+    """Return the path of the first value that differs beyond float32 rounding, or None."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         pairs = [(f"{path}.{name}".lstrip("."), ours[name], theirs[name]) for name in ours]
         pairs = [pair for pair in pairs if pair[0].rpartition(".")[2] not in _OF_FILES]
@@ -139,7 +139,7 @@ def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:
 
 
 def _tensors(opened: TensorsOnly, form: Architecture) -> list[GgufTensor]:
-    """Return the tensors under GGUF's names; weights that GGUF fuses become one."""
+    """Return the tensors under GGUF's names; weights that GGUF fuses become one tensor."""
     names = READERS[form.name].gguf_names.of(opened.spec)
     parts: dict[str, list[TensorSource]] = {}
     for tensor in opened.tensors:
@@ -164,6 +164,6 @@ def _tensor(
 
 
 def _vector(name: str, content: bytes) -> GgufTensor:
-    """Return a vector of float32, as llama.cpp stores all of them."""
+    """Return a float32 vector, as llama.cpp stores all vectors."""
     count = len(content) // 4
     return GgufTensor(name, (count,), "F32", lambda begin, end: content[4 * begin : 4 * end])

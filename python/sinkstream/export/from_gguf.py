@@ -14,10 +14,10 @@ from sinkstream.export.gguf_model import GgufModel, GgufTensor, quantized_alread
 
 
 def model_from_gguf(opened: TensorsOnly) -> GgufModel:
-    """Return what to write for an open GGUF file, or one in parts.
+    """Return what to write for an open GGUF file, or for one in parts.
 
     Raises:
-        CheckpointError: A matrix is quantized already.
+        CheckpointError: A matrix is already quantized.
     """
     assert isinstance(opened.text, GgufText)
     assert isinstance(opened.source, FileSource)
@@ -44,9 +44,9 @@ def _tensor(entry: TensorEntry) -> GgufTensor:
 
 
 def _stored_metadata(path: Path) -> dict[str, bytes]:
-    """Return the metadata of a file, or of the first part of one, which may have no tensors.
+    """Return the metadata of a file, or of its first part, which may have no tensors.
 
-    What says that it is part of a set is left out.
+    Keys that say that the file is part of a set are left out.
     """
     file = File(path)
     try:

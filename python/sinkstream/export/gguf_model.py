@@ -1,4 +1,4 @@
-"""A GGUF file that is to be written: metadata, and where the numbers of tensors come from."""
+"""A GGUF file to be written: its metadata, and where the numbers of its tensors come from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GgufTensor:
     shape: tuple[int, ...]
     """Rows first; a vector has its numbers as rows."""
     storage: Storage
-    """Of the rows that `read` returns: 16 or 32 bits."""
+    """The storage of the rows that `read` returns: 16 or 32 bits."""
     read: Callable[[int, int], bytes]
     """Returns rows [begin, end)."""
 
@@ -35,7 +35,7 @@ class GgufTensor:
 
     @property
     def cols(self) -> int:
-        """Return the numbers in a row; 1 for a vector."""
+        """Return how many numbers a row has; 1 for a vector."""
         return self.shape[1] if len(self.shape) > 1 else 1
 
     def bytes(self, storage: Storage) -> int:
@@ -48,12 +48,12 @@ class GgufModel:
     """What a GGUF file will hold."""
 
     name: str
-    """The source's, as errors show it."""
+    """The source's name, as errors show it."""
     metadata: dict[str, bytes]
     """Values as in a file: the number of the type, then the bytes."""
     tensors: tuple[GgufTensor, ...]
     alignment: int = 32
-    """Of the tensors' data, in bytes."""
+    """The alignment of the tensors' data, in bytes."""
 
 
 def quantized_already(where: str, source: str, tensor: str, storage: str) -> CheckpointError:
@@ -67,8 +67,8 @@ def quantized_already(where: str, source: str, tensor: str, storage: str) -> Che
 def encoded(value: Any) -> bytes:
     """Return a metadata value as GGUF stores it.
 
-    Python's types decide: `int` becomes uint32, `float` float32; a list of them has int32 and
-    float32, and a list of strings or booleans is one of those.
+    Python's types decide: `int` becomes uint32, and `float` becomes float32. In a list, `int`
+    becomes int32, `float` float32, and strings and booleans stay what they are.
     """
     if isinstance(value, list):
         kind, letter = _ELEMENTS[type(value[0])]

@@ -1,7 +1,7 @@
 """The mixes of block types that llama.cpp's quantizer makes: a type for each matrix of a decoder.
 
-The same names stand for the same types there, so a file of ours is read and expected like one of
-its own. `general.file_type` has the name.
+llama.cpp uses the same names for the same types, so it treats one of our files like one of its own.
+`general.file_type` holds the name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Place:
     part: str
     """`"attn_v"`, `"ffn_down"`, …; `"token_embd"` or `"output"`."""
     layer: int
-    """0 outside of layers."""
+    """0 outside layers."""
     cols: int
 
 
@@ -139,11 +139,11 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
     "BF16": ("BF16", {}),
     "F32": ("F32", {}),
 }
-"""For each mix: the type of most matrices; by part, those of the others, the first that applies."""
+"""For each mix: the type of most matrices, and rules for the others by part; the first applies."""
 
 
 _PARTS = {"attn_qkv": "attn_v"}
-"""Matrices that have the rules of another, because they hold it."""
+"""Matrices that follow another matrix's rules, because they contain it."""
 
 
 def type_of(mix: str, place: Place, decoder: Decoder) -> Storage:

@@ -19,7 +19,7 @@ Divisors = dict[str, tuple[float, ...]]
 
 
 def rotating_ropes(spec: DecoderSpec) -> tuple[RopeSpec | None, RopeSpec | None]:
-    """Return how layers with windows of their own rotate, and the others; None if none does."""
+    """Return how layers with their own windows rotate, and how the others do; None if none does."""
     attentions = [block.attention for block in spec.blocks if block.attention.rope.rotary_dim]
     local = next((each.rope for each in attentions if each.window), None)
     return local, next((each.rope for each in attentions if not each.window), None)
@@ -28,7 +28,7 @@ def rotating_ropes(spec: DecoderSpec) -> tuple[RopeSpec | None, RopeSpec | None]
 def scheme_of(config: Mapping[str, Any]) -> tuple[str, Fields]:
     """Return the name of a config's rotary scheme, and its fields.
 
-    Where layers with windows have one of their own, it is that of the others.
+    If layers with windows have a scheme of their own, the scheme of the others is returned.
     """
     fields = Fields(config, "config.json")
     scaling = fields.group("rope_scaling") or fields.group("rope_parameters")
@@ -40,7 +40,7 @@ def scheme_of(config: Mapping[str, Any]) -> tuple[str, Fields]:
 
 
 def base_of(frequencies: Sequence[float]) -> float:
-    """Return the base of frequencies without a scheme; of a single pair, any is right."""
+    """Return the base of frequencies without a scheme; for a single pair, any base will do."""
     return frequencies[1] ** -len(frequencies) if len(frequencies) > 1 else 10_000.0
 
 
@@ -50,7 +50,7 @@ def rope_metadata(
     """Return the fields after the architecture's prefix, and the tensors of divisors.
 
     Args:
-        config: The content of config.json, whose scheme is checked already.
+        config: The content of config.json, whose scheme has already been checked.
         spec: What it describes.
         has_log_multiplier: Whether llama.cpp reads YaRN's second multiplier for this family.
     """

@@ -1,4 +1,4 @@
-"""Readers of rows in another order than that of the source."""
+"""Readers of rows in an order that differs from the source's."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stacked_rows(parts: Sequence[Read], counts: Sequence[int]) -> Read:
     """Return a reader of several matrices, one after another.
 
     Args:
-        parts: Their readers.
-        counts: Their rows.
+        parts: The readers of the matrices.
+        counts: The number of rows of each.
     """
 
     def read(begin: int, end: int) -> bytes:

@@ -1,6 +1,6 @@
 """Writes a 16-bit or 32-bit checkpoint as a GGUF file whose matrices are quantized.
 
-Several threads quantize pieces of a tensor; memory holds a few pieces only.
+Several threads quantize pieces of a tensor; memory holds only a few pieces at a time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def write_quantized(
 
 
 def choose_types(model: GgufModel, spec: DecoderSpec, mix: str) -> dict[str, Storage]:
-    """Return the type of every tensor: of a mix for matrices, of the source for vectors."""
+    """Return the type of every tensor: the mix's for matrices, the source's for vectors."""
     names = {tensor.name for tensor in model.tensors}
     is_tied = "output.weight" not in names
     decoder = Decoder(spec.family, spec.layers, spec.heads, spec.kv_heads, is_tied)
@@ -184,7 +184,7 @@ def _pieces(tensor: GgufTensor) -> Iterator[tuple[int, int]]:
 
 
 def rounded_rows(content: bytes, storage: Storage, cols: int, to: Storage) -> bytes:
-    """Return rows of 16- or 32-bit numbers in another type.
+    """Return rows of 16-bit or 32-bit numbers, converted to another type.
 
     Raises:
         ValueError: A number is too large for the type, infinite or NaN.
@@ -220,7 +220,7 @@ def _plain(content: bytes, storage: Storage, to: Storage) -> bytes | None:
 
 @contextmanager
 def _pool(threads: int | None) -> Iterator[ThreadPoolExecutor]:
-    """Open threads; those that wait are not started any more when the block ends early."""
+    """Open a pool of threads; if the block ends early, calls that have not begun never begin."""
     pool = ThreadPoolExecutor(threads or len(os.sched_getaffinity(0)))
     try:
         yield pool

@@ -1,4 +1,4 @@
-"""What a notebook shows for an object: a small piece of HTML that needs nothing from elsewhere."""
+"""What a notebook shows for an object: a small, self-contained piece of HTML."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def summary(title: str, facts: Iterable[str], body: str = "") -> str:
 
 
 def quotation(text: str) -> str:
-    """Return a text as it is, with its line ends."""
+    """Return text as it is, with its line breaks."""
     return f'<div style="white-space:pre-wrap;margin:4px 0">{escape(text)}</div>'
 
 
 def cache_bar(sinks: int, window: int, live: int, evicted: int) -> str:
-    """Return a bar of a sequence's cache: sinks, what was evicted after them, and the window.
+    """Return a bar for a sequence's cache: sinks, what was evicted after them, and the window.
 
     Args:
         sinks: S.

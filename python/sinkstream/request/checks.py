@@ -28,7 +28,7 @@ def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
 
 
 def as_number(where: str, name: str, value: Any) -> float:
-    """Return a float, NaN and infinity included.
+    """Return a float, including NaN and infinity.
 
     Raises:
         TypeError: It is not a number.
@@ -75,7 +75,7 @@ def as_strings(where: str, name: str, value: Any) -> list[str]:
     """Return one string, or a sequence of strings, as a list.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither of these.
         InvalidArgument: A string is not Unicode.
     """
     strings = [value] if isinstance(value, str) else value

@@ -11,10 +11,10 @@ from sinkstream.request.checks import as_text
 
 
 def as_schema_text(where: str, name: str, value: Any) -> str:
-    """Return the text of a schema: of a mapping, of a string with JSON, or of a class of pydantic.
+    """Return the text of a schema, given as a mapping, a JSON string or a pydantic class.
 
     Raises:
-        TypeError: It is something else, or holds what JSON does not have.
+        TypeError: It is something else, or holds values that JSON does not have.
         InvalidArgument: It is not JSON.
     """
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Answers a keyword that a function does not have with the one that was meant."""
+"""Suggests the keyword that was probably meant when a function lacks the given one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def no_option(where: str, name: str, known: Iterable[str]) -> TypeError:
-    """Return the error for a keyword that does not exist, with the one that is written alike."""
+    """Return the error for a keyword that does not exist, suggesting a similar one."""
     alike = difflib.get_close_matches(name, list(known), 1)
     remedy = f" Did you mean `{alike[0]}`?" if alike else ""
     return TypeError(f"{where}: there is no option `{name[:40]}`.{remedy}")

@@ -1,8 +1,8 @@
 """The options of a request. Each is declared once here, and once in csrc/sampling/params.h.
 
-Those in GRAMMARS are declared only here: a request holds what they compile to. Keyword arguments,
-defaults, checks and documentation of `Model.stream` and `Session.stream` are derived from
-`StreamOptions`. docs/contributing/add_a_request_option.md shows how to add one.
+The options in GRAMMARS are declared only here: a request holds what they compile to. Keyword
+arguments, defaults, checks and documentation of `Model.stream` and `Session.stream` are derived
+from `StreamOptions`. docs/contributing/add_a_request_option.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
 class Sampling:
     """The sampling options, named as in `StreamOptions`.
 
-    A checkpoint may have its own defaults. The defaults here are neutral: they change nothing.
+    A checkpoint may have its own defaults. The defaults here are neutral: they have no effect.
     `help(Model.stream)` lists meanings and ranges.
     """
 

@@ -24,7 +24,7 @@ def shows_options(**defaults: Any) -> Callable[[_Function], _Function]:
     `inspect.signature` and notebooks would otherwise show only `**options`.
 
     Args:
-        **defaults: Those that the function replaces.
+        **defaults: The defaults that the function replaces.
     """
     return lambda function: _show(function, defaults)
 

@@ -31,13 +31,13 @@ class StreamRequest:
     continues_text: bool = False
     """Whether the reply's text continues the prompt's."""
     is_chat: bool = False
-    """Whether the prompt is messages: then a reasoning model's thoughts are told from its text."""
+    """Whether the prompt is messages: then a reasoning model's thoughts are split from its text."""
     thinking: bool | str | None = None
-    """With which the prompt was written."""
+    """The `thinking` with which the prompt was rendered."""
     tools: Tools | None = None
     """What the reply may call: `grammar` then says how."""
     cache_salt: str = ""
-    """The request shares the cached beginning only of sessions with the same salt."""
+    """The request shares a cached beginning only with sessions that have this salt."""
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
@@ -80,16 +80,16 @@ def make_request(
 
     Args:
         prompt: Token ids.
-        options: Those that the caller gave, by name.
+        options: The options that the caller gave, by name.
         defaults: Replace sampling options that are None.
         vocab_size: The bound of the ids.
         sinks: S of this sequence. If None, the model's.
         continues_text: Whether the prompt is a string that the reply continues.
         is_chat: Whether the prompt is messages.
-        thinking: With which the prompt was written.
+        thinking: The `thinking` with which the prompt was rendered.
         tools: What the reply may call; their grammar is the option `grammar`.
         grammar_name: What the caller calls that option.
-        cache_salt: The request shares the cached beginning only of sessions with the same salt.
+        cache_salt: The request shares a cached beginning only with sessions that have this salt.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
         grammars: Compiles the grammar that a reply follows. If None, there may be none.
@@ -153,10 +153,10 @@ def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> l
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Check that there are such options.
+    """Check that options with these names exist.
 
     Raises:
-        TypeError: There is none of a name; the message suggests one that is written alike.
+        TypeError: One does not exist; the message suggests one with a similar name.
     """
     for name in options:
         if name not in OPTIONS:

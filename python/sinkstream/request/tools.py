@@ -57,15 +57,15 @@ def check_tools(
     """Return the tools of a request; None if it has none.
 
     Args:
-        tools: A list of functions in OpenAI's form. None and [] are none.
+        tools: A list of functions in OpenAI's form. None and [] mean none.
         tool_choice: "auto", "none", "required", a named function, or allowed tools, in OpenAI's
             form. None is "auto".
         parallel_tool_calls: Whether a reply may make several calls. None is True.
-        call: The call that they are arguments of, for errors.
+        call: The call whose arguments these are, for errors.
 
     Raises:
         TypeError: A value has the wrong type.
-        InvalidArgument: A tool is malformed, two have one name, there are too many, or
+        InvalidArgument: A tool is malformed, two have the same name, there are too many, or
             `tool_choice` names none of them.
     """
     if parallel_tool_calls is not None and not isinstance(parallel_tool_calls, bool):
@@ -227,7 +227,7 @@ def _allowed(value: Any, names: tuple[str, ...], call: str) -> tuple[Choice, tup
 
 
 def _named(value: Any, names: tuple[str, ...], call: str) -> str:
-    """Return the name in a reference to a function, of either of OpenAI's APIs."""
+    """Return the name in a reference to a function, from either of OpenAI's APIs."""
     inner = value.get("function", value) if isinstance(value, Mapping) else None
     name = inner.get("name") if isinstance(inner, Mapping) else None
     if name not in names:

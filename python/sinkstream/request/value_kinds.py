@@ -40,14 +40,14 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Numbers from `low` to `high`, both included unless `is_open` excludes `low`."""
+    """Numbers from `low` to `high`, inclusive unless `is_open` excludes `low`."""
 
     low: float
     high: float
     is_open: bool = False
 
     def __contains__(self, value: float) -> bool:
-        """Return whether `value` is in the range; NaN is in none."""
+        """Return whether `value` is in the range; NaN never is."""
         return self.low <= value <= self.high and not (self.is_open and value == self.low)
 
     def __str__(self) -> str:
@@ -59,13 +59,13 @@ class Number:
         return f"In {self}."
 
     def check(self, name: str, value: Any, vocab_size: int) -> float:
-        """Return any float: the native `validate` checks the range, NaN included."""
+        """Return any float: the native `validate` checks the range, and rejects NaN."""
         return as_number("stream", name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """Integers from `low` to `high`, both included.
+    """Integers from `low` to `high`, inclusive.
 
     Checked in Python as well: the native types cannot hold every int.
     """
@@ -137,7 +137,7 @@ class JsonSchema:
     rule = ""
 
     def check(self, name: str, value: Any, vocab_size: int) -> str:
-        """Return its text; llguidance checks what it says."""
+        """Return its text; llguidance checks its meaning."""
         return as_schema_text("stream", name, value)
 
 

@@ -1,4 +1,4 @@
-"""How many replies are in progress. More than a fixed number are refused at once, not queued."""
+"""Limits how many replies are in progress. Beyond a fixed number, they are refused, not queued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_WAIT_S = 60
 
 
 class Admission:
-    """Counts replies in progress; of one event loop."""
+    """Counts replies in progress. Belongs to one event loop."""
 
     def __init__(self, limit: int) -> None:
         """Allow `limit` replies, generated and waiting ones together."""
@@ -26,7 +26,7 @@ class Admission:
         """Count `count` more replies.
 
         Raises:
-            ApiError: There is no room for them, with 429 and the time after which to try again.
+            ApiError: There is no room for them (429, with the time after which to try again).
         """
         if self.in_progress + count > self.limit:
             raise at_capacity(
@@ -42,7 +42,7 @@ class Admission:
         self._ends.extend([time.monotonic()] * count)
 
     def retry_after_s(self, count: int = 1) -> int:
-        """Return after how many seconds `count` replies will have ended, at the recent rate."""
+        """Return the seconds until `count` replies will have ended, at the recent rate."""
         if len(self._ends) < 2:
             return 1
         span = time.monotonic() - self._ends[0]

@@ -1,4 +1,4 @@
-"""A response whose work is cancelled as soon as its client leaves, whatever it is doing then."""
+"""A response whose work is cancelled as soon as its client disconnects, at any point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer(Response):
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond; end quietly if the client leaves.
+        """Respond; end quietly if the client disconnects.
 
         Raises:
             ApiError: The work failed before it sent anything.
@@ -63,7 +63,7 @@ class Answer(Response):
 
 
 async def until_left(receive: Receive) -> None:
-    """Return when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -118,7 +118,7 @@ def _schema(body: type[BaseModel]) -> dict[str, Any]:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with its definitions where they are named: the document is not its root."""
+    """Return a schema with its definitions inlined, because it is not the root of the document."""
     if isinstance(schema, list):
         return [_inlined(part, definitions) for part in schema]
     if not isinstance(schema, dict):
@@ -129,7 +129,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answer a request that fails before its response has begun."""
+    """Respond to a request that fails before its response has begun."""
     known = from_exception(error, {"prompt": "messages"}) or internal()
     exchange_of(request.scope).finish = known.code
     response = Response(known.as_json(), known.status, media_type="application/json")
@@ -138,7 +138,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
-    """Answer a path or a method that does not exist in the shape of all errors."""
+    """Respond to an unknown path or method with an error in the usual form."""
     assert isinstance(error, HTTPException)
     known = ApiError(
         error.status_code,

@@ -1,4 +1,4 @@
-"""Bounds memory that all requests together hold for one purpose."""
+"""Limits the memory that all requests together hold for one purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sinkstream.server.errors import at_capacity
 
 
 class ByteBudget:
-    """Counts bytes that are held; of one event loop."""
+    """Counts bytes that are held. Belongs to one event loop."""
 
     def __init__(self, limit: int, what: str) -> None:
         """Allow `limit` bytes of `what`, such as "the bodies of all requests"."""

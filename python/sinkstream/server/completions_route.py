@@ -92,7 +92,7 @@ class CompletionDialect:
         return frames.with_fields(choice, **self._ids(piece))
 
     def last(self, index: int, reason: str) -> bytes:
-        """Return a choice without text that has the finish reason."""
+        """Return a choice with the finish reason and no text."""
         return frames.completion_text(index, "", reason=reason)
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class ServerConfig:
     port: int = 8000
     """0 takes a free one."""
     api_keys: tuple[str, ...] = ()
-    """Empty: no key is asked for, which only a loopback address allows."""
+    """If empty, no key is required; only a loopback address allows that."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header, in addition to `host` and the loopback names."""
     cors_origins: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ServerConfig:
     model_name: str = "sinkstream"
     """What clients see as the model's name."""
     strict_model: bool = False
-    """Whether another name is an error."""
+    """Whether a different name is an error."""
     max_queue: int = 64
     """Replies that may wait, in addition to those that the model generates at the same time."""
     max_tokens: int = 2048
@@ -59,19 +59,19 @@ class ServerConfig:
     advertise_context: int = 1 << 20
     """`max_model_len` in the list of models. Clients may truncate their history to it."""
     keepalive_s: float = 10.0
-    """Between comments in a stream that has nothing to send."""
+    """Seconds between comments in a stream that has nothing to send."""
     flush_s: float = 0.025
-    """Between two writes of a stream: tokens of that time go out together."""
+    """Seconds between two writes of a stream: the tokens of that time are sent together."""
     drain_s: float = 30.0
-    """For running replies after SIGTERM."""
+    """Seconds that running replies have after SIGTERM."""
     watchdog_s: float = 60.0
     """If no engine step ends for this long while replies are running, the server is unhealthy."""
     body_timeout_s: float = 60.0
-    """For a request's body to arrive."""
+    """Seconds in which a request's body must arrive."""
     send_timeout_s: float = 60.0
-    """For a client to read something of what is sent; then its connection is cut."""
+    """Seconds in which a client must read something; otherwise its connection is cut."""
     max_connections: int = 2048
-    """HTTP and WebSocket; further ones are answered with 503."""
+    """HTTP and WebSocket connections; requests on further ones get 503."""
     public_metrics: bool = False
     """Whether /metrics needs no key."""
     no_page: bool = False
@@ -82,19 +82,19 @@ class ServerConfig:
     replica: str = ""
     """The name of this process among those that use the store; "" if it is the only one."""
     snapshots: str = ""
-    """A folder, or `s3://…`, for snapshots of conversations; "" is a folder in the store's."""
+    """A folder, or `s3://…`, for snapshots of conversations; "" is one inside the store's."""
     snapshot_tokens: int = 0
     """Tokens by which a conversation grows until its next snapshot; 0: sinks + window."""
     session_ttl: float = 30 * 86400.0
     """Seconds after which a conversation that is not used is deleted; 0: never."""
     store_max_gb: float = 20.0
-    """Of the store, in units of 10^9 bytes; 0: no limit."""
+    """The size limit of the store, in units of 10^9 bytes; 0: no limit."""
     park_s: float = 300.0
     """Idle conversations leave memory after this time."""
     address: str = ""
     """Where servers that share the store reach this one; "" is `host` and `port`."""
     peer_secret: str = ""
-    """What those servers have in common; without it, they do not ask each other."""
+    """A secret shared by those servers; without it, they do not contact each other."""
 
     @property
     def is_loopback(self) -> bool:
@@ -132,7 +132,7 @@ def check_config(config: ServerConfig) -> None:
 
 
 def _check_types(config: ServerConfig) -> None:
-    """Refuse values of the wrong type: files of Ray Serve have whatever YAML reads."""
+    """Refuse values of the wrong type: a Ray Serve config file may hold whatever YAML reads."""
     for one in fields(config):
         value, default = getattr(config, one.name), one.default
         if isinstance(default, tuple):

@@ -19,7 +19,7 @@ _OWN_FILES = 128  # of a process apart from its connections: the store, the mode
 
 
 class Transport(Protocol):
-    """What is needed of asyncio's transport."""
+    """The parts of asyncio's transport that are needed."""
 
     def abort(self) -> None:
         """Close immediately, without sending what is held."""
@@ -34,7 +34,7 @@ class Transport(Protocol):
         ...
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Set above which size the protocol is paused."""
+        """Set the size above which the protocol is paused."""
         ...
 
 
@@ -67,7 +67,7 @@ class Connection:
         self._timer = self._loop.call_later(self._all.send_timeout_s, self._check)
 
     def resume(self) -> None:
-        """Expect nothing: the client has taken everything."""
+        """Stop waiting: the client has taken everything."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -94,10 +94,10 @@ class Connection:
 
 
 class Connections:
-    """The connections of a server; of one event loop."""
+    """The connections of a server. Belongs to one event loop."""
 
     def __init__(self, limit: int, send_timeout_s: float) -> None:
-        """Allow `limit` connections, and clients that read something every `send_timeout_s`."""
+        """Allow `limit` connections; each client must read something every `send_timeout_s`."""
         self.limit = limit
         self.send_timeout_s = send_timeout_s
         self._open: set[Connection] = set()

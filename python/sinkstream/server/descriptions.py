@@ -12,8 +12,8 @@ FIELDS = {
     "add_special": "Whether the beginning-of-text token comes first. Default: false.",
     "add_special_tokens": "Whether the beginning-of-text token comes first. Default: true.",
     "audio": "Refused: audio is not supported.",
-    "background": "Whether the reply goes on without its client; the response is read later by its "
-    "id.",
+    "background": "Whether the reply continues without its client; the response is read later by "
+    "its id.",
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "A conversation is continued, and a cached beginning shared, only by requests "
     "with the same salt.",
@@ -30,7 +30,7 @@ FIELDS = {
     "function_call": "The old form of `tool_choice`; a forced call is refused.",
     "functions": "Refused: the old form of `tools`.",
     "grammar": "A grammar that the reply must follow, as in llama.cpp.",
-    "ignore_eos": "Whether the reply goes on after an end token.",
+    "ignore_eos": "Whether the reply continues after an end token.",
     "include": "Further parts of the response: `message.output_text.logprobs` asks for "
     "log-probabilities, `reasoning.encrypted_content` for thoughts that can be sent back.",
     "include_usage": "Whether a final chunk with `usage` is sent.",
@@ -67,8 +67,8 @@ FIELDS = {
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",
     "TokenizeRequest.prompt": "The text, with vLLM's names for the other fields.",
-    "prompt_cache_key": "The client's name for the conversation; tells apart conversations whose "
-    "texts are equal.",
+    "prompt_cache_key": "The client's name for the conversation; distinguishes conversations with "
+    "equal texts.",
     "prompt_logprobs": "Asks for the log-probability of each token of the prompt, as in vLLM, and "
     "for this many of the most probable ones.",
     "reasoning": "`effort`: how much a reasoning model thinks, where its chat template has levels; "
@@ -118,7 +118,7 @@ FIELDS = {
 
 
 def description(kind: str, name: str) -> str | None:
-    """Return what a field of a body means; None if that is not written down."""
+    """Return what a field of a body means; None if it has no description."""
     return FIELDS.get(f"{kind}.{name}", FIELDS.get(name))
 
 

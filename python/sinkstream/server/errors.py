@@ -1,4 +1,4 @@
-"""Errors as clients get them: a status, and one JSON shape, that of OpenAI."""
+"""Errors as clients get them: a status, and OpenAI's JSON form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_ARGUMENT = re.compile(r"(stream|session): ")
 
 @dataclass(slots=True)
 class ApiError(Exception):
-    """What a request is answered with instead of a result."""
+    """The response to a request that fails."""
 
     status: int
     type: str
@@ -94,11 +94,11 @@ def internal() -> ApiError:
 
 
 def from_exception(error: BaseException, names: Mapping[str, str] | None = None) -> ApiError | None:
-    """Return the answer to a request that failed with an exception; None for a bug.
+    """Return the error response for an exception; None for a bug.
 
     Args:
         error: What was raised.
-        names: Names of arguments of `Model.stream`, and the fields of the request they come from.
+        names: Names of arguments of `Model.stream`, with the request fields that they come from.
     """
     if isinstance(error, ApiError):
         return error

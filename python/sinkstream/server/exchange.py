@@ -8,35 +8,35 @@ from typing import Any
 
 Scope = MutableMapping[str, Any]
 KEY = "sinkstream"
-"""Of the exchange in an ASGI scope."""
+"""The key of the exchange in an ASGI scope."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """Facts of a request; the access line is made from them."""
+    """Facts about a request, from which the access line is made."""
 
     request_id: str
     tenant: str = ""
     """A hash of the API key; "" without keys."""
     body: bytes | bytearray = b""
     status: int = 0
-    """Of the response; 0 before its head."""
+    """The status of the response; 0 before its head."""
     choices: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
     is_stream: bool = False
-    """Whether the response is one of events."""
+    """Whether the response is a stream of events."""
     is_left: bool = False
-    """Whether nothing more of the app's response is sent."""
+    """Whether the rest of the app's response is no longer sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
     on_taken: Callable[[int], None] = lambda count: None
     """Called with the size of the body when it is no longer held."""
 
     def take_body(self) -> bytes | bytearray:
-        """Return the body, and keep it no longer."""
+        """Return the body, and drop it."""
         body, self.body = self.body, b""
         self.on_taken(len(body))
         return body

@@ -1,4 +1,4 @@
-"""The bytes of server-sent events. Only texts go through a JSON writer; the rest is made once.
+"""The bytes of server-sent events. Only text goes through a JSON writer; the rest is built once.
 
 Strict clients fix the order and the fields: a first delta with the role, deltas with text, an empty
 delta with the finish reason, then the usage if it was asked for, then [DONE].
@@ -36,7 +36,7 @@ class Frames:
     def last_of_choice(
         self, choice: bytes, extra: dict[str, Any], usage: bytes | None = None
     ) -> bytes:
-        """Return the chunk that ends a choice, with our own facts."""
+        """Return the chunk that ends a choice, with sinkstream's own fields."""
         end = b',"sinkstream":' + orjson.dumps(extra) + b"}\n\n"
         return self.with_choice(choice, usage)[: -len(b"}\n\n")] + end
 

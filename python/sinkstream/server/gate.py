@@ -1,6 +1,6 @@
 """The outermost layer of the app: refuses, reads bodies, counts, and writes one line per request.
 
-Nothing that fails leaves it as an exception, and no text of a prompt or a reply enters a log.
+No failure leaves it as an exception, and no text from a prompt or a reply is logged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LAST_WRITE_S = 1.0
 
 
 class ClientLeft(Exception):
-    """The client has gone before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class Gate:
@@ -110,7 +110,7 @@ class Gate:
                 await _respond(scope, receive, send, known.status, known.as_json(), head)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
-        """Run the app for a request; if the engine stalls, tell the client without it.
+        """Run the app for a request; if the engine stalls, respond without the app.
 
         Raises:
             StreamAborted: The client has been told, in the middle of the response.
@@ -137,10 +137,10 @@ class Gate:
             raise StreamAborted from error
 
     def _check_connections(self, scope: Scope) -> None:
-        """Refuse what comes over a connection too many, except to ask for the health.
+        """Refuse requests over a connection beyond the limit, except health checks.
 
         Raises:
-            ApiError: It is one too many.
+            ApiError: The connection is beyond the limit.
         """
         if _connection_of(scope).is_surplus and scope["path"] not in ("/health", "/v1/health"):
             limit = self._service.connections.limit
@@ -233,7 +233,7 @@ def _pairs(message: dict[str, object]) -> list[tuple[bytes, bytes]]:
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the client's id of its request, or a new one if it is harmful in a log."""
+    """Return the client's id for its request, or a new one if that would be harmful in a log."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())

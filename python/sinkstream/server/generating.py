@@ -1,4 +1,4 @@
-"""Answers a request with replies, streamed or whole. Chats and completions differ in `Dialect`."""
+"""Responds with replies, streamed or whole. Chats and completions differ in their `Dialect`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Dialect(Protocol):
     chunk_head: dict[str, Any]
     """Fields of each chunk."""
     with_tokens: bool
-    """Whether log-probabilities are asked for."""
+    """Whether log-probabilities are requested."""
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
-        """Return the choices that come before the text of a choice, once that has begun."""
+        """Return the choices to send before the text of a choice that has begun."""
         ...
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
@@ -64,9 +64,9 @@ class Job:
     dialect: Dialect
     starts: Sequence[Start]
     prompts: int = 1
-    """Different prompts; the choices of each follow each other."""
+    """The number of different prompts; the choices of each are consecutive."""
     names: dict[str, str] = field(default_factory=dict)
-    """Fields of the request by the arguments of `Model.stream`."""
+    """The request's fields by the arguments of `Model.stream`."""
     whole_bytes: int = 0
     """Memory that the replies may take if they are not streamed."""
 
@@ -102,7 +102,7 @@ def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return the results of works that run at the same time; the first failure ends the others."""
+    """Return the results of work that runs concurrently; the first failure ends the rest."""
     if len(works) == 1:
         return [await works[0]]
     async with asyncio.TaskGroup() as group:
@@ -132,7 +132,7 @@ def _choices(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]]) -> list
 
 
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
-    """Return one choice, the turn it is from, and how it ended."""
+    """Return one choice, the turn that it is from, and how it ended."""
     turn = await reply.begin()
     assert turn is not None  # there is no limit of time
     piece = await whole(turn.stream, with_tokens=job.dialect.with_tokens)
@@ -195,7 +195,7 @@ async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
 
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
-    """Return fields that stand next to the usage, if they are asked for: of the first choice."""
+    """Return the requested fields that go next to the usage, for the first choice."""
     return {"timings": timings_of(facts, end)} if job.body.timings_per_token else {}
 
 
@@ -206,7 +206,7 @@ def _usage_now(turn: Turn) -> bytes:
 
 
 def progress_of(turns: Sequence[Turn | None]) -> str:
-    """Return what a comment says of the reply that has come the least far."""
+    """Return what a comment says about the reply with the least progress."""
     stats = [turn.stream.stats for turn in turns if turn is not None]
     if len(stats) < len(turns):
         return "queued"

@@ -1,4 +1,4 @@
-"""Checks the head of a request before anything of it is routed or read. Denies by default.
+"""Checks the head of a request before it is routed or its body is read. Denies by default.
 
 The same checks hold for HTTP and WebSockets, and for paths that do not exist.
 """
@@ -86,7 +86,7 @@ class HeadChecks:
         return hosts[0].lower()
 
     def _is_address(self, name: str) -> bool:
-        """Return whether a name is an address, which no foreign page can make its own."""
+        """Return whether a name is an IP address, which a malicious page cannot rebind."""
         if self._takes_any_address:
             try:
                 ipaddress.ip_address(name)

@@ -1,4 +1,4 @@
-"""`GET /health` and `GET /version`. They touch counters only, so that they answer at any moment."""
+"""`GET /health` and `GET /version`. They read only counters, so that they always answer at once."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def head_of(service: Service, kind: str, prefix: str) -> dict[str, Any]:
 
 
 def check_model(service: Service, name: str | None) -> None:
-    """Refuse another model's name, if the server is strict.
+    """Refuse the name of a different model, if the server is strict.
 
     Raises:
         ApiError: There is no such model.

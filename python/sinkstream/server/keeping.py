@@ -1,4 +1,4 @@
-"""Where a server's conversations are kept: in a store of the model, or nowhere."""
+"""Where a server's conversations are kept: in a store for the model, or nowhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GB = 10**9
 
 
 def open_turns(model: Model, config: ServerConfig) -> Turns:
-    """Return where the turns of a server begin. Blocks.
+    """Return the object that begins a server's turns. Blocks.
 
     Raises:
         StoreError: The store cannot be used.
@@ -46,7 +46,7 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
 
 
 def default_store(model: Model) -> Path:
-    """Return a folder that no other model, sinks, window or chat template has.
+    """Return a folder that is unique to this model, sinks, window and chat template.
 
     Raises:
         StoreError: There is no home folder.

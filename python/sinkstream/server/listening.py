@@ -13,8 +13,8 @@ ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 class _Listener(socket.socket):
     """A socket whose queue in the kernel is long.
 
-    asyncio takes one number for that queue and for how many connections it accepts in one turn of
-    the loop, which must be few.
+    asyncio uses one number for both the length of that queue and the connections that it accepts in
+    one turn of the loop, which must be few.
     """
 
     def listen(self, backlog: int = _BACKLOG, /) -> None:

@@ -19,7 +19,7 @@ def as_text(token_id: int, raw: bytes) -> str:
 
 
 def as_id(token_id: int, raw: bytes) -> str:
-    """Return a token's id, in vLLM's form: tokens of the same text stay different."""
+    """Return a token's id, in vLLM's form: tokens with the same text stay distinct."""
     return f"token_id:{token_id}"
 
 
@@ -43,9 +43,9 @@ def of_completion(
     """Return `logprobs` of a completion's choice.
 
     Args:
-        tokens: Of the choice, or of the part that a chunk has.
+        tokens: The tokens of the choice, or of the part in a chunk.
         piece: Returns the bytes of a token.
-        offset: Characters of the reply before them.
+        offset: The number of characters of the reply before them.
         name: Returns what stands for a token.
     """
     offsets = []
@@ -72,7 +72,7 @@ def of_prompt(
     Args:
         prompt: The tokens.
         count: How many alternatives each has.
-        offsets: Characters of the prompt's text before each.
+        offsets: The number of characters of the prompt's text before each token.
         piece: Returns the bytes of a token.
         name: Returns what stands for a token.
     """
@@ -90,7 +90,7 @@ def of_prompt(
 def of_prompt_by_id(
     prompt: Sequence[PromptToken], count: int, piece: Bytes
 ) -> list[dict[str, Any] | None]:
-    """Return vLLM's `prompt_logprobs`: for each token but the first, objects by id.
+    """Return vLLM's `prompt_logprobs`: for each token except the first, objects by id.
 
     Args:
         prompt: The tokens.
@@ -122,7 +122,7 @@ def _top(
     piece: Bytes,
     name: Naming,
 ) -> dict[str, float | None]:
-    """Return OpenAI's form: the token itself is among them, also if others are more probable."""
+    """Return OpenAI's form, which includes the token itself even if others are more probable."""
     top: dict[str, float | None] = {
         name(other, piece(other)): logprob for other, logprob in alternatives
     }

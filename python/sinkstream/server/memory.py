@@ -1,4 +1,4 @@
-"""Keeps a server that runs for months at the memory that it uses."""
+"""Keeps the memory of a server that runs for months constant."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TRIM_S = 60.0
 def loaded_objects_aside() -> Iterator[None]:
     """Leave out of garbage collections what exists now, until the block ends.
 
-    A server's modules, model and routes are some hundred thousand objects that stay. Collections
-    that look at them hold up all streams for a fifth of a second; and they are rare, so that the
-    garbage of requests would wait.
+    A server's modules, model and routes are a few hundred thousand objects that stay. Collections
+    that scan them hold up all streams for a fifth of a second. Such collections are also rare, so
+    garbage from requests would accumulate.
     """
     gc.collect()
     gc.freeze()
@@ -29,7 +29,7 @@ def loaded_objects_aside() -> Iterator[None]:
 
 
 def trim() -> None:
-    """Return free memory to the system, where the C library is glibc; blocks for milliseconds.
+    """Return free memory to the system if the C library is glibc; blocks for milliseconds.
 
     Requests of all sizes leave gaps in the heap of each thread, which glibc keeps.
     """

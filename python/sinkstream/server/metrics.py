@@ -40,7 +40,7 @@ def _of_server(service: Service) -> str:
             service.pulse.lag_s,
         ),
         "engine_stalled": (
-            "1 while the engine makes no step, otherwise 0.",
+            "1 while the engine is stalled, otherwise 0.",
             int(service.pulse.is_stalled),
         ),
     }

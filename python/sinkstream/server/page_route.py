@@ -1,6 +1,6 @@
 """`GET /` and the files of the web page: fixed bytes under a strict Content-Security-Policy.
 
-They hold nothing of a user or a model, so they need no key; what the page asks for does.
+They contain nothing about a user or a model, so they need no key; the page's requests do.
 """
 
 from __future__ import annotations

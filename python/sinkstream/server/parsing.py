@@ -1,4 +1,4 @@
-"""Reads the body of a request: JSON, then its schema. A wrong value is answered with a sentence."""
+"""Reads the body of a request: JSON, then its schema. A wrong value gets a one-sentence error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
 
 
 def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:
-    """Return the body of a request; of a key that is there twice, the last value counts.
+    """Return the body of a request; if a key occurs twice, the last value counts.
 
     Raises:
         ApiError: It is not JSON, or not what `kind` describes.
@@ -81,7 +81,7 @@ def _is_of_field(error: Mapping[str, Any]) -> bool:
 
 
 def _is_path(part: int | str) -> bool:
-    """Return whether a part of a location is a field or an index, not a type of a union."""
+    """Return whether a part of a location is a field or an index, not a member of a union."""
     return isinstance(part, int) or part.isidentifier()
 
 
@@ -91,7 +91,7 @@ def _rule(error: Mapping[str, Any]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Return a value if it is a number or a word; otherwise its type, so that no text is shown."""
+    """Return a value if it is a number or a word; otherwise its type, so that no text leaks."""
     if value is None or isinstance(value, bool | int | float):
         return str(orjson.dumps(value).decode())[:_SHOWN]
     names: dict[Any, str] = {str: "a string", list: "an array", dict: "an object"}

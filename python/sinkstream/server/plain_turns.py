@@ -1,4 +1,4 @@
-"""Turns that keep nothing: every request is read anew, or shares an open session's beginning."""
+"""Turns that keep nothing: every prompt is read anew, or shares an open session's beginning."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Pool:
     ) -> _T:
         """Return what a call returns.
 
-        If the task is cancelled, a call that has not begun never begins; of one that has, the
+        If the task is cancelled, a call that has not begun never begins. If it has begun, its
         result goes to `discard` before the cancellation is raised.
 
         Raises:
@@ -41,7 +41,7 @@ class Pool:
             raise
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Begin a call that ends even if no task waits for it."""
+        """Begin a call that is completed even if no task waits for it."""
         return asyncio.wrap_future(self._executor.submit(call))
 
     def close(self) -> None:

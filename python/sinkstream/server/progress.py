@@ -15,7 +15,7 @@ _POLL_S = 0.05
 async def prompt_progress(turn: Turn) -> AsyncIterator[dict[str, Any]]:
     """Yield `prompt_progress` when it changes, until the whole prompt has been read.
 
-    The first one has what was in memory already, the last one all tokens of the prompt.
+    The first one counts what was already in memory, the last one all tokens of the prompt.
     """
     begun_at = time.monotonic()
     total, cached = turn.facts.prompt_tokens, turn.facts.cached_tokens

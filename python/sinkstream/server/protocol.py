@@ -1,6 +1,6 @@
-"""uvicorn's protocols with bounds: of a request's head, and of clients that do not read.
+"""uvicorn's protocols with limits on a request's head, and on clients that do not read.
 
-Bad HTTP is answered in JSON.
+Bad HTTP gets an error in JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sinkstream.server.errors import ApiError
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
 CONNECTION = "connection"
-"""Of the `Connection` in the state of an ASGI scope."""
+"""The key of the `Connection` in the state of an ASGI scope."""
 
 
 class _Pipelined(Exception):
@@ -55,19 +55,19 @@ class _Counted:
         self._connection.pause()
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Resume: the client has read."""
         super().resume_writing()  # type: ignore[misc]
         self._connection.resume()
 
 
 class BoundedHttp(_Counted, HttpToolsProtocol):
-    """uvicorn's protocol with bounds."""
+    """uvicorn's protocol with limits."""
 
     _unread_bytes = 0
     """Received since the last head or part of a body was complete: heads, chunk sizes, trailers."""
     _is_head = True
     _must_close = False
-    """Whether a further request came before the response to the last one was complete."""
+    """Whether another request arrived before the response to the last one was complete."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -86,7 +86,7 @@ class BoundedHttp(_Counted, HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what it refuses is answered by `send_400_response`."""
+        """Feed the parser; `send_400_response` responds to what it refuses."""
         if self._must_close:
             return
         if self.cycle is None or self.cycle.response_complete:  # what follows is a head
@@ -102,9 +102,9 @@ class BoundedHttp(_Counted, HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Expect the rest of the head within the time.
 
-        A request that does not wait for the response before it is never begun: the connection ends
-        with that response. uvicorn would queue it, stop reading, and then not notice that the
-        client of the running reply leaves.
+        A request that does not wait for the previous response is never begun: the connection ends
+        with that response. uvicorn would queue it, stop reading, and then not notice when the
+        client of the running reply disconnects.
         """
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
@@ -117,7 +117,7 @@ class BoundedHttp(_Counted, HttpToolsProtocol):
         self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the head; leave out trailers, which nothing has checked."""
+        """Take a field of the head; leave out trailers, which have not been checked."""
         if self._is_head:
             super().on_header(name, value)
 
@@ -134,7 +134,7 @@ class BoundedHttp(_Counted, HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP."""
+        """Respond to what is not HTTP."""
         if self._must_close:
             return  # the response that is running is still sent
         self._refuse(_error(400, "invalid_http", "headers: must be HTTP/1.1, but are not."))
@@ -168,7 +168,7 @@ class BoundedSocket(_Counted, WebSocketsSansIOProtocol):
     """uvicorn's protocol of a WebSocket, counted, and cut off if its client does not read."""
 
     async def run_asgi(self) -> None:
-        """Run the app, which may look at the connection."""
+        """Run the app, which can look at the connection."""
         self.scope["state"][CONNECTION] = self._connection
         await super().run_asgi()
 

@@ -1,4 +1,4 @@
-"""Watches the event loop and the engine: how late the loop is, and whether steps are made."""
+"""Watches the event loop and the engine: how late the loop is, and whether steps complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 100  # lags, of the last ten seconds
 
 
 class Watched(Protocol):
-    """A model, as far as it is watched."""
+    """The part of a model that is watched."""
 
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters."""
@@ -22,7 +22,7 @@ class Watched(Protocol):
 
 
 class Pulse:
-    """The health that can be seen from outside of the engine; of one event loop."""
+    """The server's health, as seen from outside the engine. Belongs to one event loop."""
 
     def __init__(self, watchdog_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Count the engine as stalled after `watchdog_s` without a step while it has work."""
@@ -61,7 +61,7 @@ class Pulse:
 
     @contextmanager
     def alarm(self) -> Iterator[asyncio.Future[None]]:
-        """Give a future that is done once the engine is found stalled."""
+        """Give a future that is done once the engine is found to have stalled."""
         alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._alarms.add(alarm)
         try:
@@ -79,7 +79,7 @@ class Pulse:
             self.begins -= 1
 
     async def run(self, on_stall: Callable[[], None]) -> None:
-        """Watch until cancelled; call `on_stall` whenever the engine is found stalled."""
+        """Watch until cancelled; call `on_stall` whenever the engine is found to have stalled."""
         while True:
             due = time.perf_counter() + _EVERY_S
             await asyncio.sleep(_EVERY_S)

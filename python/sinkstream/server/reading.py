@@ -20,15 +20,15 @@ class Piece:
 
     text: str = ""
     thought: str = ""
-    """Of a reasoning model; before the text."""
+    """A reasoning model's thought, which comes before the text."""
     tokens: list[Token] = field(default_factory=list)
-    """Empty unless tokens are asked for."""
+    """Empty unless tokens are requested."""
     delta: CallDelta | None = None
     """What has been added to a tool call; then there is nothing else."""
     calls: list[ToolCall] = field(default_factory=list)
-    """Of a whole reply."""
+    """The calls of a whole reply."""
     prompt: ScoredPrompt = field(default_factory=ScoredPrompt)
-    """Of a whole reply, if its prompt's log-probabilities are asked for."""
+    """The prompt of a whole reply, if its log-probabilities are requested."""
 
 
 async def pieces(

@@ -1,7 +1,6 @@
 """The bodies of requests. Unknown fields are ignored, as OpenAI's clients expect.
 
-Types are checked here; ranges of request options are checked where all callers' are, by
-`Model.stream`.
+Types are checked here; ranges of request options are checked by `Model.stream`, as for all callers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Strings = Annotated[list[str], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
-    """A JSON object. A string is not a number here, nor is true."""
+    """A JSON object. Neither a string nor true is accepted as a number."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -66,7 +65,7 @@ class Generation(Body):
 
 
 class ChatRequest(Generation):
-    """Of `POST /v1/chat/completions`."""
+    """The body of `POST /v1/chat/completions`."""
 
     messages: Messages
     max_completion_tokens: int | None = None
@@ -89,7 +88,7 @@ class ChatRequest(Generation):
 
 
 class CompletionRequest(Generation):
-    """Of `POST /v1/completions`."""
+    """The body of `POST /v1/completions`."""
 
     prompt: str | Ids | Strings | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: int | None = None
@@ -100,7 +99,7 @@ class CompletionRequest(Generation):
 
 
 class TokenizeRequest(Body):
-    """Of `POST /tokenize`: llama.cpp's fields, or vLLM's."""
+    """The body of `POST /tokenize`: llama.cpp's fields, or vLLM's."""
 
     content: str | None = None
     add_special: bool | None = None
@@ -116,13 +115,13 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    """Of `POST /detokenize`."""
+    """The body of `POST /detokenize`."""
 
     tokens: Ids
 
 
 class TemplateRequest(Body):
-    """Of `POST /apply-template`."""
+    """The body of `POST /apply-template`."""
 
     messages: Messages
     tools: Objects | None = None

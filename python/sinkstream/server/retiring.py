@@ -1,6 +1,6 @@
 """Prepares a server to leave while its successor already gets the new requests.
 
-Unlike a shutdown, it refuses nothing: what still arrives is answered.
+Unlike a shutdown, it refuses nothing: requests that still arrive are handled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _END_S = 5.0  # for replies to be committed, after they were shortened
 async def retire(service: Service, within_s: float) -> None:
     """Close idle sockets, let replies finish, end those that last longer, and park everything.
 
-    Replies that are ended have the finish reason `length`: their clients can go on from their
+    Replies that are ended have the finish reason `length`: their clients can continue from their
     turns, which are stored.
 
     Args:
@@ -35,7 +35,8 @@ async def retire(service: Service, within_s: float) -> None:
 async def park_all(service: Service) -> None:
     """Save and give up the idle conversations, so that other servers need not read them again.
 
-    As long as this server answers its peers: what they take without an answer is replayed.
+    Call it while this server still responds to its peers: conversations that they take without a
+    response are replayed.
     """
     turns = service.turns if service.loaded else None
     if service.config.peer_secret and isinstance(turns, Conversations):

@@ -1,4 +1,4 @@
-"""Runs the replies of one request: admitted together; each waits for a seat of its own.
+"""Runs the replies of one request: they are admitted together, and each waits for a seat.
 
 A reply gives up its seat when it ends, so that a request may have more replies than there are
 seats.
@@ -43,7 +43,7 @@ class Reply:
 
     @property
     def ended(self) -> TurnEnd | None:
-        """Return what the turn has left; None before it is committed, or if it cannot be."""
+        """Return how the turn ended; None before it is committed, or if it cannot be."""
         ending = self._ending
         if ending is None or not ending.done() or ending.cancelled() or ending.exception():
             return None
@@ -100,7 +100,7 @@ class Reply:
         self._service.seats.release()
 
     async def finish(self) -> None:
-        """End the turn, however far it has come."""
+        """End the turn, whatever its progress."""
         if self._beginning is None:
             return
         self._beginning.cancel()  # no effect if it has begun
@@ -115,12 +115,12 @@ class Reply:
 async def running(
     service: Service, starts: Sequence[Start], names: Mapping[str, str]
 ) -> AsyncIterator[list[Reply]]:
-    """Admit replies, which the block begins, and end them with it.
+    """Admit replies, which the block begins, and end them when the block ends.
 
     Args:
         service: The server.
-        starts: Begins each of them.
-        names: Fields of the request by the arguments of `Model.stream`, for errors.
+        starts: For each reply, a function that begins it.
+        names: The request's fields by the arguments of `Model.stream`, for errors.
 
     Raises:
         ApiError: There is no room.
@@ -158,7 +158,7 @@ def _drop(turn: Turn) -> None:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the answer for a failure while a reply is read."""
+    """Return the error response for a failure while a reply is read."""
     while isinstance(error, BaseExceptionGroup):  # of several choices
         error = error.exceptions[0]
     return from_exception(error) or internal()

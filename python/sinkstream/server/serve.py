@@ -1,4 +1,4 @@
-"""Runs a server: listens, loads the model, answers, and drains after SIGTERM or Ctrl-C."""
+"""Runs a server: listens, loads the model, serves, and drains after SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def serve(
 
     Args:
         config: The settings.
-        load: Loads the model, in a thread: meanwhile /health says so.
-        on_ready: Called once requests are answered.
+        load: Loads the model, in a thread; /health says so meanwhile.
+        on_ready: Called once requests can be answered.
         stop: Ends the server like SIGTERM; for a server in a thread, which gets no signals.
 
     Raises:
@@ -86,7 +86,7 @@ def serve(
 
 
 def make_server(app: App, service: Service) -> uvicorn.Server:
-    """Return a server for an app, with the bounds of the service. It has no signal handlers."""
+    """Return a server for an app, with the service's limits. It has no signal handlers."""
     settings = uvicorn.Config(
         app,
         loop="asyncio",
@@ -108,7 +108,7 @@ def make_server(app: App, service: Service) -> uvicorn.Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: the drain has its own."""
+    """uvicorn without its signal handlers: this module installs its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -172,7 +172,7 @@ class _Run:
         return self._signals > 0 or (self._stop is not None and self._stop.is_set())
 
     async def _load_model(self, on_ready: Callable[[Model], None]) -> None:
-        """Load the model while /health answers. A signal meanwhile ends the wait."""
+        """Load the model while /health responds. A signal ends the wait."""
         loaded: list[tuple[Model, Turns]] = []
         failed: list[BaseException] = []
 

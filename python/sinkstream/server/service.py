@@ -1,4 +1,4 @@
-"""What all routes share: the model, its turns, who is admitted, and the health."""
+"""What all routes share: the model, its turns, admission, and health."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SENTENCES = {
 
 
 class Service:
-    """One model, served. Of one event loop; a model is set once it is loaded."""
+    """One served model. Belongs to one event loop; the model is set once it is loaded."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -57,7 +57,7 @@ class Service:
         self.shortened: WeakSet[Stream] = WeakSet()
         """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
-        """By route and status."""
+        """The number of responses by route and status."""
         self.started_at = int(time.time())
         self.seats = asyncio.Semaphore(0)
         """One for each reply that is generated at the same time; given out in order."""
@@ -77,12 +77,12 @@ class Service:
         self._texts: Texts | None = None
 
     def prepare(self, model: Model) -> None:
-        """Make what routes need of a model. Blocks."""
+        """Prepare what routes need from a model. Blocks."""
         self._texts = Texts(model)
         self.fingerprint = _fingerprint(model)
 
     def serve(self, model: Model, turns: Turns) -> None:
-        """Begin to answer requests. `prepare` has returned."""
+        """Begin to handle requests, after `prepare` has returned."""
         self.admission.limit = model.capacity.max_sequences + self.config.max_queue
         self.seats = asyncio.Semaphore(model.capacity.max_sequences)
         self._model, self._turns = model, turns
@@ -90,7 +90,7 @@ class Service:
 
     @property
     def trouble(self) -> str | None:
-        """Return the code of why no request can be answered; None if all is well."""
+        """Return a code that says why no request can be handled; None if all is well."""
         if self.is_draining:
             return "draining"
         if self._model is None:
@@ -100,7 +100,7 @@ class Service:
         return "stalled" if self.pulse.is_stalled else None
 
     def check_ready(self) -> None:
-        """Refuse a request that cannot be answered now.
+        """Refuse a request that cannot be handled now.
 
         Raises:
             ApiError: The server is loading, draining, stalled or dead.
@@ -109,7 +109,7 @@ class Service:
             raise unavailable(code, _SENTENCES[code])
 
     def stalled(self) -> ApiError:
-        """Return the error for a request that waits for an engine which makes no step."""
+        """Return the error for a request that waits for a stalled engine."""
         return unavailable("stalled", _SENTENCES["stalled"])
 
     def reason_of_cancel(self) -> ApiError:
@@ -119,7 +119,7 @@ class Service:
 
     @property
     def model(self) -> Model:
-        """Return the model; `check_ready` has passed."""
+        """Return the model; `check_ready` must have passed."""
         assert self._model is not None
         return self._model
 
@@ -130,13 +130,13 @@ class Service:
 
     @property
     def turns(self) -> Turns:
-        """Return where turns begin; `check_ready` has passed."""
+        """Return where turns begin; `check_ready` must have passed."""
         assert self._turns is not None
         return self._turns
 
     @property
     def texts(self) -> Texts:
-        """Return the tokenizer and the template; `check_ready` has passed."""
+        """Return the tokenizer and the template; `check_ready` must have passed."""
         assert self._texts is not None
         return self._texts
 
@@ -149,7 +149,7 @@ class Service:
 
 
 def ready_service(request: Request) -> Service:
-    """Return the service of a request that can be answered now.
+    """Return the service for a request that can be handled now.
 
     Raises:
         ApiError: The server is loading, draining, stalled or dead.

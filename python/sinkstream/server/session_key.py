@@ -1,4 +1,4 @@
-"""The name that a client gives its conversation: a hint that chooses among equal ones."""
+"""The name that a client gives its conversation: a hint for choosing among equal ones."""
 
 from __future__ import annotations
 

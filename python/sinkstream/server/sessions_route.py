@@ -1,4 +1,4 @@
-"""`/v1/sessions`: the kept conversations of a key, listed, shown, saved as files and deleted."""
+"""`/v1/sessions`: lists, shows, saves and deletes a key's conversations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 async def list_sessions(request: Request) -> dict[str, Any]:
-    """List the conversations, the latest first."""
+    """List the conversations, latest first."""
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     found = await service.pool.run(partial(service.turns.conversations, tenant))
@@ -58,7 +58,7 @@ async def get_session(request: Request, name: str) -> dict[str, Any]:
 
 
 async def get_file(request: Request, name: str) -> Response:
-    """Return a session file of a conversation's last turn, or of the turn that is named."""
+    """Return a session file for a conversation's last turn, or for a given turn."""
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     service.admission.enter(1)
@@ -93,7 +93,7 @@ def _save(service: Service, tenant: str, name: str) -> Path:
 
 
 async def delete_session(request: Request, name: str) -> dict[str, Any]:
-    """Delete a conversation, or a turn with all that follow it."""
+    """Delete a conversation, or a turn with all turns that follow it."""
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     await _found(service, partial(service.turns.delete, tenant, name))

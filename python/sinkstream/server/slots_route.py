@@ -1,4 +1,4 @@
-"""`GET /slots` and `GET /props`: what llama.cpp's clients read of a server. Nothing can be set."""
+"""`GET /slots` and `GET /props`: what llama.cpp's clients read from a server. Read-only."""
 
 from __future__ import annotations
 

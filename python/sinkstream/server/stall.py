@@ -1,4 +1,4 @@
-"""Leaves work that waits for an engine which makes no step, so that its client is answered."""
+"""Leaves work that waits for a stalled engine, so that its client gets a response."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _T = TypeVar("_T")
 
 
 async def unless_stalled(service: Service, work: Awaitable[_T]) -> _T:
-    """Return what work returns, or leave it when the engine is found stalled.
+    """Return what the work returns, or leave it when the engine is found to have stalled.
 
-    Work that is left is cancelled, and ends in the background when the engine lets go of it. If
+    Work that is left is cancelled, and ends in the background when the engine releases it. If
     this call is cancelled, it waits for the work.
 
     Raises:

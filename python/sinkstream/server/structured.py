@@ -23,7 +23,7 @@ _MAX_WAITING = 64
 
 
 def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
-    """Return what OpenAI's `response_format` asks for, or `text.format` of its Responses API.
+    """Return what OpenAI's `response_format`, or `text.format` of its Responses API, asks for.
 
     A schema is followed with and without `strict`. "json_object" may have a `schema`, as for
     llama.cpp.
@@ -54,10 +54,10 @@ def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
 
 
 def rule_of(body: Generation) -> tuple[str, Rule] | None:
-    """Return the field that says what a reply must follow, and what it says.
+    """Return the field that says what a reply must follow, and the rule in it.
 
     Raises:
-        ApiError: A field has a value that is not allowed, or two say it.
+        ApiError: A field has a value that is not allowed, or two fields give a rule.
     """
     found: list[tuple[str, Rule]] = []
     if body.response_format is not None:
@@ -116,7 +116,7 @@ def _choice(value: Any, path: str, param: str) -> Rule:
 
 
 class GrammarQueue:
-    """Compiles grammars apart from the pool, whose other calls would wait for a slow one."""
+    """Compiles grammars outside the pool, where other calls would wait for a slow one."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(2, thread_name_prefix="sinkstream-grammar")
@@ -130,14 +130,14 @@ class GrammarQueue:
         tools: Tools | None = None,
         thinking: Thinking = None,
     ) -> None:
-        """Compile the grammar of a request, if it has one; its replies find it compiled.
+        """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
         Args:
-            model: Whose vocabulary it is compiled for.
-            options: Of the request.
-            names: Fields of the request by the arguments of `Model.stream`.
+            model: The model for whose vocabulary it is compiled.
+            options: The options of the request.
+            names: The request's fields by the arguments of `Model.stream`.
             tools: What its replies may call.
-            thinking: Of `Model.stream`.
+            thinking: As for `Model.stream`.
 
         Raises:
             ApiError: It is not valid, the chat template has no place for tools, or too many are

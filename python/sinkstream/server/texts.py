@@ -1,4 +1,4 @@
-"""Token ids and texts of a model, as the routes show them. Blocks: called on the pool."""
+"""Token ids and text of a model, as the routes show them. Blocks, so it is called on the pool."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ class Texts:
         )
 
     def encode(self, content: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the ids of a text.
+        """Return the ids of text.
 
         Args:
             content: The text.
             add_special: Whether to begin with the beginning-of-text token, if there is one.
-            parse_special: Whether the literals of control tokens are these tokens, not plain text.
+            parse_special: Whether the literals of control tokens stand for these tokens, rather
+                than plain text.
 
         Raises:
             InvalidArgument: There is no tokenizer, or the text is not Unicode.
@@ -86,9 +87,9 @@ class Texts:
         return decode_bytes(self._bytes(), checked).decode("utf-8", "replace")
 
     def offsets(self, ids: Iterable[int]) -> list[int]:
-        """Return for each token the characters of the text before it.
+        """Return, for each token, the number of characters before it.
 
-        A token that begins within a character counts from that character on.
+        A token that begins within a character counts from the start of that character.
         """
         shown = ReplyBytes(self._bytes(), ())
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -99,7 +100,7 @@ class Texts:
         return offsets
 
     def piece(self, token_id: int) -> bytes:
-        """Return the bytes of one token; of a control token, those of its literal."""
+        """Return the bytes of one token; for a control token, those of its literal."""
         table = self._bytes()
         if token_id in table.special:
             return str(self._tokenizer().id_to_token(token_id)).encode()
@@ -157,7 +158,7 @@ class Texts:
 def open_reply(
     text: TextFormat, messages: Sequence[Any], thinking: Thinking = None
 ) -> tuple[list[int], str]:
-    """Return the ids of a conversation whose last message is open, and that message's text.
+    """Return the ids of a conversation whose last message is unfinished, and that message's text.
 
     Raises:
         InvalidArgument: The messages are malformed, or only one.

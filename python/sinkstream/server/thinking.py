@@ -1,4 +1,4 @@
-"""Which `thinking` of `Model.stream` a request asks for, in the words that clients use."""
+"""The `thinking` for `Model.stream` that a request asks for, in the forms that clients use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 
 def thinking_of_chat(model: Model, body: ChatRequest) -> Thinking:
-    """Return what a chat request says, or None where the model's chat template does not read it.
+    """Return what a chat request says; None if the model's chat template does not read it.
 
     Raises:
         ApiError: A value has the wrong type.

@@ -1,4 +1,4 @@
-"""How long a reply has taken, in llama.cpp's words."""
+"""How long a reply has taken, in llama.cpp's format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sinkstream.server.turns import TurnEnd, TurnFacts
 def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     """Return the counts and times of a reply.
 
-    The prompt's time is that to the first token, waiting included; the reply's is that of the
-    tokens after it.
+    The prompt's time runs to the first token, including waiting; the reply's covers the tokens
+    after it.
     """
     stats = end.stats
     cached = min(max(facts.cached_tokens, stats.cached_tokens), facts.prompt_tokens)

@@ -18,7 +18,7 @@ from sinkstream.server.tools import tools_of
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
-    """Return the token ids of a text or of a conversation."""
+    """Return the token ids of text or of a conversation."""
     service = ready_service(request)
     body = await parse(exchange_of(request.scope), service.pool, TokenizeRequest)
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
@@ -44,7 +44,7 @@ def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
 
 
 def _piece(raw: bytes) -> str | list[int]:
-    """Return a token's text; its bytes if they are not whole characters."""
+    """Return a token's text, or its bytes if they are not whole characters."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

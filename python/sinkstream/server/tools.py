@@ -1,4 +1,4 @@
-"""The tools of a request, and the calls of its reply, in the words of OpenAI's two APIs."""
+"""The tools of a request, and the calls in its reply, in the forms of OpenAI's two APIs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, A
 
 @dataclass(slots=True)
 class CallDelta:
-    """What has been added to one of the calls of a reply."""
+    """What has been added to one of a reply's calls."""
 
     index: int
     begun: ToolCall | None = None

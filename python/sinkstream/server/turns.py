@@ -1,6 +1,6 @@
-"""What the routes ask of a store of conversations: begin a turn, read its stream, end it.
+"""What the routes need from a store of conversations: begin a turn, read its stream, end it.
 
-Knows no HTTP, and no store. `plain_turns.py` keeps nothing between requests.
+Knows nothing about HTTP or about any store. `plain_turns.py` keeps nothing between requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ snapshot file, in the store as token ids, or nowhere."""
 
 
 def engine_salt(tenant: str, cache_salt: str) -> str:
-    """Return what the engine compares before a request shares the cached beginning of another.
+    """Return what the engine compares before a request shares another's cached beginning.
 
     Otherwise the time to the first token and `cached_tokens` would show how the conversations of
     another tenant begin.
@@ -43,7 +43,7 @@ class TurnRequest:
     """Validated messages in OpenAI's form: role, content (a string or text parts), name,
     tool_calls, tool_call_id."""
     options: StreamOptions
-    """Of `Session.stream`."""
+    """As for `Session.stream`."""
     previous: str | None = None
     """The id of a node to continue; `messages` are then only the new ones."""
     session_key: str | None = None
@@ -55,7 +55,7 @@ class TurnRequest:
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
     thinking: bool | str | None = None
-    """Of `Model.stream`, as the chat template reads it."""
+    """As for `Model.stream`, as the chat template reads it."""
     tools: Tools | None = None
     """What the reply may call."""
     forks: bool = False
@@ -75,14 +75,14 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What is known of a turn when it begins."""
+    """What is known about a turn when it begins."""
 
     state: TurnState
     node: str
     """The id that this turn will have."""
     session: str
     prompt_tokens: int
-    """Tokens of the conversation before the reply, evicted ones included."""
+    """Tokens of the conversation before the reply, including evicted ones."""
     cached_tokens: int
     """How many of `prompt_tokens` need not be read."""
     replayed_tokens: int
@@ -91,7 +91,7 @@ class TurnFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """What a turn has left."""
+    """What remains of a turn after its end."""
 
     node: str
     """The id of the committed turn; "" if nothing is kept."""
@@ -110,16 +110,16 @@ class TurnText:
     messages: list[dict[str, Any]]
     """What it read after that, in canonical form."""
     given: str
-    """The beginning of the reply, if the last message is that."""
+    """The beginning of the reply, if the last message is one."""
     text: str
     """The reply that was generated."""
     finish_reason: str
     """"interrupted" if the server was killed."""
     created_at: float
     record: str
-    """The request's."""
+    """The request's record."""
     note: str
-    """Of `Turns.note`; "" if none was written."""
+    """What `Turns.note` wrote; "" if nothing."""
 
 
 class Turn(Protocol):
@@ -132,13 +132,13 @@ class Turn(Protocol):
 
     @property
     def facts(self) -> TurnFacts:
-        """Return what is known since the beginning."""
+        """Return what is known from the beginning."""
         ...
 
     def end(self) -> TurnEnd:
         """Commit the turn, and free or keep its session. Blocks briefly.
 
-        Call it once, after the stream has ended, however it ended.
+        Call it once, after the stream has ended in whatever way.
         """
         ...
 
@@ -158,12 +158,12 @@ class Turns(Protocol):
         ...
 
     def begin_text(self, prompt: str | Sequence[int], options: StreamOptions, salt: str) -> Turn:
-        """Start a completion of plain text or of token ids, which nothing is kept of. Blocks.
+        """Start a completion of plain text or of token ids, which is not kept. Blocks.
 
         Args:
             prompt: What it continues.
-            options: Of `Model.stream`.
-            salt: Of `engine_salt`.
+            options: As for `Model.stream`.
+            salt: What `engine_salt` returned.
 
         Raises:
             CapacityError: There is no memory for it.
@@ -175,7 +175,7 @@ class Turns(Protocol):
         """Return the `prompt_tokens` that `begin` would report. Blocks.
 
         Raises:
-            Exception: Any error of a message or a name that `begin` raises.
+            Exception: Any error about a message or a name that `begin` raises.
         """
         ...
 
@@ -188,19 +188,19 @@ class Turns(Protocol):
         ...
 
     def note(self, name: str, note: str) -> None:
-        """Keep a note with a stored turn, if there is one of that name. Blocks briefly."""
+        """Keep a note with a stored turn, if it exists. Blocks briefly."""
         ...
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's kept conversations and when each was used, the latest first."""
+        """Return a tenant's kept conversations and when each was used, latest first."""
         ...
 
     def titles(self, tenant: str) -> dict[str, str]:
-        """Return how a tenant's kept conversations begin: their first user message, cut short."""
+        """Return how a tenant's kept conversations begin: their first user message, shortened."""
         ...
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
-        """Return the turns of a conversation, the oldest first, or the one turn that is named.
+        """Return the turns of a conversation, oldest first, or a single turn.
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
@@ -208,7 +208,7 @@ class Turns(Protocol):
         ...
 
     def save(self, tenant: str, name: str, path: Path) -> None:
-        """Write a turn's end, or that of a conversation, as `Session.save` does. Blocks.
+        """Write the state at the end of a turn or a conversation, as `Session.save` does. Blocks.
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
@@ -218,7 +218,7 @@ class Turns(Protocol):
         ...
 
     def delete(self, tenant: str, name: str) -> None:
-        """Delete a conversation, or a turn with all that follow it. Blocks briefly.
+        """Delete a conversation, or a turn with all turns that follow it. Blocks briefly.
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
@@ -227,7 +227,7 @@ class Turns(Protocol):
         ...
 
     def close(self) -> None:
-        """End all turns, and keep what the store keeps. May be called more than once."""
+        """End all turns; stored turns stay in the store. May be called more than once."""
         ...
 
 

@@ -18,7 +18,7 @@ from sinkstream.server.turns import NotFound
 
 
 async def list_turns(request: Request, name: str) -> Response:
-    """List the turns of a conversation, the oldest first, or the one turn that is named."""
+    """List the turns of a conversation, oldest first, or a single turn."""
     service = ready_service(request)
     tenant = exchange_of(request.scope).tenant
     try:

@@ -1,4 +1,4 @@
-"""What a reply has cost and how it ended, in OpenAI's words, and in our own facts."""
+"""What a reply has cost and how it ended, in OpenAI's fields and in sinkstream's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout"
 
 
 def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str:
-    """Return how a reply ended in OpenAI's words; `has_calls`: whether it calls tools."""
+    """Return how a reply ended, under OpenAI's name; `has_calls`: whether it calls tools."""
     return "tool_calls" if has_calls and reason == "stop" else _REASONS[reason]
 
 
@@ -21,8 +21,8 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
     """Return the usage of a request.
 
     Args:
-        ends: Of all choices, in order.
-        prompts: How many different prompts there were; each counts once.
+        ends: How each choice ended, in order.
+        prompts: The number of different prompts; each counts once.
     """
     each = max(1, len(ends) // prompts)
     firsts = ends[::each]
@@ -49,7 +49,7 @@ def counts(prompt_tokens: int, generated: int) -> dict[str, Any]:
 
 
 def cache_facts(facts: TurnFacts, stats: Stats) -> dict[str, int]:
-    """Return what the model sees of a conversation whose reply has begun, and what not any more."""
+    """Return how much of a conversation the model sees once a reply has begun, and how much not."""
     read = facts.prompt_tokens + stats.generated_tokens - 1  # the last token is read with the next
     return {
         "live_tokens": stats.live_tokens,
@@ -58,7 +58,7 @@ def cache_facts(facts: TurnFacts, stats: Stats) -> dict[str, int]:
 
 
 def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
-    """Return what only this server can say of a reply."""
+    """Return what only this server can say about a reply."""
     return {
         **cache_facts(facts, end.stats),
         "evicted_tokens": end.stats.evicted_tokens,

@@ -1,4 +1,4 @@
-"""Bounds the memory of replies that are sent as a whole, before they are generated."""
+"""Limits the memory of replies that are sent as a whole, before they are generated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sinkstream.server.errors import invalid
 from sinkstream.server.requests import ChatRequest, CompletionRequest
 
 MOST_BYTES = 128 << 20
-"""Of the replies of one request."""
+"""The most bytes for the replies of one request."""
 MOST_AT_ONCE = 4
 """Requests of that size, in progress at the same time."""
 # Measured: a token's text and id, read and written; a log-probability with its bytes, likewise.
@@ -23,8 +23,8 @@ def whole_bytes(
 
     Args:
         body: The request.
-        options: Of each reply.
-        replies: How many there are.
+        options: The options of each reply.
+        replies: The number of replies.
         tokens_name: The field that limits their length.
 
     Raises:
@@ -54,8 +54,8 @@ def prompt_bytes(tokens: int, alternatives: int, name: str) -> int:
     """Return the memory that the log-probabilities of prompts may take.
 
     Args:
-        tokens: Of all prompts of a request.
-        alternatives: How many each token has.
+        tokens: The number of tokens in all prompts of a request.
+        alternatives: The number of alternatives for each token.
         name: The field that asks for them.
 
     Raises:
@@ -74,7 +74,7 @@ def prompt_bytes(tokens: int, alternatives: int, name: str) -> int:
 
 
 def response_bytes(options: StreamOptions) -> int:
-    """Return the memory that a response may take, which is whole even if it is streamed.
+    """Return the memory that a response may take; it is held in full even if it is streamed.
 
     Raises:
         ApiError: It is too much.

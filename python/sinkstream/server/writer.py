@@ -24,7 +24,7 @@ class EventWriter:
     """One response. Several tasks may write; used with `async with`.
 
     Leaving the block without `finish` leaves the response incomplete, so that the client cannot
-    take it for a whole one.
+    take it for a complete one.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class EventWriter:
         """Write to `send`.
 
         Args:
-            send: Of ASGI; waits while the client is slow.
-            progress: Returns what a comment says.
+            send: ASGI's `send`; it waits while the client is slow.
+            progress: Returns the text of a comment.
             keepalive_s: Time without a write after which a comment is written.
-            headers: Of the response, in addition to those of every stream.
+            headers: Headers of the response, in addition to those of every stream.
         """
         self._send = send
         self._progress = progress

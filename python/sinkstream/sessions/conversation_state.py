@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """The state of a conversation between turns: what the next message follows."""
+    """The state of a conversation between turns, which the next message continues."""
 
     after: str | None = None
     """The role of the last message; None before the first one, "system" after a system prompt."""

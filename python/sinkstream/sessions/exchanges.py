@@ -20,7 +20,7 @@ class Exchange:
 
 
 def exchanges_of(session: Session) -> list[Exchange]:
-    """Return the turns whose replies are still in view, the oldest first.
+    """Return the turns whose replies are still in view, oldest first.
 
     They are found by what the chat template writes around a user message. Without a template
     there are none.

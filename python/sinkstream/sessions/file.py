@@ -52,13 +52,13 @@ def write_session_file(
     holds either the complete old file or the complete new one.
 
     Args:
-        path: The file. Its folder must exist. A leading `~` is expanded, and a link stays: the file
-            that it names is replaced.
+        path: The file. Its folder must exist. A leading `~` is expanded; a link is kept, and its
+            target is replaced.
         record: The session.
-        check: Called between pieces, and before the file gets its name; what it raises leaves the
-            old file.
-        flush: Whether to wait until the disk has the file. If not, a power cut may leave a damaged
-            one, which `read_session_file` refuses.
+        check: Called between pieces, and before the file gets its name; if it raises, the old file
+            stays.
+        flush: Whether to wait until the file is on disk. If not, a power cut may leave a damaged
+            file, which `read_session_file` refuses.
 
     Raises:
         InvalidArgument: The record's buffers do not match its numbers, or its fields are too
@@ -86,8 +86,8 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
     """Read a session and check it completely; call `check` between pieces.
 
     Raises:
-        CheckpointError: The file is missing, damaged, truncated, or of another kind or
-            version; the message names the file and the fault.
+        CheckpointError: The file is missing, damaged, truncated, or of a different kind or version;
+            the message names the file and the fault.
     """
     file = File(expand_home(path), "load_session")
     try:
@@ -122,7 +122,7 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
 
 
 def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
-    """Read what a saved session needs of a model, without its tensors.
+    """Read what a saved session needs from a model, without its tensors.
 
     Raises:
         CheckpointError: The file is missing, or its header is damaged.
@@ -135,7 +135,7 @@ def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
 
 
 def _read_header(file: File) -> SafetensorsHeader:
-    """Read the header; say of a file that has no such header what it should be."""
+    """Read the header; if the file has no such header, say what it should be."""
     begins = file.read(0, 8, "its header") if file.size >= 8 else b""
     if int.from_bytes(begins, "little") > file.size - 8:
         raise CheckpointError(

@@ -27,7 +27,7 @@ from sinkstream.sessions.record import (
 FORMAT = "sinkstream session"
 VERSION = "1"
 LAYER_WINDOWS_VERSION = "2"
-"""Of a session whose model has layers with windows of their own: version 1 cannot describe it."""
+"""The version for models that have layers with their own windows, which version 1 lacks."""
 
 # The name of each cache type in safetensors.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
@@ -52,7 +52,7 @@ _CHECKSUM_MARK = b'"checksum":"'
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """A tensor that a session's file must contain."""
+    """A tensor that a session file must contain."""
 
     kind: str
     shape: tuple[int, ...]
@@ -80,7 +80,7 @@ class SessionHeader:
 
 
 def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict[str, TensorPlan]:
-    """List the tensors of a session's file in writing order."""
+    """List the tensors of a session file in writing order."""
     kind, item_bytes = _KINDS[model.kv_dtype], KV_DTYPE_BYTES[model.kv_dtype]
     plan: dict[str, TensorPlan] = {}
     groups = snapshot_dims(model, state)

@@ -71,7 +71,7 @@ async def aopen_session(
 
 
 def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
-    """Warn of a chat template whose conversations a session cannot follow exactly."""
+    """Warn of a chat template whose conversations a session cannot reproduce exactly."""
     difference = difference_of(turns, drops_thoughts=thoughts.drops)
     if difference:
         warn_caller(difference)

@@ -148,8 +148,8 @@ def check_same_model(record: SessionRecord, expected: SessionModel, name: str) -
     Args:
         record: The session as read.
         expected: The model that is to continue it. Only the sum of its S and W has to match: a
-            session may have sinks of its own.
-        name: The session's name in the error, such as its file's name.
+            session may have its own number of sinks.
+        name: The session's name in the error, such as the name of its file.
 
     Raises:
         CheckpointError: They differ; the message lists every difference with both values.

@@ -15,10 +15,10 @@ from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """Of one turn."""
+    """The format of one turn's reply."""
 
     options: StreamOptions
-    """With the grammar of the tools."""
+    """The options, including the grammar of the tools."""
     reader: ThoughtReader | None
     """For the stream; None if all is text."""
     split: SplitReply | None
@@ -32,9 +32,9 @@ def reply_format(
 
     Args:
         replies: What the checkpoint's replies with tools need.
-        thoughts: Those of the session.
+        thoughts: How the session treats thoughts.
         tools: What the reply may call.
-        options: As the caller gave them.
+        options: The options that the caller gave.
 
     Raises:
         InvalidArgument: The options set a grammar that tools exclude.

@@ -65,11 +65,11 @@ def load(
         spec: Its description.
         window: Its S and W.
         check: Called between long steps.
-        cache_salt: Its beginning is shared only by requests with the same salt.
+        cache_salt: Only requests with this salt share the session's beginning.
 
     Raises:
-        Abandoned: `check` has raised it.
-        CheckpointError: The file is damaged, or belongs to another model or other settings.
+        Abandoned: Raised by `check`.
+        CheckpointError: The file is damaged, or belongs to a different model or settings.
     """
     import numpy as np
 

@@ -376,7 +376,7 @@ class Session(ClosesOnExit):
     # ---- thoughts; see Note: [Dropped thoughts] --------------------------------------------------
 
     def _start_to_drop(self, said: Sequence[Message], ids: list[int], reply: ReplyFormat) -> Stream:
-        """Start a turn after which the session can return to its state before."""
+        """Start a turn after which the session can return to its earlier state."""
         last = self._conclude_last_turn()
         before, end = self._native, self._length() + len(ids)
         fork = None
@@ -410,7 +410,7 @@ class Session(ClosesOnExit):
         return stream
 
     def _loop(self) -> Asked | None:
-        """Return the last turn with its reply, if its thoughts stay while results are given."""
+        """Return the last turn with its reply, if its thoughts stay until the results are read."""
         asked = self._asked
         if asked is None or asked.source is None or not self._tools.keeps_thoughts:
             return None
@@ -442,7 +442,7 @@ class Session(ClosesOnExit):
         return stream
 
     def _length(self) -> int:
-        """Return the tokens of the conversation, the last one of a reply included."""
+        """Return the number of tokens in the conversation, including the last one of a reply."""
         stats = self.stats
         return stats.tokens + len(self.token_ids) - stats.live_tokens
 
@@ -467,7 +467,7 @@ class Session(ClosesOnExit):
         """Read the last turn again without its thoughts, if the session drops them and it has any.
 
         Args:
-            before: The role of the message that follows, None if that is not known.
+            before: The role of the message that follows; None if unknown.
 
         Raises:
             SessionBusy: The turn is still running.
@@ -577,7 +577,7 @@ class Session(ClosesOnExit):
         return stats
 
     def _start_reading(self, ids: list[int], state: ConversationState) -> Stream:
-        """Process ids without a reply. If interrupted, the message is closed like a reply."""
+        """Process ids without a reply. If interrupted, close the message like a reply."""
         return self._start(ids, {"max_tokens": 0}, replace(state, reply_is_open=True))
 
     @contextmanager
@@ -738,7 +738,7 @@ class Session(ClosesOnExit):
 
     @property
     def window(self) -> int:
-        """Return W, the number of most recent tokens, the current one included."""
+        """Return W, the number of most recent tokens, including the current one."""
         return self._native.window
 
 

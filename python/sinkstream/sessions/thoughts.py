@@ -1,11 +1,11 @@
-"""Whether a session keeps the thoughts of its replies, and what of a turn stays without them.
+"""Whether a session keeps the thoughts of its replies, and what stays of a turn without them.
 
 Note: [Dropped thoughts]
-Chat templates leave out the thoughts of earlier replies. Removing them from the cache would not be
-the same: later keys were computed in their presence. So the session returns to the state before the
-turn, and reads the message and the reply again as the template writes them. While nothing leaves
-the window, the turn is taken back. Otherwise the turn runs in a fork, and the session itself waits
-where it was.
+Chat templates leave out the thoughts of earlier replies. Removing them from the cache would not
+give the same result: later keys were computed in their presence. So the session returns to the
+state before the turn, and reads the message and the reply again as the template writes them. While
+nothing leaves the window, the turn is taken back. Otherwise the turn runs in a fork, and the
+session itself waits where it was.
 
 A turn with tools is a loop of replies with calls and their results. If the template shows the
 thoughts before calls until the user writes again, so does the session: it always runs the turn in a
@@ -46,10 +46,10 @@ IS_CUT = (
 
 
 class SplitReply(Protocol):
-    """Tells the thoughts, the text and the calls of a reply apart."""
+    """Separates the thoughts, the text and the calls of a reply."""
 
     def __call__(self, ids: Sequence[int], *, is_whole: bool) -> Split:
-        """Split a reply, or the last tokens of one that is not whole."""
+        """Split a reply, or the last tokens of an incomplete one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Thoughts:
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """Return what a session's file says of it."""
+        """Return how a session file describes it."""
         if self.tags is None:
             return {}
         thinking = "" if self.thinking is None else str(self.thinking)
@@ -73,7 +73,7 @@ class Thoughts:
 
 
 def thinking_of_field(text: str) -> Thinking:
-    """Return `thinking` from a field of a session's file."""
+    """Return `thinking` from a field of a session file."""
     return {"": None, "True": True, "False": False}.get(text, text)
 
 
@@ -81,7 +81,7 @@ def check_thoughts(thoughts: str | None, tags: ThoughtTags | None) -> bool:
     """Return whether a session drops thoughts.
 
     Raises:
-        InvalidArgument: `thoughts` is none of its values.
+        InvalidArgument: `thoughts` has a value that is not allowed.
     """
     if thoughts not in (None, "drop", "keep"):
         raise InvalidArgument(
@@ -100,17 +100,17 @@ class Asked:
     split: SplitReply
     """Reads its last reply again."""
     calls: Sequence[ToolCall]
-    """Those of its last reply, as far as the stream has been read: with the ids of results."""
+    """The calls of its last reply that have been read, with the ids for their results."""
     said: tuple[Message, ...]
     """The question. In a loop of calls, then replies and results, up to the last reply."""
     has_thoughts: bool
     """Whether there is something to drop before the last reply, such as a tag in the prompt."""
     state: ConversationState
-    """Before the turn."""
+    """The state before the turn."""
     closing: list[int]
-    """Of the reply before, if that was still open."""
+    """The closing of the previous reply, if that was still open."""
     end: int
-    """Tokens of the conversation up to the last reply, the generation prompt included."""
+    """Tokens of the conversation up to the last reply, including the generation prompt."""
     source: _core.Session | None
     """The session before the turn, if that runs in a fork."""
     has_results: bool = False
@@ -119,11 +119,11 @@ class Asked:
     """The turn as it was before the last results. That one has none before it: only the last reply
     can be undone."""
     stream: _core.TokenStream | None = None
-    """That of the last reply."""
+    """The stream of the last reply."""
 
     @property
     def replies(self) -> int:
-        """Return how many replies the turn has, the last one included."""
+        """Return how many replies the turn has, including the last one."""
         return 1 + [message["role"] for message in self.said].count("assistant")
 
     def with_reply(self, reply: Sequence[int], *, is_whole: bool) -> Asked:
@@ -134,7 +134,7 @@ class Asked:
             is_whole: Whether the reply is complete.
 
         Raises:
-            InvalidArgument: It cannot be said where the text begins, or the reply is cut inside a
+            InvalidArgument: It is unclear where the text begins, or the reply is cut off inside a
                 call.
         """
         split = self.split(reply, is_whole=is_whole)
@@ -153,7 +153,7 @@ class Asked:
 
 
 def is_complete(call: ToolCall) -> bool:
-    """Return whether the arguments of a call are a whole JSON object."""
+    """Return whether the arguments of a call are a complete JSON object."""
     try:
         return isinstance(json.loads(call.arguments), dict)
     except ValueError:
@@ -179,7 +179,7 @@ def without_thoughts(
         before: The role of the message that follows. If None, results if the reply has calls.
 
     Raises:
-        InvalidArgument: It cannot be said where the text begins, or the template refuses the turn.
+        InvalidArgument: It is unclear where the text begins, or the template refuses the turn.
     """
     if not asked.has_thoughts and asked.split(reply, is_whole=is_whole).tokens == 0:
         return None

@@ -27,7 +27,7 @@ class SessionTools:
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """Return what a session's file says of it."""
+        """Return how a session file describes it."""
         return {} if self.tools is None else {_FIELD: self.tools.key}
 
     def of_turn(self, tool_choice: Any, parallel_tool_calls: Any) -> Tools | None:
@@ -55,7 +55,7 @@ def check_unread_calls(tools: Tools | None) -> None:
     """Refuse calls that a reply to token ids must make.
 
     Raises:
-        InvalidArgument: `tool_choice` demands some.
+        InvalidArgument: `tool_choice` demands calls.
     """
     if tools is not None and tools.choice == "required":
         raise InvalidArgument(
@@ -66,10 +66,10 @@ def check_unread_calls(tools: Tools | None) -> None:
 
 
 def tools_of_fields(fields: Mapping[str, str | int], name: str) -> Tools | None:
-    """Return the tools of a session's file, None if it has none.
+    """Return the tools in a session file; None if it has none.
 
     Args:
-        fields: Those of the file.
+        fields: The fields of the file.
         name: The file's name, for errors.
 
     Raises:

@@ -105,7 +105,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
         Raises:
             InvalidArgument: The batch size differs from `rows`, or the pass has too many tokens:
-                its last would see a token that should already be evicted.
+                the last one would see a token that should already be evicted.
         """
         self._check(key_states)
         if not self.is_initialized:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Enabled:
-    """What is kept of an enabled model; holds no reference to it."""
+    """What is kept about an enabled model; holds no reference to it."""
 
     plan: CachePlan | None = None  # None if only a `pos_shift` function has enabled it
     hook: RemovableHandle | None = None  # see plain_generate.py

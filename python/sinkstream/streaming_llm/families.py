@@ -35,7 +35,7 @@ class CachePlan:
     evicts_inside: bool  # one forward pass may read more tokens than fit (see reading.py)
 
     def new_cache(self, model: Any, rows: int) -> StreamingCache:
-        """Return an empty cache of the model for `rows` rows of equal length."""
+        """Return an empty cache for the model, for `rows` rows of equal length."""
         # Read again for each cache: casting the model also rounds its frequencies, and the sinks
         # must be rotated by those that its forward method uses.
         rotation = KeyRotation(model.base_model.rotary_emb.inv_freq) if self.is_rotary else None
@@ -56,12 +56,12 @@ class CachePlan:
         )
 
     def adopt(self, model: Any, past: Cache, *, rows: int = 1) -> StreamingCache:
-        """Return a cache of the model with all the tokens that its own cache holds.
+        """Return a cache for the model with all the tokens that its own cache holds.
 
         Nothing is evicted yet; the caller does that.
 
         Raises:
-            InvalidArgument: `past` belongs to another model, or it has lost tokens.
+            InvalidArgument: `past` belongs to a different model, or it has lost tokens.
         """
         every: list[Any] = list(past.layers)
         theirs = [layer for layer in every if layer.is_initialized]

@@ -284,7 +284,7 @@ class StartRecentKVCache:
         }
 
     def _streaming(self, past: Cache) -> StreamingCache:
-        """Return a cache of ours as it is, and a model's own as a new one with all its tokens."""
+        """Return one of our caches as it is; move a model's own tokens into a new one."""
         if isinstance(past, StreamingCache):
             return past
         model, plan = self._planned("StartRecentKVCache")

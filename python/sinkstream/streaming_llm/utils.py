@@ -69,7 +69,7 @@ def download_url(url: str, folder: str | os.PathLike[str] = "folder") -> str:
     """Download a file into a folder, unless it is there, and return its path.
 
     Raises:
-        OSError: It cannot be downloaded or written; nothing is left of it.
+        OSError: It cannot be downloaded or written; no partial file is left.
     """
     path = Path(folder, Path(urllib.parse.urlsplit(url).path).name)
     if path.exists():
@@ -85,7 +85,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the options of the original's eval_long_ppl.py.
 
     Args:
-        arguments: The command line; None takes that of the program.
+        arguments: The command line; if None, the program's own.
     """
     parser = argparse.ArgumentParser(description="Perplexity of a long text.")
     parser.add_argument("--model_name_or_path", default="models/llama/llama-7b")

@@ -29,7 +29,7 @@ class _Bell:
         contextvars.Context().run(loop.add_reader, self._native.fileno(), self._wake)
 
     async def wait(self, *streams: _core.TokenStream) -> None:
-        """Return when one of them is ready. Only one task can wait for a stream at a time."""
+        """Return when a stream is ready. Only one task can wait for a stream at a time."""
         if not all(stream.ring_when_ready(self._native) for stream in streams):
             await asyncio.sleep(0)  # lets other tasks run even if this one never has to wait
             await self._slices.turn()

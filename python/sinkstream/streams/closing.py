@@ -1,4 +1,4 @@
-"""Base classes of objects that hold native memory: a `with` block closes them, none is copied."""
+"""Base classes of objects that hold native memory: closed by `with` blocks, never copied."""
 
 from __future__ import annotations
 

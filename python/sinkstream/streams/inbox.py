@@ -57,8 +57,8 @@ class Inbox:
 
     Attributes:
         tail: The end of all text received, returned or not.
-        thoughts: The same of thoughts.
-        prompt: The tokens of the prompt that have been scored, all of them.
+        thoughts: The same for thoughts.
+        prompt: All tokens of the prompt that have been scored.
         finish_reason: How the stream ended; None until its end has been received.
         is_closed: Whether reading has been closed; then nothing more is returned.
     """
@@ -86,8 +86,8 @@ class Inbox:
         """Add a batch. The previous one must have been returned or converted into events.
 
         Args:
-            batch: As it was taken.
-            read: What is known of it, if thoughts are told apart from text.
+            batch: The batch as it was taken.
+            read: What is known about it, if thoughts are separated from text.
         """
         text = batch.text
         if read is not None:
@@ -184,7 +184,7 @@ class Inbox:
             self._rest = [("text", text[begin:])]
 
     def _part_of(self, kind: Kind, parts: Parts) -> tuple[str, Kind]:
-        """Return what the event of a token shows; what is of another kind waits for the next."""
+        """Return what a token's event shows; text of another kind waits for the next event."""
         parts = [*self._rest, *parts]
         kind = parts[0][0] if parts else kind
         count = next((i for i, part in enumerate(parts) if part[0] != kind), len(parts))

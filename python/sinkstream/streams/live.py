@@ -1,4 +1,4 @@
-"""Shows text and progress: in a notebook by replacing one output, elsewhere as they come."""
+"""Shows text and progress: in a notebook by replacing one output, elsewhere as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY_S = 0.1
 
 
 class _Output:
-    """An output of a notebook's cell."""
+    """An output of a notebook cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -45,7 +45,7 @@ class _Output:
 
 
 class GrowingText:
-    """A text that is shown while it grows: in one output of a notebook, or on standard output."""
+    """Text that is shown as it grows: in one output of a notebook, or on standard output."""
 
     def __init__(self) -> None:
         self._output = _Output() if is_notebook() else None
@@ -80,7 +80,7 @@ class GrowingText:
 def progress_function(
     where: str, progress: Progress | bool | None, title: str, *, in_percent: bool = False
 ) -> Progress | None:
-    """Return the function to call with (done, total); None for none.
+    """Return the function to call with (done, total), if there is one.
 
     Args:
         where: The call, for errors.

@@ -1,4 +1,4 @@
-"""A batch in which thoughts are told apart from text."""
+"""A batch in which thoughts are separated from text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReadBatch(NamedTuple):
-    """What is known of the tokens of a batch."""
+    """What is known about the tokens of a batch."""
 
     tokens: list[tuple[Kind, Parts]]
     """For each token, what it belongs to, and the parts that it completes."""
@@ -21,7 +21,7 @@ class ReadBatch(NamedTuple):
     """What follows the last token."""
 
     def joined(self, kind: Kind) -> str:
-        """Return all that is known of one kind."""
+        """Return everything of one kind that is known."""
         return "".join(joined(parts, kind) for _, parts in self.tokens) + joined(self.rest, kind)
 
 

@@ -9,14 +9,14 @@ _AT_ONCE = 8
 
 
 class Slices:
-    """Lets a limited number of tasks go on in each turn of one event loop, in their order.
+    """Lets a limited number of tasks continue in each turn of one event loop, in order.
 
     Between the turns, the loop does what else is due. Otherwise a thousand streams that get a token
     at the same time would keep a new request waiting until all of them have handled it.
     """
 
     def __init__(self, at_once: int = _AT_ONCE) -> None:
-        """Let `at_once` tasks go on in a turn."""
+        """Let `at_once` tasks continue in a turn."""
         self._at_once = at_once
         self._left = at_once  # in this turn
         self._waiting: deque[asyncio.Future[None]] = deque()

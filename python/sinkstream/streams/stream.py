@@ -115,7 +115,7 @@ class Stream(ClosesOnExit):
             has_text: Whether the model has a tokenizer.
             window: S and W of its sequence, to show them.
             expects_messages: Whether the prompt is a string, but the model has a chat template.
-            take_back: Undoes the turn of a session; None without a session.
+            take_back: Undoes a session's turn; None without a session.
             reader: Tells thoughts from text; None if all is text.
         """
         self._native = native
@@ -242,7 +242,7 @@ class Stream(ClosesOnExit):
         return text
 
     def aevents(self) -> AsyncIterator[Event]:
-        """Return an asynchronous iterator over the events of `events`, with the same errors."""
+        """Return an asynchronous iterator over the events, with the errors of `events`."""
         return aio.UntilNone(self._anext_event)
 
     async def aresult(self) -> Result:
@@ -326,7 +326,7 @@ class Stream(ClosesOnExit):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Return the tools that the reply calls, as far as the stream has been read.
+        """Return the tool calls in the part of the stream that has been read.
 
         The arguments of the last one may still be incomplete.
         """
@@ -334,7 +334,7 @@ class Stream(ClosesOnExit):
 
     @property
     def thought(self) -> str:
-        """Return what a reasoning model has thought, as far as the stream has been read.
+        """Return what a reasoning model has thought in the part of the stream that has been read.
 
         Only the end of a long thought is kept, within the limits of `Result`.
         """
@@ -413,7 +413,8 @@ class Stream(ClosesOnExit):
     def _drain(self) -> FinishReason:
         """End the generation, record what has not been read, and return how it ended.
 
-        Only for a stream with `_record`, set before the first read: that gets every batch.
+        Only for a stream with `_record`, which must be set before the first read and gets every
+        batch.
         """
         self._native.cancel()
         me = threading.get_ident()

@@ -26,12 +26,12 @@ def wanted() -> None:
 async def in_thread(call: Callable[[Check], _T], discard: Callable[[_T], None]) -> _T:
     """Make a blocking call in a worker thread, without blocking the event loop.
 
-    If the task is cancelled, the cancellation is raised once the call has returned, so that nothing
+    If the task is cancelled, the cancellation is raised once the call has returned, so that no part
     of it is still running. A call that has not started yet never starts.
 
     Args:
         call: Gets a function to call between long steps. It ends a call that is not wanted.
-        discard: Gets what a cancelled call has returned nevertheless.
+        discard: Gets what a cancelled call returns nevertheless.
 
     Raises:
         Exception: Any error that `call` raises.

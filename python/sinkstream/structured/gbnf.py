@@ -1,4 +1,4 @@
-"""Grammars in GBNF, llama.cpp's form, in the Lark syntax that llguidance reads."""
+"""Converts grammars from GBNF, llama.cpp's format, to the Lark syntax that llguidance reads."""
 
 from __future__ import annotations
 

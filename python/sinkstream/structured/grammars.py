@@ -15,7 +15,7 @@ _KEPT = 16
 
 
 class Grammars:
-    """Compiles grammars for a model's vocabulary, and keeps the latest. Any thread may call it."""
+    """Compiles grammars for a model's vocabulary, and keeps recent ones. Any thread may call it."""
 
     def __init__(
         self, tokens: _core.TokenTable | None, vocab_size: int, end_token_ids: Iterable[int]
@@ -29,7 +29,7 @@ class Grammars:
         self._compiled: OrderedDict[tuple[str, str], _core.CompiledGrammar] = OrderedDict()
 
     def compile(self, option: str, text: str) -> _core.CompiledGrammar:
-        """Return a grammar that replies can follow. Blocks for two seconds at most.
+        """Return a grammar that replies can follow. Blocks for at most two seconds.
 
         Args:
             option: What sets it: "schema", "regex", "grammar" or "tools".
@@ -37,7 +37,7 @@ class Grammars:
 
         Raises:
             InvalidArgument: It is too long, takes too long, or is not valid; or there is no
-                tokenizer, or no llguidance that can be used.
+                tokenizer, or no usable llguidance.
         """
         key = (option, text)
         with self._lock:

@@ -15,7 +15,7 @@ _REMEDY = "`pip install 'sinkstream[structured]'` installs it."
 
 
 class LibraryMissing(Exception):
-    """llguidance is missing, or another release; the message completes a sentence."""
+    """llguidance is missing, or the wrong release; the message completes a sentence."""
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def functions() -> dict[str, int]:
     """Return the addresses of llguidance's functions by name. The library is never unloaded.
 
     Raises:
-        LibraryMissing: It is not installed, or is another release.
+        LibraryMissing: It is not installed, or is the wrong release.
     """
     library = _load()
     found = {}

@@ -1,4 +1,4 @@
-"""In which form a chat template reads the arguments of tool calls: as JSON text, or as an object.
+"""How a chat template reads the arguments of tool calls: as JSON text, or as an object.
 
 OpenAI's messages have JSON text. Most templates read objects, which they write as JSON themselves;
 some read either. Short conversations show which; no template is known by name.
@@ -21,7 +21,7 @@ _MAX_DEPTH = 64
 
 
 class ArgumentForms:
-    """Gives arguments the form that a template reads."""
+    """Converts arguments to the form that a template reads."""
 
     def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
         """Remember a template and the function that renders it, or raises `InvalidArgument`."""
@@ -68,7 +68,7 @@ class ArgumentForms:
         return self._known
 
     def _reads(self, arguments: Any) -> bool:
-        """Return whether arguments in this form are written as JSON, without further quotes."""
+        """Return whether arguments in this form are written as JSON, without extra quotes."""
         function = {"name": "placeholder", "arguments": arguments}
         for call_id in ("call_placeholder0", "plchldr00"):
             call = {"id": call_id, "type": "function", "function": function}

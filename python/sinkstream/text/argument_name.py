@@ -1,4 +1,4 @@
-"""Names the argument that contains a text, for error messages."""
+"""Names the argument that contains some text, for error messages."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Only the template writes control tokens. A message may contain the text of one, and a template
 may cut, join and trim messages, so searching before or after rendering is not enough. Instead the
-rendering says of each character whether it comes from the template or from a message
+rendering says for each character whether it comes from the template or from a message
 (`templates/traced_text.py`). If no character of a message is part of a control token, it is encoded
 as a whole. Otherwise it is split at the control tokens whose characters all come from the template,
 and the pieces in between are encoded as plain text.
@@ -60,7 +60,7 @@ def encode_chat(
         tools: What the model may call, as `check_tools` returns it.
 
     Returns:
-        Token ids. If no content has control tokens, they equal those of transformers'
+        Token ids. If no message contains control tokens, they equal those of transformers'
         `apply_chat_template`.
 
     Raises:
@@ -138,7 +138,7 @@ class ChatFormat:
         timeout_s: float = TEMPLATE_SECONDS,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
-        """Render well-formed messages. Their contents stay plain text, whatever they say.
+        """Render well-formed messages. Their content stays plain text, whatever it says.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages; or it hides which control
@@ -157,7 +157,7 @@ class ChatFormat:
     ) -> list[int]:
         """Return the ids of well-formed messages, as transformers gives them.
 
-        If a message has a part in a control token, the rendering is encoded in pieces instead.
+        If part of a message is in a control token, the rendering is encoded in pieces instead.
 
         Raises:
             CheckpointError: The tokenizer fails on them.
@@ -182,7 +182,7 @@ class ChatFormat:
         timeout_s: float,
         argument: ArgumentName,
     ) -> tuple[TracedText, list[Found], bool]:
-        """Return a rendering, its own control tokens, and whether a message spells one."""
+        """Return a rendering, the template's control tokens, and whether a message spells one."""
 
         def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
             return self._render(said, tools, add_generation_prompt, timeout_s, argument)
@@ -233,7 +233,7 @@ class ChatFormat:
             raise template_error(error, self.source, argument) from None
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
-        """Yield the control tokens in a rendering without any character of a message."""
+        """Yield the control tokens in a rendering that contain no character of a message."""
         for run in _FROM_TEMPLATE.finditer(written.origins):
             for found in self.control.find(written, run.start(), run.end()):
                 if UNKNOWN in written.origins[found.begin : found.end]:
@@ -247,7 +247,7 @@ class ChatFormat:
                 yield found
 
     def encode(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
-        """Return the ids of a passage of a rendering."""
+        """Return the ids of a part of a rendering."""
         ids: list[int] = []
         before, at_start = passage.before, passage.at_start
         for piece in passage.pieces:
@@ -302,7 +302,7 @@ def _embedding(found: Sequence[Any], expected: Sequence[Any]) -> list[int] | Non
 
 
 def _traced_message(message: Message) -> dict[str, Any]:
-    """Return a message in which all but its role comes from the message."""
+    """Return a message in which everything except its role has the message as its origin."""
     said: dict[str, Any] = traced_data(message, MESSAGE)
     return said | {"role": TracedText(message["role"], DERIVED * len(message["role"]))}
 

@@ -1,4 +1,4 @@
-"""In which form a chat template reads contents: as a string, or as a list of text parts.
+"""How a chat template reads the content of messages: as a string, or as a list of text parts.
 
 OpenAI's messages have either. Most templates read only strings, some only parts, some both. Short
 conversations show which; no template is known by name.
@@ -27,7 +27,7 @@ _PROBES: dict[str, tuple[str, ...]] = {
 
 
 class ContentForms:
-    """Gives contents the form that a template reads."""
+    """Converts content to the form that a template reads."""
 
     def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
         """Remember a template and the function that renders it, or raises `InvalidArgument`."""
@@ -37,7 +37,7 @@ class ContentForms:
         self._omitted: set[str] = set()
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, with contents in the form that the template reads."""
+        """Return the messages, with their content in the form that the template reads."""
         return [self._applied(message) for message in messages]
 
     def omitted(self, messages: Sequence[Message]) -> str | None:

@@ -1,7 +1,7 @@
-"""What conversations of a checkpoint look like, by `thinking`: their parts, and tags of thoughts.
+"""What a checkpoint's conversations look like, by `thinking`: their parts, and tags of thoughts.
 
 Each is found by rendering, when it is first needed. Clients of a server choose `thinking` and
-tools, so only the latest are kept.
+tools, so only recently used formats are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_TAGS = 16
 
 
 class ConversationFormats:
-    """Of one checkpoint. Any thread may call it."""
+    """The formats of one checkpoint. Any thread may call it."""
 
     def __init__(self, text: TextFormat, table: TokenBytes | None) -> None:
         """Remember the tokenizer and template; `table` is None without a tokenizer."""
@@ -42,8 +42,8 @@ class ConversationFormats:
 
         Args:
             thinking: As `check_thinking` returns it.
-            tools: Definitions of tools, which the beginning of a conversation has.
-            key: Their text.
+            tools: Definitions of tools, which are part of the beginning of a conversation.
+            key: The text of these definitions.
 
         Raises:
             InvalidArgument: The chat template fails, or cannot be split.

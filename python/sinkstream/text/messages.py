@@ -41,7 +41,7 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
 
 
 def _is_plain(message: Any) -> bool:
-    """Return whether a message is a role and a text, and has no fault, as nearly all of them."""
+    """Return whether a message is just a role and a string, without faults, as nearly all are."""
     if type(message) is not dict or len(message) != 2:
         return False
     text, role = message.get("content"), message.get("role")

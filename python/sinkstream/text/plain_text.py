@@ -18,7 +18,7 @@ from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 
 class PlainEncoder:
-    """A tokenizer without control tokens. Cheap to build: it shares the original's model."""
+    """A tokenizer without control tokens. It shares the original's model, so it is cheap."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         control = control_tokens(tokenizer)
@@ -80,7 +80,7 @@ class PlainEncoder:
     def encode_after(
         self, before: str, text: str, *, at_start: bool = True, argument: ArgumentName = PROMPT
     ) -> list[int]:
-        """Encode a text that continues another one, as `encode` would encode it within the two.
+        """Encode text that continues other text, as `encode` would encode it within the whole.
 
         Args:
             before: The text before it, already encoded. If its last characters would merge with
@@ -150,10 +150,10 @@ def _cut(text: str, cuts: list[int], argument: ArgumentName) -> list[str]:
 
 
 def check_characters(text: str, where: str | ArgumentName) -> None:
-    """Check that a text has no lone surrogates.
+    """Check that text has no lone surrogates.
 
     Raises:
-        InvalidArgument: It does; the message names the first one.
+        InvalidArgument: It has some; the message names the first one.
     """
     param = where.name if isinstance(where, ArgumentName) else "prompt"
     check_unicode(str(where), text, param)

@@ -54,10 +54,10 @@ def encode_prompt(
         At least one id, each in [0, vocab_size).
 
     Raises:
-        TypeError: The prompt is of another type.
-        InvalidArgument: It is empty, has lone surrogates or ids outside of the vocabulary, or
-            needs a tokenizer or template that the checkpoint lacks; or `thinking` or `tools` is
-            given, but the prompt is not messages, or the template has no such variable.
+        TypeError: The prompt has a different type.
+        InvalidArgument: It is empty, has lone surrogates or ids outside the vocabulary, or needs a
+            tokenizer or template that the checkpoint lacks; or `thinking` or `tools` is given, but
+            the prompt is not messages, or the template has no such variable.
 
     Example:
         >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")

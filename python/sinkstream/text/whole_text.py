@@ -34,7 +34,7 @@ class WholeEncoder:
     def encode(
         self, written: TracedText, found: Iterable[Found], argument: ArgumentName
     ) -> list[int] | None:
-        """Encode a rendering, or return None if a message has a part in one of its control tokens.
+        """Encode a rendering; return None if part of a message is in one of its control tokens.
 
         Args:
             written: The rendering.

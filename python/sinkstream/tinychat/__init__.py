@@ -21,7 +21,7 @@ What differs from the original, on purpose:
   inside a character, and a stop token has no text.
 - Counts and times belong to a generator, not to its module.
 - No token is dropped from the front of a later turn.
-- `n_predict=0` ends with a dictionary. A wrong `start_pos` or parameter is an error.
+- `n_predict=0` ends with a dictionary. A wrong `start_pos` or parameter raises an error.
 - Leaving a generator early ends its turn.
 - Repetition is penalized before the temperature, and `top_k` comes before `top_p`, as in
   transformers and in the rest of the package.

@@ -57,7 +57,7 @@ def options_of(params: object) -> StreamOptions:
 
     Raises:
         TypeError: A value, or `params` itself, has the wrong type.
-        InvalidArgument: A value is out of range, or a name is not known.
+        InvalidArgument: A value is out of range, or a name is unknown.
     """
     values = _values(params)
     for name, off in _OFF.items():
@@ -90,7 +90,7 @@ def options_of(params: object) -> StreamOptions:
 
 
 def _values(params: object) -> dict[str, Any]:
-    """Return what `params` holds, `temperature` as `temp`."""
+    """Return what `params` holds, with `temperature` renamed to `temp`."""
     known = [*_NAMES, "temperature", *_SIZES, *_OFF]
     if isinstance(params, Mapping):
         values = dict(params)

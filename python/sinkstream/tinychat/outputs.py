@@ -14,7 +14,7 @@ class Usage(TypedDict):
     """Tokens that this turn reads: the input, what the template puts around it, and the last token
     of the previous reply."""
     completion_tokens: int
-    """Tokens generated so far, a stop token included."""
+    """Tokens generated so far, including a stop token."""
     total_tokens: int
     """Their sum."""
 

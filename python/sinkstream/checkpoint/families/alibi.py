@@ -8,11 +8,11 @@ import math
 def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
     """Return each head's slope (ALiBi, section 3).
 
-    With n heads, a power of two, they are 2^(-most · i / n) for i from 1 to n. Further heads have
-    those in between, every other slope of twice as many heads.
+    With n heads, a power of two, they are 2^(-most · i / n) for i from 1 to n. Any further heads
+    have the slopes in between: every other slope of twice as many heads.
 
     Args:
-        heads: Their number.
+        heads: The number of heads.
         most: The negative exponent of the last slope.
     """
     power = 1 << (heads.bit_length() - 1)

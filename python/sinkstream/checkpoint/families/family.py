@@ -1,7 +1,7 @@
 """A model family: how its descriptions become a `DecoderSpec`, and where its tensors are.
 
 What the families share is here, in `sizes.py` and in `windows.py`; each family's own file holds
-what it adds.
+only what is specific to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GgufDescription:
     rope_divisors: tuple[float, ...] | None
     """The numbers of `rope_freqs.weight`, or of `rope_factors_short.weight`."""
     long_divisors: tuple[float, ...] | None = None
-    """Those of `rope_factors_long.weight`."""
+    """The numbers of `rope_factors_long.weight`."""
 
 
 @dataclass(frozen=True, slots=True)

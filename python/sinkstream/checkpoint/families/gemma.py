@@ -28,18 +28,18 @@ def gemma_sizes(config: Fields) -> Sizes:
 
 
 def gemma_block(sizes: Sizes, norm: Norm, rope: RopeSpec, scalar: float, **rest: Any) -> Block:
-    """Return a Gemma's block; `scalar` divides scores as its root, `rest` is of attention."""
+    """Return a Gemma's block; scores are divided by `scalar`'s root; `rest` goes to attention."""
     attention = sizes.attention(rope, scale=scalar**-0.5, **rest)
     return Block(attention, sizes.mlp(activation="gelu_tanh"), norm, **SANDWICH)
 
 
 def scalar_of(config: Fields) -> float:
-    """Return the scalar of a config.json."""
+    """Return the scalar in a config.json."""
     return config.number("query_pre_attn_scalar", 1, 1e6, 256)
 
 
 def gguf_scalar(sizes: Sizes, layers_of_largest: int) -> float:
-    """Return the scalar, not in GGUF: the size of a head, but not in the largest model."""
+    """Return the scalar, which GGUF lacks: the head size, except in the largest model."""
     is_largest = sizes.layers == layers_of_largest
     return sizes.hidden_size // sizes.heads if is_largest else sizes.head_dim
 

@@ -1,4 +1,4 @@
-"""Gemma 3: Gemma 2 with normalized queries and keys, one layer of six without a window."""
+"""Gemma 3: Gemma 2 with normalized queries and keys; every sixth layer has no window."""
 
 from __future__ import annotations
 

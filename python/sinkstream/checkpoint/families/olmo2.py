@@ -45,7 +45,7 @@ def _from_config(config: Fields) -> DecoderSpec:
 
 
 def from_gguf(file: GgufDescription) -> DecoderSpec:
-    """Read a file of OLMo 2 or, with windows, of OLMo 3."""
+    """Read an OLMo 2 file or, if it has windows, an OLMo 3 file."""
     sizes = sizes_from_gguf(file, ("attention.sliding_window",))
     local, full = ropes_from_gguf(file, sizes, "half")
     return sizes.spec(

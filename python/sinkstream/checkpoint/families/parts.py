@@ -1,4 +1,4 @@
-"""What several families say in the same words: norms, biases, caps, MLPs, two ropes."""
+"""What several families describe in the same way: norms, biases, caps, MLPs, two ropes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_CAP = 1e6
 
 
 def with_inner_size(config: Fields, ratio: int) -> Fields:
-    """Return the fields, in which an absent intermediate size is a multiple of the hidden size."""
+    """Return the fields; an absent intermediate size becomes a multiple of the hidden size."""
     inner = config.whole("hidden_size", 2, MAX_HIDDEN) * ratio
     return config.with_defaults({"intermediate_size": inner})
 
@@ -43,13 +43,13 @@ def ungated_block(sizes: Sizes, attention: Attention, norm: Norm, **mlp: Any) ->
 
 
 def biases_from_config(config: Fields) -> dict[str, Any]:
-    """Return the biases of attention that a config.json asks for by one flag."""
+    """Return the attention biases that one flag in a config.json enables."""
     has_bias = config.flag("attention_bias", False)
     return {"qkv_bias": has_bias, "output_bias": has_bias}
 
 
 def biases_from_gguf(file: GgufDescription) -> dict[str, Any]:
-    """Return the biases of attention for which a GGUF file has tensors."""
+    """Return the attention biases for which a GGUF file has tensors."""
     return {
         "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
         "output_bias": "blk.0.attn_output.bias" in file.tensors,
@@ -57,28 +57,29 @@ def biases_from_gguf(file: GgufDescription) -> dict[str, Any]:
 
 
 def soft_cap_from_config(config: Fields, name: str, default: float = 0.0) -> float:
-    """Return a soft cap of a config.json; 0 if it is null, or absent without a default."""
+    """Return a soft cap from a config.json; 0 if it is null, or absent without a default."""
     if config.is_null(name) or not (config.has(name) or default):
         return 0.0
     return config.number(name, 1e-3, _MAX_CAP, default)
 
 
 def soft_cap_from_gguf(metadata: Fields, name: str, default: float = 0.0) -> float:
-    """Return a soft cap of GGUF metadata, in which 0 means that there is none."""
+    """Return a soft cap from GGUF metadata, in which 0 means none."""
     return metadata.number(name, 0, _MAX_CAP, default)
 
 
 def ropes_from_config(
     config: Fields, sizes: Sizes, base: float, local_base: float, local_name: str = "rope_theta"
 ) -> tuple[RopeSpec, RopeSpec]:
-    """Return how layers with windows rotate, and those without.
+    """Return how layers with windows rotate, and how layers without windows do.
 
     Args:
         config: The fields.
         sizes: What `sizes_from_config` returned.
         base: The base of layers without windows, if the config does not give it.
-        local_base: That of layers with windows.
-        local_name: Its field in the older layout, where they have no scheme.
+        local_base: The base of layers with windows, if the config does not give it.
+        local_name: The field for `local_base` in the older layout, where these layers have no
+            scheme.
     """
     of_head = config, sizes.head_dim, sizes.trained_length
     return (
@@ -92,13 +93,14 @@ def ropes_from_config(
 def ropes_from_gguf(
     file: GgufDescription, sizes: Sizes, pairing: Pairing, local_base: float | None = None
 ) -> tuple[RopeSpec, RopeSpec]:
-    """Return how layers with windows rotate, which have no scheme, and those without.
+    """Return how layers with windows rotate (without a scheme), and how the others do.
 
     Args:
         file: Its metadata and its tensor of divisors.
         sizes: What `sizes_from_gguf` returned.
         pairing: Which dimensions the family's files rotate together.
-        local_base: The base of layers with windows, if the file does not give it; None: the same.
+        local_base: The base of layers with windows, if the file does not give it. If None, the base
+            of the others.
     """
     full = gguf_rope(file, sizes, pairing)
     if local_base is None:

@@ -37,7 +37,7 @@ NO_LAYER_WINDOWS = "This family has no sliding-window layers."
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a decoder whose layers all have the same."""
+    """The sizes of a decoder, which are the same in all layers."""
 
     vocab_size: int
     hidden_size: int
@@ -49,14 +49,14 @@ class Sizes:
     trained_length: int
 
     def attention(self, rope: RopeSpec, **rest: Any) -> Attention:
-        """Return attention of these sizes with the usual scale; `rest` are its other fields."""
+        """Return attention with these sizes and the usual scale; `rest` are its other fields."""
         usual = Attention(
             self.heads, self.kv_heads, self.head_dim, rope, usual_scale(self.head_dim)
         )
         return replace(usual, **rest)
 
     def mlp(self, **rest: Any) -> Mlp:
-        """Return an MLP of this size; `rest` are its other fields."""
+        """Return an MLP with this size; `rest` are its other fields."""
         return Mlp(self.intermediate_size, **rest)
 
     def spec(
@@ -69,13 +69,13 @@ class Sizes:
         layers: Sequence[Block] | None = None,
         **rest: Any,
     ) -> DecoderSpec:
-        """Return a decoder of these sizes.
+        """Return a decoder with these sizes.
 
         Args:
             family: The family's name.
-            block: What all layers are, apart from their windows.
+            block: What all layers have in common: everything except their windows.
             windows: Each layer's own window, 0 for none; empty if no layer has one.
-            full_rope: How layers without a window of their own rotate, if other than the block's.
+            full_rope: How layers without a window of their own rotate, if not as the block says.
             layers: Each layer's block, instead of `block`, `windows` and `full_rope`.
             rest: Other fields of the spec; the final norm is the block's unless it is given.
         """
@@ -94,7 +94,7 @@ class Sizes:
 def with_windows(
     block: Block, windows: Sequence[int], full_rope: RopeSpec | None = None
 ) -> list[Block]:
-    """Return a layer of this kind for each window; 0: none of its own, and perhaps another rope."""
+    """Return a layer for each window; 0 means no window of its own, and `full_rope` if given."""
     attention = block.attention
     kinds = {
         window: replace(block, attention=replace(attention, window=window))

@@ -115,7 +115,7 @@ class WeightNames:
         return replace(self, added={**self.added, **dict.fromkeys(slots, constant)})
 
     def with_unused(self, *patterns: str) -> WeightNames:
-        """Return the same names, and these patterns of tensors without use."""
+        """Return the same names, and these patterns of unused tensors."""
         return replace(self, unused=(*self.unused, *patterns))
 
     def of(self, spec: DecoderSpec) -> WeightNames:
@@ -126,7 +126,8 @@ class WeightNames:
     def in_checkpoint(self, tensors: Container[str]) -> WeightNames:
         """Return the same names, with the prefixes that a checkpoint has.
 
-        The first for which there is an embedding or a last norm; without any, these names.
+        The first prefix with which an embedding or a last norm exists; if there is none, these
+        names.
         """
         candidates = [self, *(self._inside(wrapper) for wrapper in self.wrappers)]
         for names in candidates:
@@ -139,7 +140,7 @@ class WeightNames:
         return any(fnmatchcase(tensor, pattern) for pattern in self.other_parts)
 
     def is_unused(self, tensor: str) -> bool:
-        """Return whether a tensor is known to be of no use."""
+        """Return whether a tensor is known to be unused."""
         return any(fnmatchcase(tensor, pattern) for pattern in self.unused)
 
     def _inside(self, wrapper: Mapping[str, str]) -> WeightNames:
@@ -154,7 +155,7 @@ class WeightNames:
 
 
 def _tensors(modules: Mapping[str, str]) -> dict[str, str]:
-    """Return the tensors of modules: for each slot its weight, and its bias."""
+    """Return the tensors of modules: the weight and the bias of each slot."""
     weights = {slot: f"{module}.weight" for slot, module in modules.items()}
     return weights | {f"{slot}_bias": f"{module}.bias" for slot, module in modules.items()}
 

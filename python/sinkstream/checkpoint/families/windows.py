@@ -1,4 +1,4 @@
-"""Which layers have a window of their own, as config.json says it."""
+"""Which layers have a window of their own, according to config.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WINDOW, _PATTERN = "sliding_window", "sliding_window_pattern"
 
 
 def no_windows(config: Fields) -> tuple[int, ...]:
-    """Refuse windows of single layers, in a family whose layers have none; return nothing."""
+    """Refuse per-layer windows, in a family whose layers have none; return no windows."""
     config.must_be(_WINDOW, None, NO_LAYER_WINDOWS)
     config.all_must_be("layer_types", _FULL, NO_LAYER_WINDOWS)
     return ()
@@ -70,11 +70,11 @@ def switched_windows(
 def periodic_windows(config: Fields, period: int, default: int) -> tuple[int, ...]:
     """Return each layer's own window, 0 for none; empty if no layer has one.
 
-    All layers but every N-th have the same window, or those that `layer_types` lists.
+    All layers except every N-th have the same window, unless `layer_types` says otherwise.
 
     Args:
         config: The fields.
-        period: Every which layer has none, if `sliding_window_pattern` does not say it.
+        period: N, if `sliding_window_pattern` does not give it.
         default: The window if the field is absent.
     """
     layers = config.whole("num_hidden_layers", 1, MAX_LAYERS)
@@ -108,8 +108,8 @@ def gguf_window(
 
     Args:
         metadata: The fields.
-        layers: Their number.
-        period: Every which layer has none, if the file does not say it; 0: all have the window.
+        layers: The number of layers.
+        period: N, if the file does not give it: every N-th layer has no window; 0: all have one.
         default: The window if the field is absent; 0: there is none either.
     """
     window = metadata.whole("attention.sliding_window", 0, MAX_LENGTH, default)

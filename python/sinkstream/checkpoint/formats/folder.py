@@ -187,7 +187,7 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> None:
-    """Check the index of a folder that has every tensor which the decoder needs."""
+    """Check the index of a folder that has every tensor that the decoder needs."""
     for name, shard in weight_map.items():
         if name in entries and entries[name].file.name != shard:
             raise CheckpointError(

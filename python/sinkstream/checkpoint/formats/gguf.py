@@ -22,7 +22,7 @@ from sinkstream.errors import CheckpointError
 DIVISORS = "rope_freqs.weight"
 """The tensor of numbers by which the frequencies of the base are divided (llama3)."""
 SHORT_DIVISORS, LONG_DIVISORS = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Those of longrope, for a short and for a long cache."""
+"""Longrope's divisors, for a short and for a long cache."""
 _DECODER_PARTS = ("blk", "output", "position_", "rope_", "token_")
 _MAX_DIVISORS = 512  # half of the largest head
 _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
@@ -31,7 +31,7 @@ _MIN_DIVISOR, _MAX_DIVISOR = 1e-3, 1e6
 def open_gguf(path: Path) -> TensorsOnly:
     """Open a GGUF file: read its header and check it against the file, but read no tensors.
 
-    Of a file that is split into parts, `path` is any part; all of them are opened.
+    If the file is split into parts, `path` may be any part; all of them are opened.
 
     Raises:
         CheckpointError: The file is not a GGUF file, is damaged, or is not supported.
@@ -85,7 +85,7 @@ def open_gguf(path: Path) -> TensorsOnly:
 def _is_of_decoder(tensor: str, layers: int) -> bool:
     """Return whether a tensor takes part in the arithmetic that llama.cpp would do.
 
-    GGUF has no switches: a bias or a norm is used because it is there, so none is ignored.
+    GGUF has no switches: a bias or a norm is used if it is present, so none is ignored.
     """
     part, _, number = tensor.partition(".")
     number = number.partition(".")[0]
@@ -100,7 +100,7 @@ def _count_tokens(header: GgufHeader) -> int:
 
 
 def _check_factors(header: GgufHeader, where: str) -> bool:
-    """Return whether there are tensors of longrope: either both or none."""
+    """Return whether the longrope tensors are present: either both are, or neither."""
     held = [name for name in (SHORT_DIVISORS, LONG_DIVISORS) if name in header.tensors]
     if len(held) == 1:
         raise CheckpointError(

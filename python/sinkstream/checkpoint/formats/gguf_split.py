@@ -28,7 +28,7 @@ _OF_ONE_PART = ("general.alignment", "split.no")
 
 @dataclass(frozen=True, slots=True)
 class PartName:
-    """The name of a part, taken apart."""
+    """The parsed name of a part."""
 
     stem: str
     number: int
@@ -45,7 +45,7 @@ class PartName:
 
 
 def part_name(name: str) -> PartName | None:
-    """Take the name of a part apart; return None for the name of any other file."""
+    """Parse the name of a part; return None for the name of any other file."""
     found = _NAME.fullmatch(name)
     return None if found is None else PartName(found[1], int(found[2]), int(found[3]))
 
@@ -65,7 +65,8 @@ def read_gguf(path: Path) -> GgufModel:
     The files of the tensors stay open, the others are closed.
 
     Raises:
-        CheckpointError: A file is damaged; parts are missing, out of order, or of another model.
+        CheckpointError: A file is damaged; parts are missing, out of order, or from a different
+            model.
     """
     with ExitStack() as on_error:
         file = _open(path, on_error)
@@ -83,7 +84,7 @@ def read_gguf(path: Path) -> GgufModel:
 
 
 def existing_parts(path: Path) -> list[Path]:
-    """Return the files of a model that exist, in order: those of a set, or the file itself."""
+    """Return a model's files that exist, in order: all parts of a set, or the file itself."""
     place = part_name(path.name)
     if place is None or place.count > MAX_PARTS:
         return [path]
@@ -103,7 +104,7 @@ def _count_of(header: GgufHeader, name: str) -> int:
 
 
 def _find_place(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartName]:
-    """Return the folder of the parts and the name of one of them, once all are there."""
+    """Return the folder of the parts and the name of one of them, after checking that all exist."""
     # A link may have a name of its own.
     candidates = (path, Path(os.path.realpath(path)))
     found = next((named for named in candidates if part_name(named.name)), None)

@@ -1,7 +1,7 @@
 """Reads how a Hugging Face folder is quantized: `quantization_config` of its config.json.
 
-The tensors determine which matrices are quantized: those that the lists `modules_to_not_convert`
-and `ignore` name are stored as they are.
+The tensors determine which matrices are quantized: matrices that the lists `modules_to_not_convert`
+and `ignore` name are stored unquantized.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class SafetensorsHeader:
     metadata: Any
     """The value of `__metadata__`, unchecked; None if absent."""
     content: bytes
-    """The bytes it was read from, length prefix included: the file up to the tensors."""
+    """The bytes it was read from, including the length prefix: the file up to the tensors."""
 
 
 def read_safetensors_header(file: File) -> dict[str, TensorEntry]:

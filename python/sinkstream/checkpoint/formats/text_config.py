@@ -1,4 +1,4 @@
-"""Finds the decoder's description in a config.json: of a larger model it is in `text_config`."""
+"""Finds the decoder's description in a config.json; in a larger model's, `text_config`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT, _TIE = "text_config", "tie_word_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A config.json, as far as it describes the decoder and its text."""
+    """The parts of a config.json that describe the decoder and its text."""
 
     whole: Fields
     """All of it."""
@@ -28,12 +28,12 @@ class DecoderConfig:
 def decoder_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     """Return the fields that describe the decoder.
 
-    In a larger model, its own `tie_word_embeddings` decides, as in transformers, not that of
-    `text_config`. Where it is absent, transformers has defaults by model, all of which agree with
-    what the tensors say.
+    In a larger model, its own `tie_word_embeddings` decides, as in transformers, rather than the
+    one in `text_config`. If it is absent, transformers has a default for each model, all of which
+    agree with the tensors.
 
     Raises:
-        CheckpointError: The larger model's fields are of the wrong type, or it is no decoder.
+        CheckpointError: The larger model's fields are of the wrong type, or it is not a decoder.
     """
     whole = Fields(config, where)
     states_tie = whole.has(_TIE)

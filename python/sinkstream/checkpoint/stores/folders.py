@@ -27,7 +27,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is that of a folder which may be reached."""
+    """Return whether a path is a folder that can be accessed."""
     try:
         return path.is_dir()
     except OSError:  # a folder above it may not be searched
@@ -51,7 +51,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """Return the GGUF models in a folder: of a set of parts, the first one that is there."""
+    """Return the GGUF models in a folder; for a set of parts, the first part that exists."""
     found: list[Path] = []
     seen: set[tuple[str, int]] = set()
     for entry in entries(folder):

@@ -48,7 +48,7 @@ def root() -> Path:
 
 
 def stored() -> Iterator[StoredModel]:
-    """Yield all repositories in the cache that hold models, or will."""
+    """Yield all repositories in the cache that hold models, or will once downloaded."""
     for repository in subfolders(root()):
         found = _FOLDER.fullmatch(repository.name)
         if found is None:

@@ -1,4 +1,4 @@
-"""All models on this machine that have a name, and the names that are close to a wrong one."""
+"""All named models on this machine, and the names that are close to a wrong one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named_models() -> Iterator[StoredModel]:
 
 
 def models_in_folders(folders: Sequence[Path]) -> Iterator[StoredModel]:
-    """Yield the models in folders, by their paths; folders of Ollama's layout count."""
+    """Yield the models in folders, by their paths; folders in Ollama's layout count."""
     for folder in folders:
         if not is_folder(folder) and os.path.lexists(folder):
             yield StoredModel(str(folder), "folder", folder.absolute)
@@ -40,7 +40,7 @@ def models_in_folders(folders: Sequence[Path]) -> Iterator[StoredModel]:
 
 
 def unreadable_folders() -> list[Path]:
-    """Return the folders of stores that are there, but may not be read."""
+    """Return the folders of stores that exist but may not be read."""
     roots = [*ollama.roots(), *lm_studio.roots(), hub_cache.root(), *chosen_folders()]
     return [root for root in dict.fromkeys(roots) if _is_forbidden(root)]
 
@@ -62,7 +62,7 @@ def chosen_folders() -> list[Path]:
 
 
 def close_names(name: str) -> list[str]:
-    """Return names of models that a user may have meant, the closest first."""
+    """Return names of models that a user may have meant, closest first."""
     wanted = _without_prefix(name).lower()
     names: dict[str, list[str]] = {}
     for model in named_models():
@@ -89,7 +89,7 @@ def did_you_mean(name: str) -> str:
 
 
 def _of_ollama(root: Path) -> Iterator[StoredModel]:
-    """Yield models of a folder in which Ollama does not look: by the paths of their blobs."""
+    """Yield models from a folder that Ollama does not search, by the paths of their blobs."""
     for model in ollama.models_in(root):
         try:
             name = str(ollama.model_file(model))

@@ -85,7 +85,7 @@ def locate(name: str) -> Path | None:
 
 
 def _file_in(repository: Path, file: str) -> Path | None:
-    """Return the file with this name, compared with those that are there."""
+    """Return the file with this name, by comparing it with the existing names."""
     for path in models_below(repository):
         if str(path.relative_to(repository)).lower() == file.lower():
             return path

@@ -4,7 +4,7 @@
     models/blobs/sha256-…                                          a layer, such as a GGUF file
 
 Newer versions write `manifests-v2` and the host `ollama.com`. A manifest is untrusted: the only
-path that is made from its content is `blobs/sha256-` and 64 hexadecimal digits.
+path built from its content is `blobs/sha256-` followed by 64 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def stored() -> Iterator[StoredModel]:
 
 
 def models_in(root: Path) -> Iterator[OllamaModel]:
-    """Yield the models of a folder; of equal names, only the one that Ollama uses."""
+    """Yield the models in a folder; if names are equal, only the one that Ollama uses."""
     seen: set[str] = set()
     for manifests in _MANIFESTS:
         for host in subfolders(root / manifests):
@@ -92,8 +92,8 @@ def locate(name: str) -> Path | None:
     """Find the GGUF file of a model; return None if Ollama has no such model.
 
     Args:
-        name: `ollama:` and then what Ollama calls it. The user's text is compared with names, and
-            never becomes a part of a path.
+        name: `ollama:` followed by Ollama's name for it. The user's text is compared with names,
+            and never becomes part of a path.
 
     Raises:
         CheckpointError: The name is malformed, or the model is incomplete or not supported.

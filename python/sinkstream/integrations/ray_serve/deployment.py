@@ -42,7 +42,7 @@ def app(
     server: ServerConfig | dict[str, Any] | None = None,
     **load: Any,
 ) -> serve.Application:
-    """Return the application for `serve.run`, or for a file of Ray Serve.
+    """Return the application for `serve.run`, or for a Ray Serve config file.
 
     Example:
         >>> from ray import serve  # doctest: +SKIP
@@ -103,7 +103,7 @@ def app(
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
-    """Return the application of a file of Ray Serve, whose `args` are the arguments of `app`."""
+    """Return the application for a Ray Serve config file; its `args` are the arguments of `app`."""
     arguments = dict(arguments)
     replicas = arguments.get("replicas")
     if isinstance(replicas, list):

@@ -20,9 +20,9 @@ def run(application: serve.Application, config: ServerConfig, on_ready: Report) 
     """Serve until Ctrl-C or SIGTERM; return after all replicas have parked their conversations.
 
     Args:
-        application: Of `app`.
-        config: Its settings; Ray's proxy listens on `host` and `port`.
-        on_ready: Called with the address, once requests are answered.
+        application: What `app` returned.
+        config: The settings of the application; Ray's proxy listens on `host` and `port`.
+        on_ready: Called with the address once requests can be answered.
     """
     is_ours = not ray.is_initialized()
     if is_ours:

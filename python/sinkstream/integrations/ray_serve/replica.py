@@ -88,11 +88,11 @@ class Replica:
             raise RuntimeError(f"the replica is not healthy: {self._service.trouble}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the replies that run or wait."""
+        """Return the number of replies that are running or waiting."""
         return {STATISTIC: float(self._service.admission.in_progress)}
 
     async def __del__(self) -> None:
-        """Park all conversations, and end. Ray calls this after the last request."""
+        """Park all conversations and stop. Ray calls this after the last request."""
         if not hasattr(self, "_tasks"):
             return
         self._peers.should_exit = True
@@ -108,7 +108,7 @@ class Replica:
             stream.cancel()
 
     async def _watch(self) -> None:
-        """Get ready to leave whenever Ray falls silent; stay if it asks again."""
+        """Get ready to leave whenever Ray stops asking; stay if it asks again."""
         retiring: asyncio.Task[None] | None = None
         while True:
             await asyncio.sleep(TICK_S)
@@ -131,7 +131,7 @@ def _load(plan: Plan) -> sinkstream.Model:
 
 
 class _NoConnection:
-    """In place of a connection: between a client and a replica is Ray's proxy."""
+    """Takes the place of a connection: clients connect to Ray's proxy, not to a replica."""
 
     is_surplus = False
     is_stalled = False

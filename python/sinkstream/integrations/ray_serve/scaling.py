@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 STATISTIC = "sequences"
-"""Of `record_autoscaling_stats`: replies that run or wait."""
+"""The statistic from `record_autoscaling_stats`: replies that are running or waiting."""
 
 
 def replicas_wanted(context: Any) -> tuple[float, dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""The secret with which replicas of one Ray cluster ask each other.
+"""The secret that replicas of one Ray cluster use to talk to each other.
 
-It lies in Ray's key-value store, not in the arguments of the deployment: with a new secret for each
-`serve deploy`, Ray would replace all replicas each time.
+It is kept in Ray's key-value store rather than in the deployment's arguments: with a new secret for
+each `serve deploy`, Ray would replace all replicas each time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Notices that Ray Serve no longer asks for a replica's health.
 
-That is the only sign of a drain that a replica gets: no public call tells it, and its destructor
-runs after the last request, which an endless stream never is. It can also mean that the controller
-is gone, so what follows must do no harm to a replica that stays.
+This is the only sign of a drain that a replica gets: no public call announces it, and the
+destructor runs only after the last request, which never comes while an endless stream runs. Silence
+can also mean that the controller has failed, so the reaction must not harm a replica that stays.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _SILENT_TICKS = 6  # three periods
 
 
 class Silence:
-    """Counts ticks since the last question; of one event loop.
+    """Counts ticks since the last question. Belongs to one event loop.
 
-    Ticks and questions run on the same loop, so that a loop that stood still is not silence.
+    Ticks and questions run on the same loop, so a loop that stood still does not count as silence.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Conversations as a tree of turns on disk, of which a few are in the model's cache."""
+"""Conversations as a tree of turns on disk, a few of which are in the model's cache."""

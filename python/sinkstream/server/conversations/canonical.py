@@ -1,7 +1,7 @@
 """What makes two conversations the same: canonical messages, and a chain of hashes over them.
 
-Knows nothing of tokens, templates or stores. Equal chains mean equal messages, of one tenant, with
-one salt, for one model. Nothing is compared by likeness.
+Knows nothing about tokens, templates or stores. Equal chains mean equal messages, from one tenant,
+with one salt, for one model. Nothing is compared by similarity.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SIZE = 32  # bytes of a hash: 256 bits
 def canonical_messages(
     messages: Sequence[Mapping[str, Any]], *, continue_final: bool = False
 ) -> list[Message]:
-    """Return what of some messages is read: text parts joined, unknown and empty keys left out.
+    """Return the parts of messages that are read: joined text, without unknown and empty keys.
 
-    White space at the end of the assistant's text is left out, too, since clients trim replies; but
-    not of a last message that the reply continues.
+    White space at the end of the assistant's text is left out, too, since clients trim replies, but
+    is kept in a last message that the reply continues.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -63,7 +63,7 @@ def _canonical(message: Message, *, trims: bool) -> Message:
 
 
 def without_reasoning(message: Message) -> Message:
-    """Return what of a canonical message tells conversations apart.
+    """Return the parts of a canonical message that distinguish conversations.
 
     Many clients do not send a reply's thoughts back. A template still reads those that are sent.
     """
@@ -71,9 +71,9 @@ def without_reasoning(message: Message) -> Message:
 
 
 def identifying(message: Message) -> Message:
-    """Return what of a canonical message tells conversations apart, in one form.
+    """Return the parts of a canonical message that distinguish conversations, in one form.
 
-    Many clients read the arguments of tool calls and write them again, with other spaces.
+    Many clients parse the arguments of tool calls and write them again, with different spaces.
     """
     kept = dict(without_reasoning(message))
     calls = kept.pop("tool_calls", None)
@@ -93,7 +93,7 @@ def _identifying_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode(value: Any) -> str:
-    """Return the one JSON text of a canonical message, with sorted keys."""
+    """Return the unique JSON text of a canonical message, with sorted keys."""
     if isinstance(value, dict) and value.keys() == _PLAIN and isinstance(value["content"], str):
         # The same text in a fourth of the time: clients send all of a long history with each turn.
         return f'{{"content":{encode_basestring(value["content"])},"role":"{value["role"]}"}}'
@@ -101,11 +101,11 @@ def encode(value: Any) -> str:
 
 
 def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
-    """Return the hash of an empty conversation: whose it is, and of which model.
+    """Return the hash of an empty conversation of a tenant with a model.
 
     Args:
-        secret: Of the store; makes hashes useless outside it.
-        tenant: Whose conversation it is.
+        secret: The store's secret, which makes hashes useless outside it.
+        tenant: The tenant that the conversation belongs to.
         salt: The client's `cache_salt`.
         identity: Describes the model, its S and W, and its chat template.
     """
@@ -122,12 +122,12 @@ def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
 
 
 def hash_after(before: bytes, messages: Sequence[Message]) -> bytes:
-    """Return the hash after all of some canonical messages."""
+    """Return the hash after a list of canonical messages."""
     return deque(follow(before, messages), maxlen=1).pop() if messages else before
 
 
 class ReplyHash:
-    """The hash after a reply whose text arrives in pieces; holds none of it.
+    """The hash after a reply whose text arrives in pieces; does not keep the text.
 
     It equals what `follow` yields for the reply as a message, without the final white space.
     """
@@ -148,7 +148,7 @@ class ReplyHash:
         """Return the hash of the conversation that ends with the reply as it is now.
 
         Args:
-            calls: Its `tool_calls`.
+            calls: The `tool_calls` of the reply.
         """
         ended = self._trimmed.copy()
         rest = encode(identifying({"role": "assistant", "tool_calls": list(calls)}))

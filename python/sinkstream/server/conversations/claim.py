@@ -19,7 +19,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A process that uses a store together with others."""
+    """A process that shares a store with others."""
 
     name: str
     address: str
@@ -28,7 +28,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who has taken a conversation last."""
+    """The replica that last took a conversation."""
 
     replica: Replica
     """Its name is "" if the conversation was given up."""

@@ -1,4 +1,4 @@
-"""What a store needs of a database: statements with `?` for values, in transactions."""
+"""What a store needs from a database: statements with `?` for values, in transactions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cursor(Protocol):
         ...
 
     def fetchall(self) -> list[Any]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
         ...
 
 
@@ -50,15 +50,15 @@ class WriteConnection(Connection, Protocol):
         ...
 
     def rollback(self) -> None:
-        """Take it back, if there is one."""
+        """Roll it back, if there is one."""
         ...
 
     def is_transient(self, error: Exception) -> bool:
-        """Return whether the same transaction may succeed if it is tried again."""
+        """Return whether the same transaction may succeed if it is retried."""
         ...
 
     def shown(self, error: Exception) -> Exception:
-        """Return the error to raise for one of the database."""
+        """Return the error to raise for one from the database."""
         ...
 
     def clean(self) -> bool:

@@ -1,7 +1,7 @@
-"""Conversations without an end: finds the turn that a request continues, and begins the next.
+"""Endless conversations: finds the turn that a request continues, and begins the next.
 
-Memory holds a fixed number of sessions; the store holds every turn. Which of them a request names,
-by its messages or by an id, is decided by hashes alone. Knows no HTTP.
+Memory holds a fixed number of sessions; the store holds every turn. Hashes alone decide which of
+them a request refers to, by its messages or by an id. Knows nothing about HTTP.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Conversations:
         """Open the store.
 
         Args:
-            model: Its sequences are used; others may take part in them, see `room`.
+            model: The model whose sequences are used; others may use some of them, see `room`.
             store: A folder, created if missing; or `postgresql://…`.
             settings: The limits.
 
@@ -165,7 +165,7 @@ class Conversations:
         raise SessionMoved(session)
 
     def _started_claim(self, session: str, *, is_new: bool) -> Claim | None:
-        """Return the claim to a conversation of which a turn then counts as running."""
+        """Return the claim to a conversation; one of its turns then counts as running."""
         claim = None
         with self._changed:
             self._starting[session] += 1
@@ -178,7 +178,7 @@ class Conversations:
         return claim
 
     def _started(self, session: str) -> None:
-        """Count a turn as running only if it is."""
+        """Count a turn as running only if it really is."""
         with self._changed:
             self._starting[session] -= 1
             self._starting += Counter()  # without those that are 0
@@ -225,7 +225,7 @@ class Conversations:
         return self._lookup.by_messages(request, messages)
 
     def _following(self, request: TurnRequest, match: Match) -> array[int]:
-        """Return the ids of the messages that are not read yet."""
+        """Return the ids of the messages that have not been read yet."""
         base = match.base
         place = BEGINNING if base is None else Place("assistant", True, base.last_id)
         ids = read_messages(
@@ -241,7 +241,7 @@ class Conversations:
         """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`.
 
         Raises:
-            Exception: Any error of a message or a name that `begin` raises.
+            Exception: Any error about a message or a name that `begin` raises.
         """
         match = self._match(request)
         try:
@@ -361,7 +361,7 @@ class Conversations:
 
     @property
     def ask_release(self) -> AskRelease | None:
-        """How another replica is asked to release a conversation; None takes it at once.
+        """How another replica is asked to release a conversation; if None, it is taken at once.
 
         It is called with the replica and the conversation, blocks for at most 200 ms, and returns
         whether the conversation was released.
@@ -373,9 +373,9 @@ class Conversations:
         self._ownership.ask = ask
 
     def release(self, session: str, within_s: float = 0.2) -> bool:
-        """Give a conversation up, because another replica asks for it. Blocks.
+        """Give up a conversation, because another replica asks for it. Blocks.
 
-        A turn that is running may end within the first half of the time; after that it is ended,
+        A running turn has the first half of the time to finish; after that it is ended and
         committed as it is, and its client gets the error `session_moved`.
 
         Args:
@@ -394,7 +394,7 @@ class Conversations:
         self._ownership.give_up_idle()
 
     def owner_of(self, name: str) -> Replica | None:
-        """Return the other replica that owns a conversation, or that of a turn; None if none does.
+        """Return the other replica that owns a conversation or a turn's conversation, if any does.
 
         Args:
             name: The id of a conversation, or of a turn, which may be running.
@@ -424,7 +424,7 @@ class Conversations:
         return True
 
     def _lost(self, claim: Claim) -> None:
-        """End what is written with a claim that another replica has made void."""
+        """End turns that are being written with a claim that another replica has made void."""
         self._ownership.lost(claim)
         with self._changed:
             running = list(self._running)
@@ -469,7 +469,7 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, the latest first."""
+        """Return the ids of a tenant's conversations and when each was used, latest first."""
         return self._store.conversations(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
@@ -477,7 +477,7 @@ class Conversations:
         return self._store.titles(tenant)
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
-        """Return the turns of a conversation, the oldest first, or the one turn that is named.
+        """Return the turns of a conversation, oldest first, or a single turn.
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
@@ -502,7 +502,7 @@ class Conversations:
         self._states.save_to(node, path)
 
     def delete(self, tenant: str, name: str) -> None:
-        """Delete a conversation, or a turn with all that follow it; on disk, too.
+        """Delete a conversation, or a turn with all turns that follow it, also on disk.
 
         Raises:
             NotFound: The tenant has no such conversation or turn.
@@ -536,7 +536,7 @@ class Conversations:
         return self._store.delete_conversation(claim, used).result()
 
     def _close_sessions_of(self, conversation: str) -> bool:
-        """Close a conversation's idle sessions; return whether no turn of it is running."""
+        """Close a conversation's idle sessions; return whether none of its turns is running."""
         belongs = _belongs_to(conversation)
         with self._changed:
             if any(turn.conversation == conversation for turn in self._running):
@@ -549,7 +549,7 @@ class Conversations:
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.
 
-        Other replicas then need not ask for the conversations.
+        Other replicas then do not have to ask for the conversations.
         """
         if self._is_closed:
             return

@@ -1,4 +1,4 @@
-"""Deletes turns, and closes those that a dead owner left. Inside a transaction of the caller."""
+"""Deletes turns, and closes those that a dead owner left, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def in_marks(
 ) -> Iterator[tuple[str, Sequence[object]]]:
     """Yield values in groups, each with the placeholders of an IN list.
 
-    The first group has `first` values at most; the next ones are larger.
+    The first group has at most `first` values; the next ones are larger.
     """
     begin, count = 0, first
     while some := values[begin : begin + count]:
@@ -25,7 +25,7 @@ def in_marks(
 
 
 def exists(connection: Connection, node_id: str) -> bool:
-    """Return whether there is a turn, complete or not."""
+    """Return whether a turn exists, complete or not."""
     found = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node_id])
     return found.fetchone() is not None
 
@@ -54,11 +54,11 @@ def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) 
 
 
 def close_unfinished(connection: Connection, conversation: str | None = None) -> None:
-    """Close running turns whose owner is gone; delete those that had generated nothing.
+    """Close running turns whose owner has died; delete those that had generated nothing.
 
     Args:
         connection: Inside a transaction.
-        conversation: Whose turns; None for all.
+        conversation: The conversation with the turns; None for all.
     """
     query = "SELECT id, conversation, before, given, tokens FROM nodes WHERE hash IS NULL"
     rows = (

@@ -1,7 +1,7 @@
-"""Refuses a SQLite store on a network's file system, whose locks and mapped files do not hold.
+"""Refuses a SQLite store on a network file system, where locks and mapped files are unreliable.
 
-SQLite's write-ahead log needs memory that all processes map from one file. Between hosts there is
-none, and a network's file system lets two of them write at the same time and destroys the store.
+SQLite's write-ahead log needs memory that all processes map from one file. Hosts share no such
+memory, and a network file system lets two of them write at the same time, which destroys the store.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ LOCAL_FUSE = {
 def check_folder(folder: Path, *, is_shared: bool) -> None:
     """Refuse a folder that SQLite cannot use safely.
 
-    An unknown FUSE file system is allowed to one process: the lock on the folder keeps others of
-    this host out, and most such file systems are local. It is not allowed to several, which depend
-    on its locks and mapped files.
+    An unknown FUSE file system is allowed for one process: the lock on the folder keeps other
+    processes on this host out, and most such file systems are local. It is not allowed for several
+    processes, which depend on its locks and mapped files.
 
     Args:
-        folder: It exists.
+        folder: The folder, which exists.
         is_shared: Whether several processes use it at the same time.
 
     Raises:
-        StoreError: It is on a network's file system, or on one that may be.
+        StoreError: It is on a network file system, or on one that may be.
     """
     number = file_system(folder)
     name = NETWORK.get(number)
@@ -88,7 +88,7 @@ def file_system(folder: Path) -> int:
 
 
 def fuse_kind(folder: Path) -> str:
-    """Return which FUSE file system a folder is on, by the list of mounts; "" if unknown."""
+    """Return which FUSE file system a folder is on, from the list of mounts; "" if unknown."""
     path = os.path.realpath(folder)
     best, kind = "", ""
     try:

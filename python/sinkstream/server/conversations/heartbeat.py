@@ -17,7 +17,7 @@ class Heartbeat:
     """A thread that announces a replica."""
 
     def __init__(self, store: Store, address: str) -> None:
-        """Announce the replica of a store until `close`; a store without replicas needs none."""
+        """Announce the replica of a store until `close`; without replicas, do nothing."""
         self._store = store
         self._address = address
         self._is_ending = threading.Event()

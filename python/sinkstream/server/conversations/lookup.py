@@ -1,6 +1,6 @@
 """Which turn a request continues: the one it names, or the longest that its messages begin with.
 
-Only equal hashes match. Nothing is found by likeness, or by a key alone.
+Only equal hashes match. Nothing is found by similarity, or by a key alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Match:
 
 
 class Lookup:
-    """Finds turns in a store, and those that are only in memory. Any thread may call it."""
+    """Finds turns in a store, and turns that are only in memory. Any thread may call it."""
 
     def __init__(self, store: Store, residency: Residency, identity: str) -> None:
         """Look in `store` and `residency` for turns of the model that `identity` describes."""
@@ -72,8 +72,8 @@ class Lookup:
         """Return the turn with an id.
 
         Raises:
-            NotFound: The tenant has none.
-            InvalidArgument: It was not stored, but the next one is to be.
+            NotFound: The tenant has no such turn.
+            InvalidArgument: It was not stored, but the next turn is to be.
             SessionBusy: It was not stored, and another request is continuing it.
         """
         node = self._store.node(name)
@@ -98,7 +98,7 @@ class Lookup:
         return Match(resident.node, messages, resident.node.hash, resident)
 
     def _preferred(self, nodes: list[Node], session_key: str | None) -> Node:
-        """Return the one of some equal turns that is the client's own, or one in memory."""
+        """Return, among equal turns, the client's own or else one in memory."""
         own = [node for node in nodes if session_key and node.session_key == session_key] or nodes
         return next((node for node in own if self._residency.find(_is_idle_at(node))), own[0])
 

@@ -1,7 +1,8 @@
-"""Files of snapshots that no row names: those that are being written, and those to delete.
+"""Files of snapshots that no row names: files being written, and files to delete.
 
 A file is noted here before it is written, and again in the transaction that deletes its row. So
-what a killed process has left is found without listing the files, some of which belong to others.
+files that a killed process has left are found without listing all files, some of which belong to
+other processes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def note_new(connection: Connection, node_id: str, file: str) -> None:
 
 
 def try_keep(connection: Connection, file: str) -> bool:
-    """Take a new file out, because a row is to name it; return whether it may."""
+    """Remove a new file from the list, because a row will name it; return whether it may."""
     kept = connection.execute("DELETE FROM loose_files WHERE file = ? AND is_doomed = 0", [file])
     return kept.rowcount == 1
 
@@ -52,13 +53,13 @@ def doom(connection: Connection, files: Sequence[str]) -> None:
 
 
 def forget(connection: Connection, files: Sequence[str]) -> None:
-    """Forget files that are gone."""
+    """Forget deleted files."""
     for marks, some in in_marks(files):
         connection.execute(f"DELETE FROM loose_files WHERE file IN ({marks})", some)
 
 
 class FileDeletions:
-    """Deletes files, and remembers which are gone. Any thread may call it; nothing here waits."""
+    """Deletes files, and remembers which ones. Any thread may call it; nothing here waits."""
 
     def __init__(self, files: SnapshotFiles) -> None:
         self._files = files
@@ -67,7 +68,7 @@ class FileDeletions:
         self._gone: list[str] = []
 
     def delete(self, name: str) -> None:
-        """Delete a file, soon. Does not fail: what is left is deleted by a later sweep."""
+        """Delete a file soon. Does not fail: a file that remains is deleted by a later sweep."""
         with self._lock:
             if name in self._pending:
                 return
@@ -75,7 +76,7 @@ class FileDeletions:
         self._files.delete(name, self._done)
 
     def take_gone(self) -> list[str]:
-        """Return the files that are gone since the last call."""
+        """Return the files that have been deleted since the last call."""
         with self._lock:
             gone, self._gone = self._gone, []
             return gone

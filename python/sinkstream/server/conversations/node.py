@@ -21,7 +21,7 @@ class Node:
     hash: bytes
     """Of all messages up to the reply's end."""
     tokens: int
-    """Ids of the conversation up to the reply's end, evicted ones included."""
+    """Ids of the conversation up to the reply's end, including evicted ones."""
     last_id: int | None
     """The reply's last token; None if it has none."""
     session_key: str | None = None

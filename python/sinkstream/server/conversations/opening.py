@@ -33,7 +33,7 @@ def open_store(store: Path | str, model: str, settings: Settings) -> Store:
     Args:
         store: A folder, or `postgresql://…`.
         model: Identifies the model, its S and W, and its chat template.
-        settings: Who uses it, and where its snapshots are.
+        settings: Which process uses it, and where its snapshots are.
 
     Raises:
         StoreError: It cannot be used; the message says why.
@@ -77,7 +77,7 @@ def _opened(store: Path | str, model: str, settings: Settings) -> Store:
 
 
 def _files(snapshots: str) -> Callable[[bytes], SnapshotFiles]:
-    """Return what opens the files of a store with a secret: in a folder, those of no other."""
+    """Return a function that opens the files of the store with a given secret."""
     if not snapshots.startswith(_S3):
         folder = Path(snapshots).expanduser()
         return lambda secret: SnapshotFolder(folder / folder_of(secret))

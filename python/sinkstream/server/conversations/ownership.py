@@ -1,4 +1,4 @@
-"""Which conversations this replica may write: takes them, gives them up, and notices a loss."""
+"""Which conversations this replica may write: takes them, gives them up, and notices losses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ownership:
     def confirmed(self, session: str) -> Claim | None:
         """Return the claim to a conversation if no other replica has taken it. Blocks briefly.
 
-        None if it is just being given up.
+        None if it is being given up at this moment.
         """
         with self._condition:
             claim = None if session in self._changing else self._used(session)
@@ -75,7 +75,7 @@ class Ownership:
         return self.confirmed(session) or self._change(session, asks=True)
 
     def adopt(self, session: str) -> Claim | None:
-        """Return the claim to a conversation unless another living replica has it. Blocks."""
+        """Return the claim to a conversation, unless another living replica owns it. Blocks."""
         if (claim := self.confirmed(session)) is not None:
             return claim
         owner = self._store.owner(session)
@@ -101,7 +101,7 @@ class Ownership:
             self._changed(session)
 
     def _ask(self, session: str) -> None:
-        """Ask a living owner to give a conversation up."""
+        """Ask a living owner to give up a conversation."""
         owner = self._store.owner(session)
         if self.ask is None or owner is None or not owner.is_alive:
             return
@@ -116,14 +116,14 @@ class Ownership:
             logger.info("store: a conversation is taken from replica %s", owner.replica.name)
 
     def give_up(self, session: str, settle: Callable[[], bool]) -> bool:
-        """Give a conversation up, once what this replica has of it is settled. Blocks.
+        """Give up a conversation after ending and parking its turns and sessions here. Blocks.
 
         Args:
             session: The conversation.
-            settle: Ends and parks what there is of it; returns whether it could.
+            settle: Ends its turns and parks its sessions; returns whether it succeeded.
 
         Returns:
-            Whether this replica has no claim to it now.
+            Whether this replica now has no claim to it.
         """
         with self._condition:
             self._condition.wait_for(lambda: session not in self._changing)
@@ -141,7 +141,7 @@ class Ownership:
             self._changed(session)
 
     def give_up_idle(self) -> None:
-        """Give up all conversations of which no turn is running. Blocks."""
+        """Give up all conversations that have no running turn. Blocks."""
         with self._condition:
             kept = {session for session in self._held if self._is_running(session)}
             kept |= self._changing

@@ -1,7 +1,7 @@
 """A PostgreSQL database: how it is reached, prepared, checked and written.
 
-The tables are in a schema of their own. A connection that is lost is made again; a transaction
-whose outcome is not known is tried again, which `Job` allows.
+The tables are in a schema of their own. A lost connection is reopened; a transaction whose outcome
+is unknown is retried, which `Job` allows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def conninfo_of(address: str) -> str:
     """Return the connection string of an address, with our defaults.
 
     Raises:
-        StoreError: It is none.
+        StoreError: It is not a valid address.
     """
     try:
         given = conninfo_to_dict(address)
@@ -82,12 +82,12 @@ def configure(connection: psycopg.Connection[Any]) -> None:
 
 
 def marked(query: str) -> str:
-    """Return a statement with the placeholders of psycopg."""
+    """Return a statement with psycopg's placeholders."""
     return query.replace("?", "%s")
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether a transaction that failed with an error may succeed if it is tried again."""
+    """Return whether a transaction that failed with an error may succeed if it is retried."""
     if not isinstance(error, psycopg.OperationalError):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(_TRANSIENT)
@@ -123,14 +123,14 @@ class PostgresWriteConnection:
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Take the transaction back, if there is one; close a connection that cannot."""
+        """Roll the transaction back, if there is one; close the connection if that fails."""
         try:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
             self._connection.close()
 
     def is_transient(self, error: Exception) -> bool:
-        """Return whether the same transaction may succeed if it is tried again."""
+        """Return whether the same transaction may succeed if it is retried."""
         return is_transient(error)
 
     def shown(self, error: Exception) -> Exception:
@@ -140,7 +140,7 @@ class PostgresWriteConnection:
         return error
 
     def clean(self) -> bool:
-        """Return True: PostgreSQL's own vacuum removes what was deleted."""
+        """Return True: PostgreSQL's own vacuum removes deleted text."""
         return True
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def prepare(connection: PostgresWriteConnection, conninfo: str, model: str) -> N
     """Create the tables if there are none, and check them.
 
     Raises:
-        StoreError: They are of another version or model, or cannot be written.
+        StoreError: They belong to a different version or model, or cannot be written.
         psycopg.Error: The database cannot be used.
     """
     name = name_of(conninfo)
@@ -217,7 +217,7 @@ def _check(connection: PostgresWriteConnection, name: str, model: str) -> None:
 
 
 def postgres_error(name: str, error: psycopg.Error) -> StoreError:
-    """Return the error to raise for one of PostgreSQL."""
+    """Return the error to raise for one from PostgreSQL."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = lines[0].rstrip(".")
     if isinstance(error, psycopg.errors.DiskFull):

@@ -1,6 +1,6 @@
-"""A store in PostgreSQL, for replicas on several hosts; snapshots are where all hosts reach them.
+"""A store in PostgreSQL, for replicas on several hosts; all hosts can reach the snapshots.
 
-Several replicas are the rule here, so each has a name.
+There are usually several replicas, so each has a name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RECONNECT_S = 2.0
 
 
 class PostgresStore(Store):
-    """A store that is open. Created by `PostgresStore.open`."""
+    """An open store. Created by `PostgresStore.open`."""
 
     clock = PostgresWriteConnection.clock
     counts_pages = False
@@ -54,8 +54,8 @@ class PostgresStore(Store):
         Args:
             address: `postgresql://user@host/database`.
             model: Identifies the model, its S and W, and its chat template.
-            files: Opens where the snapshots of a store with a secret are.
-            replica: The name of this process; "" makes one of the host's.
+            files: Opens the place for the snapshots of the store with a given secret.
+            replica: The name of this process; "" derives one from the host's name.
 
         Raises:
             StoreError: It cannot be used; the message says why.

@@ -37,15 +37,15 @@ def read_messages(
     continue_final: bool,
     has_thoughts: bool = False,
 ) -> list[int]:
-    """Return the ids of canonical messages, up to where the model's reply begins.
+    """Return the ids of canonical messages, up to the beginning of the model's reply.
 
     Args:
         turns: The parts of the checkpoint's conversations.
         messages: What to read, at least one.
-        place: What they follow.
+        place: Where in the conversation they begin.
         continue_final: Whether the last message is the beginning of the reply.
-        has_thoughts: Whether the model thinks: then earlier replies are written as the template
-            writes them, with or without thoughts, and not as the model would have.
+        has_thoughts: Whether the model thinks. If so, earlier replies are written as the template
+            writes them, with or without thoughts, not as the model would have written them.
 
     Raises:
         InvalidArgument: The template does not allow a message there.

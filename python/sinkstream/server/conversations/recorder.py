@@ -1,4 +1,4 @@
-"""Follows a reply while it is read: counts and hashes it, and commits it in parts."""
+"""Follows a reply as it is read: counts and hashes it, and commits it in parts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Recorder:
 
     Attributes:
         count: Tokens generated so far.
-        last_id: The last of them; None before the first.
+        last_id: The id of the last one; None before the first.
         part: The number of the next part.
-        ids: Those not committed yet; stays empty without a store.
+        ids: The ids that have not been committed yet; stays empty without a store.
     """
 
     def __init__(self, new: NewNode, store: Store | None, claim: Claim) -> None:
@@ -65,7 +65,7 @@ class Recorder:
 
     @property
     def text(self) -> str:
-        """Return the text that is not committed yet."""
+        """Return the text that has not been committed yet."""
         return "".join(self._text)
 
     def digest(self, calls: Sequence[Mapping[str, Any]] = ()) -> bytes:

@@ -1,9 +1,9 @@
-"""Which turns are in the model's cache: sessions in a fixed number of seats, used by one at a time.
+"""Which turns are in the model's cache: sessions in a fixed number of seats, one user each.
 
 A session is idle, running a turn, kept busy for a moment by upkeep, or leaving: it is being saved,
-and then closed. A turn that needs it waits, and finds its snapshot. Seats are given exactly: who
-gets none is told at once. An idle session gives its seat to another conversation; what was never
-stored goes first, then conversations of a single turn, then the least recently used.
+and then closed. A turn that needs it waits, and finds its snapshot. A request that cannot get a
+seat is told at once. An idle session gives its seat to another conversation: sessions that were
+never stored go first, then conversations with a single turn, then the least recently used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Resident:
     used: float = field(default_factory=time.monotonic)
 
     def rank(self) -> tuple[int, float]:
-        """Return the place in the order of those that give up their seats."""
+        """Return the session's place in the order in which sessions give up their seats."""
         if not self.is_stored or self.node is None:
             return 0, self.used
         return (1 if self.node.parent is None else 2), self.used
@@ -62,18 +62,18 @@ class Residency:
         self._reserved = 0  # seats without a session
 
     def all(self) -> list[Resident]:
-        """Return the residents of the moment."""
+        """Return the current residents."""
         with self._condition:
             return list(self._residents)
 
     # ---- using a session -------------------------------------------------------------------------
 
     def claim(self, matches: Callable[[Resident], bool], *, keeps: bool = False) -> Resident | None:
-        """Return an idle resident that matches, for the caller alone; None if there is none.
+        """Return an idle resident that matches, for the caller's exclusive use, or None.
 
         Args:
-            matches: Says which.
-            keeps: Whether it is needed for a moment only: others wait for it.
+            matches: Tells whether a resident is wanted.
+            keeps: Whether it is needed only for a moment, so that others wait for it.
         """
         deadline = time.monotonic() + _UPKEEP_S
         with self._condition:
@@ -88,17 +88,17 @@ class Residency:
                     return None
 
     def at(self, node_id: str, following: Sequence[int], *, keeps: bool = False) -> Resident | None:
-        """Claim a session at the end of a turn, or ahead of it on the way to `following`."""
+        """Claim a session at the end of a turn, or past it by a prefix of `following`."""
         return self.claim(lambda one: _is_at(one, node_id, following), keeps=keeps)
 
     def child_of(self, node_id: str) -> Resident | None:
-        """Claim a session whose last turn followed a turn directly, and may be undone."""
+        """Claim a session whose last turn directly followed a given turn, and may be undone."""
         return self.claim(
             lambda one: one.undo is not None and one.undo.id == node_id and not one.ahead
         )
 
     def find(self, matches: Callable[[Resident], bool]) -> bool:
-        """Return whether a resident matches, whatever its state."""
+        """Return whether a resident matches, regardless of its state."""
         with self._condition:
             return any(map(matches, self._residents))
 
@@ -124,7 +124,7 @@ class Residency:
         """Wait until a session is to be saved ahead, and keep it; None once `is_ending` is set.
 
         Args:
-            needs_saving: Says whether parking a session would write its snapshot.
+            needs_saving: Tells whether parking a session would write its snapshot.
             count: The number of sessions to look at, in the order in which they give up seats.
             is_ending: Call `wake` after setting it.
         """
@@ -153,7 +153,7 @@ class Residency:
             self._condition.notify_all()
 
     def use(self, resident: Resident) -> Resident:
-        """Take a session that the caller keeps for a turn."""
+        """Use a session that the caller keeps for a turn."""
         with self._condition:
             resident.state = "running"
             self._condition.notify_all()
@@ -214,7 +214,7 @@ class Residency:
             victim.session.close()
 
     def try_seat(self, *, evicts: bool = False) -> bool:
-        """Reserve a seat if one is free; return whether it is. Waits for no other thread.
+        """Reserve a seat if one is free; return whether it was. Waits for no other thread.
 
         With `evicts`, the seat of an idle session is free, too.
         """
@@ -242,7 +242,7 @@ class Residency:
         return resident
 
     def unclaim(self, resident: Resident) -> None:
-        """Make a claimed session idle if it is at a turn; otherwise close it."""
+        """Make a claimed session idle if it is at the end of a turn; otherwise close it."""
         if resident.node is None:
             self.discard(resident)
         else:
@@ -258,9 +258,10 @@ class Residency:
 
 
 def undo(resident: Resident, node: Node) -> bool:
-    """Take back a claimed session's last turn, which began at `node`; return whether it could be.
+    """Undo a claimed session's last turn, which began at `node`; return whether that succeeded.
 
-    It cannot if tokens have left the window since, or a shared page has no free page for its copy.
+    It fails if tokens have left the window since, or if no page is free for a copy of a shared
+    page.
     """
     try:
         resident.session.cancel(keep="drop")

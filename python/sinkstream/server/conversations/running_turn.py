@@ -20,7 +20,7 @@ from sinkstream.streams.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a turn was begun with."""
+    """What a turn began with."""
 
     new: NewNode
     claim: Claim
@@ -74,13 +74,13 @@ class RunningTurn:
         return self._store is not None
 
     def lose(self, claim: Claim) -> None:
-        """End the reply if it is written with a claim that is lost: it cannot be kept."""
+        """End the reply if it is being written with a lost claim: it cannot be kept."""
         if self.is_stored and self._begun.claim == claim:
             self._is_lost = True
             self.stream.cancel()
 
     def hand_over(self) -> None:
-        """End the reply, so that another replica can take the conversation with what there is."""
+        """End the reply, so that another replica can take the conversation as it is."""
         self._is_handed_over = True
         self.stream.cancel()
 
@@ -88,8 +88,8 @@ class RunningTurn:
         """Commit the turn, and make its session idle. Cancels a reply that is not complete.
 
         Raises:
-            SessionMoved: Another replica has the conversation. The turn is not kept, or as an
-                incomplete one.
+            SessionMoved: Another replica owns the conversation. The turn is not kept, or is kept as
+                incomplete.
             StoreError: It cannot be committed. The session is then closed.
             SessionBusy: A thread is still reading the stream.
         """
@@ -151,7 +151,7 @@ class RunningTurn:
         return session.stats.tokens
 
     def _node(self, reason: FinishReason, tokens: int) -> Node | None:
-        """Return the completed turn; None if it generated nothing and was not asked to."""
+        """Return the completed turn; None if it generated nothing without being asked to."""
         new, recorder = self._begun.new, self._recorder
         if recorder.count == 0 and reason not in ("stop", "stop_string", "length"):
             return None
@@ -168,7 +168,7 @@ class RunningTurn:
         )
 
     def _take_back(self, tokens: int) -> None:
-        """Return the session to where it was, or note how far it has read."""
+        """Return the session to its earlier state, or note how far it has read."""
         begun, resident = self._begun, self._begun.resident
         if self._store is not None:
             self._store.forget(begun.claim, begun.new.id)

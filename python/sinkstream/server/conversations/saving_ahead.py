@@ -1,4 +1,4 @@
-"""Writes snapshots of the sessions that give up their seats next, before a turn waits for it."""
+"""Writes snapshots of the sessions that give up their seats next, before a turn has to wait."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger("sinkstream")
 
 
 class SavingAhead:
-    """A thread that saves idle sessions while all seats are taken: giving up one is then quick."""
+    """A thread that saves idle sessions while all seats are taken, so that one is freed quickly."""
 
     def __init__(self, states: States, count: int) -> None:
-        """Keep the `count` sessions saved that are next to give up their seats."""
+        """Keep the next `count` sessions to give up their seats saved."""
         self._states = states
         self._count = count
         self._is_ending = threading.Event()

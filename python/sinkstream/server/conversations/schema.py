@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 VERSION = 4
-"""Of the tables. A store of another version is refused."""
+"""The version of the tables. A store with a different version is refused."""
 
 TABLES = {
     # Key "secret" makes hashes useless elsewhere; key "model" is what the store belongs to.

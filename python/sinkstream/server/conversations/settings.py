@@ -21,17 +21,17 @@ class Settings:
     """How many of the sessions that give up their seats next are kept saved while all seats are
     taken; None for a quarter of the seats, but at least one."""
     max_replay: int | None = None
-    """The most tokens to read again for a turn whose state is gone."""
+    """The most tokens to read again for a turn whose state is lost."""
     ttl_s: float | None = 30 * 86400.0
-    """Conversations that have not been used for so long are deleted."""
+    """Conversations that have not been used for this long are deleted."""
     max_bytes: int | None = 20 << 30
-    """Of the store: beyond it, the oldest snapshots are deleted, then the oldest conversations."""
+    """The size of the store beyond which the oldest snapshots, then conversations, are deleted."""
     max_conversations: int | None = None
-    """Of a tenant: beyond it, the oldest are deleted."""
+    """The number per tenant; beyond it, the oldest are deleted."""
     full_sync: bool = False
     """Whether a committed turn also survives a power cut."""
     upkeep_s: float = 5.0
-    """How often idle sessions, age and size are looked at."""
+    """How often idle sessions, age and size are checked."""
     replica: str = ""
     """The name of this process among those that use the store; "" if it is the only one."""
     address: str = ""

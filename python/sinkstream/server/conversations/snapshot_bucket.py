@@ -1,4 +1,4 @@
-"""Files of snapshots in an object store that speaks S3's protocol, which all hosts reach.
+"""Files of snapshots in an object store that speaks S3's protocol and that all hosts can reach.
 
 The region, the keys and another address come from the usual variables: AWS_REGION,
 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
@@ -30,7 +30,7 @@ _RETRY = timedelta(seconds=10)
 
 
 class SnapshotBucket:
-    """Implements `SnapshotFiles`. A file passes through a temporary folder of this host."""
+    """Implements `SnapshotFiles`. Files pass through a temporary folder on this host."""
 
     def __init__(self, address: str) -> None:
         """Use the objects below an address such as `s3://bucket/path`.
@@ -81,7 +81,7 @@ class SnapshotBucket:
             yield path
 
     def delete(self, name: str, done: Done) -> None:
-        """Delete a file, soon."""
+        """Delete a file soon."""
         self._deleting.submit(self._delete, name, done)
 
     def _delete(self, name: str, done: Done) -> None:
@@ -96,7 +96,7 @@ class SnapshotBucket:
         done(name, is_gone)
 
     def close(self) -> None:
-        """Wait until what is to be deleted is."""
+        """Wait until all pending deletions are done."""
         self._deleting.shutdown()
 
     def _error(self, error: Exception) -> StoreError:

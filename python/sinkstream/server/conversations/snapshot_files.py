@@ -1,4 +1,4 @@
-"""Where the files of snapshots are: a folder, or an object store that several hosts reach."""
+"""Where the files of snapshots are: a folder, or an object store that several hosts can reach."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sinkstream.server.conversations.store_error import folder_error
 
 _NAME = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{30}\.[0-9a-f]{8}\.session")
 _PART = re.compile(r"\.resp_([0-9a-f]{2})[0-9a-f]{30}\.[0-9a-f]{2}\.sinkstream-[a-z0-9_]{8}\.part")
-"""One that is being written, or whose writer was killed."""
+"""A file that is being written, or whose writer was killed."""
 
 
 def folder_of(secret: bytes) -> str:
-    """Return the name of a store's own folder, among those of other stores."""
+    """Return the name of a store's own folder, next to those of other stores."""
     return blake2b(secret, digest_size=8, person=b"snapshots").hexdigest()
 
 
 def new_file_name(node_id: str) -> str:
-    """Return a name for a snapshot of a turn that no other file has: a late write replaces none."""
+    """Return a unique file name for a snapshot of a turn, so that a late write replaces nothing."""
     return f"{node_id}.{secrets.token_hex(4)}.session"
 
 
 Done = Callable[[str, bool], None]
-"""Is told the name of a file, and whether it is gone."""
+"""Called with the name of a file, and whether it is deleted."""
 
 
 class SnapshotFiles(Protocol):
@@ -41,7 +41,7 @@ class SnapshotFiles(Protocol):
         ...
 
     def reading(self, name: str) -> AbstractContextManager[Path]:
-        """Give a path to read from. There is no file at it if there is none of that name."""
+        """Give a path to read from. If no file has that name, there is no file at the path."""
         ...
 
     def delete(self, name: str, done: Done) -> None:
@@ -49,12 +49,12 @@ class SnapshotFiles(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait until what is to be deleted is."""
+        """Wait until all pending deletions are done."""
         ...
 
 
 class SnapshotFolder:
-    """Implements `SnapshotFiles`: in a folder of its owner alone, local or shared by hosts."""
+    """Implements `SnapshotFiles` in a folder private to its owner, local or shared by hosts."""
 
     def __init__(self, folder: Path) -> None:
         """Use a folder; create it if it is missing.
@@ -75,7 +75,7 @@ class SnapshotFolder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """Give the file's own path; what writes to it does so by renaming."""
+        """Give the file's own path; writers create the file by renaming."""
         path = self.path(name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         yield path
@@ -94,9 +94,9 @@ class SnapshotFolder:
         done(name, is_gone)
 
     def delete_others(self, names: Sequence[str], older_than_s: float = 0.0) -> None:
-        """Delete all snapshots but some that have not been written for a time.
+        """Delete all snapshots except the given ones, if they have not been written for a while.
 
-        A file with a name that is not a snapshot's stays.
+        A file whose name is not a snapshot's stays.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -112,7 +112,7 @@ class SnapshotFolder:
             raise folder_error(self._folder, error) from error
 
     def close(self) -> None:
-        """Do nothing: deletions have not waited."""
+        """Do nothing: no deletion is pending."""
 
 
 def _is_snapshot(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Files of sessions that are at the end of a turn. Each repeats whose turn it is."""
+"""Files of sessions that are at the end of a turn. Each also names the turn and its tenant."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sinkstream.text.turns.turn_format import TurnFormat
 
 
 def save_snapshot(session: Session, node: Node, path: Path) -> None:
-    """Write the session, whose last turn is `node`, to a file of its owner alone.
+    """Write the session, whose last turn is `node`, to a file that only its owner can read.
 
-    A power cut may leave it damaged. Its checksum shows that, and the turn is replayed.
+    A power cut may leave it damaged. The checksum reveals that, and the turn is then replayed.
 
     Raises:
         OSError: The file cannot be written there.
@@ -30,7 +30,7 @@ def load_snapshot(
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 
     Raises:
-        CheckpointError: It is missing, damaged, or of another turn, model or cache type.
+        CheckpointError: It is missing, damaged, or for a different turn, model or cache type.
         CapacityError: There is no memory for another session.
     """
     native, record = saved.load(path, host.native, host.spec, host.window, cache_salt=cache_salt)

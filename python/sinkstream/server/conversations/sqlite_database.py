@@ -28,11 +28,11 @@ _CACHE_KIB = 256
 
 
 def lock_folder(folder: Path, *, shared: bool = False) -> int:
-    """Create a store's folder for its owner alone, and lock it; return the lock's descriptor.
+    """Create a store's folder, private to its owner, and lock it; return the lock's descriptor.
 
     Args:
         folder: Where the store is.
-        shared: Whether other processes that say so, too, may use it at the same time.
+        shared: Whether other processes that also share it may use it at the same time.
 
     Raises:
         StoreError: It cannot be written, or another process uses it.
@@ -59,7 +59,7 @@ def connect(path: Path, *, full_sync: bool = False) -> sqlite3.Connection:
 
     Args:
         path: The database.
-        full_sync: Whether a commit also survives a power cut; all survive the end of the process.
+        full_sync: Whether a commit also survives a power cut; every commit survives the process.
     """
     connection = sqlite3.connect(
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -81,7 +81,8 @@ def open_database(path: Path, model: str, *, full_sync: bool) -> sqlite3.Connect
         full_sync: As for `connect`.
 
     Raises:
-        StoreError: It is no store, is damaged, read-only or full, or belongs to another model.
+        StoreError: It is not a store, is damaged, read-only or full, or belongs to a different
+            model.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -175,7 +176,7 @@ class SqliteWriteConnection:
         return self._connection.execute(query, values)
 
     def begin(self) -> None:
-        """Begin to write; wait for other processes that do."""
+        """Begin to write; wait for other processes that are writing."""
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -183,12 +184,12 @@ class SqliteWriteConnection:
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Take the transaction back, if there is one."""
+        """Roll the transaction back, if there is one."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def is_transient(self, error: Exception) -> bool:
-        """Return False: SQLite itself has waited."""
+        """Return False: SQLite itself has already waited."""
         return False
 
     def shown(self, error: Exception) -> Exception:
@@ -196,7 +197,7 @@ class SqliteWriteConnection:
         return sqlite_error(self._path, error) if isinstance(error, sqlite3.Error) else error
 
     def clean(self) -> bool:
-        """Give pages back, and empty the write-ahead log; return whether no reader needs it."""
+        """Release free pages, and empty the write-ahead log; return whether that was possible."""
         with suppress(sqlite3.Error):  # tried again after the next transaction
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
             is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -205,7 +206,7 @@ class SqliteWriteConnection:
 
 
 def sqlite_error(path: Path, error: sqlite3.Error) -> StoreError:
-    """Return the error to raise for one of SQLite."""
+    """Return the error to raise for one from SQLite."""
     reason = str(error)
     if "readonly" in reason or "unable to open" in reason:
         return StoreError(f"store: {path} must be writable, but is not ({reason}).")

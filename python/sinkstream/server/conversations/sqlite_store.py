@@ -5,7 +5,7 @@
       turns.sqlite    0600, and its WAL
       snapshots/ab/resp_ab….XXXXXXXX.session
 
-Reads use a connection of their thread.
+Each thread reads through its own connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sinkstream.server.conversations.writer import Writer
 
 
 class SqliteStore(Store):
-    """A store that is open. Created by `SqliteStore.open`."""
+    """An open store. Created by `SqliteStore.open`."""
 
     clock = SqliteWriteConnection.clock
     counts_pages = True
@@ -55,9 +55,10 @@ class SqliteStore(Store):
         Args:
             folder: Where it is.
             model: Identifies the model, its S and W, and its chat template.
-            replica: The name of this process among those of this host that use the store at the
-                same time; "" if there is no other.
-            files: Opens where the snapshots of a store with a secret are; None for its own folder.
+            replica: The name of this process among the processes on this host that use the store at
+                the same time; "" if there are no others.
+            files: Opens the place for the snapshots of the store with a given secret; None for the
+                store's own folder.
             full_sync: Whether every commit also survives a power cut.
 
         Raises:

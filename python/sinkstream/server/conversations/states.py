@@ -1,4 +1,4 @@
-"""Brings a turn's state into a session, by the cheapest way; all ways give the same bits."""
+"""Brings a turn's state into a session in the cheapest way; all ways give the same bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sinkstream.text.turns.turn_format import TurnFormat
 logger = logging.getLogger("sinkstream")
 
 _NOTHING = array("i", [-1])
-"""What follows a turn that is not continued: no session is ahead on the way to it."""
+"""What follows a turn that is not continued: no session has read any part of it."""
 
 
 class StateLost(SinkstreamError, RuntimeError):
@@ -44,11 +44,11 @@ class Found:
     replayed: int
     """How many of them are stored ids."""
     tokens_before: int
-    """Of the session, before it reads them."""
+    """The session's tokens before it reads them."""
 
 
 def found_at(resident: Resident, state: TurnState, ids: array[int], replayed: int = 0) -> Found:
-    """Return a session that may already be ahead on the way to `ids`."""
+    """Return a session that may already have read a part of `ids`."""
     tokens = resident.session.stats.tokens
     return Found(resident, state, ids[len(resident.ahead) :], replayed, tokens)
 
@@ -74,10 +74,11 @@ class States:
             turns: The parts of its conversations.
             store: Where turns and snapshots are.
             seats: The sequences to use.
-            replay_tokens: A parked session that can be replayed with so few gets no snapshot.
+            replay_tokens: A parked session that can be replayed with at most this many tokens gets
+                no snapshot.
             max_replay: The most tokens to replay; None for no limit.
-            claim_of: Returns this replica's claim to a conversation; without one, no snapshot of
-                it is written or deleted.
+            claim_of: Returns this replica's claim to a conversation; without a claim, none of its
+                snapshots is written or deleted.
         """
         self._host = host
         self._turns = turns
@@ -94,7 +95,7 @@ class States:
 
         Args:
             ids: The conversation.
-            salt: Of `TurnRequest.engine_salt`.
+            salt: The request's `engine_salt`.
 
         Raises:
             CapacityError: There is no seat for it.
@@ -111,9 +112,9 @@ class States:
         Args:
             node: The turn.
             following: What comes after it.
-            salt: Of a session that is opened: see `TurnRequest.engine_salt`.
-            moves: Whether the conversation goes on there. If not, a session that is at the turn
-                stays there while another sequence is free.
+            salt: The salt of a session that is opened: see `TurnRequest.engine_salt`.
+            moves: Whether the conversation continues there. If not, a session that is at the turn
+                stays there as long as another sequence is free.
             evicts: Whether the sequence of an idle conversation counts as free.
 
         Raises:
@@ -136,7 +137,7 @@ class States:
         return self._rebuilt(node, following, salt)
 
     def _rebuilt(self, node: Node, following: array[int], salt: str) -> Found:
-        """Load the turn, or the nearest turn before it, and replay what lies between."""
+        """Load the turn, or the nearest turn before it, and replay the tokens in between."""
         parts: list[array[int]] = []
         gone = NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
         at: Node | None = node
@@ -175,7 +176,7 @@ class States:
         return None if source is None else self._beside(source)
 
     def _beside(self, source: Resident, *, evicts: bool = False) -> Resident:
-        """Return a fork of a kept session if a seat is free, or itself, restorable."""
+        """Return a fork of a kept session if a seat is free; otherwise itself, made restorable."""
         fork = None
         if not source.ahead and self.residency.try_seat(evicts=evicts):
             fork = self._fork_into_seat(source)
@@ -235,7 +236,7 @@ class States:
         return Resident(session, None)
 
     def _seated(self, make: Callable[[], Resident]) -> Resident:
-        """Make a session in a seat; requests outside the tree may hold memory, too."""
+        """Create a session in a seat; requests outside the tree may hold memory, too."""
         self.residency.take_seat()
         try:
             while True:
@@ -272,7 +273,7 @@ class States:
     # ---- keeping ---------------------------------------------------------------------------------
 
     def unsaved(self, resident: Resident) -> int:
-        """Return the tokens to replay if a session were lost; 0 if nothing is to be kept."""
+        """Return how many tokens to replay if a session were lost; 0 if it is not kept."""
         node = resident.node
         if node is None or not resident.is_stored or resident.ahead:
             return 0

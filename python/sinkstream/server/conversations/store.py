@@ -2,7 +2,7 @@
 
 Any thread may call any method. Writes go through `Writer`, in order, and each carries a claim: if
 another replica has taken the conversation, nothing is written, and the write fails with
-`SessionMoved`. Knows nothing of models or sessions in memory.
+`SessionMoved`. Knows nothing about models or sessions in memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _nothing(_: object) -> None:
 
 
 class Store(StoreReads):
-    """A store that is open."""
+    """An open store."""
 
     secret: bytes
     replica: str
@@ -92,7 +92,7 @@ class Store(StoreReads):
         """Take a conversation from its owner, and close its running turns.
 
         Returns:
-            The claim; None if there is no such conversation, or no turn of it is left.
+            The claim; None if there is no such conversation, or none of its turns is left.
         """
 
         def job(connection: Connection) -> Claim | None:
@@ -115,11 +115,11 @@ class Store(StoreReads):
         return claim
 
     def give_up(self, claim: Claim) -> None:
-        """Own a conversation no longer. Others need not ask for it."""
+        """Give up a conversation, so that others do not have to ask for it."""
         self.give_up_each([claim])
 
     def announce(self, address: str) -> None:
-        """Say that this replica is alive, and where it can be asked."""
+        """Announce that this replica is alive, and at which address."""
 
         def job(connection: Connection) -> None:
             connection.execute(
@@ -131,7 +131,7 @@ class Store(StoreReads):
         self._writer.submit(job).result()
 
     def give_up_each(self, claims: Sequence[Claim]) -> None:
-        """Own some conversations no longer, if they have not been taken since."""
+        """Give up some conversations, unless they have been taken since."""
         ordered = sorted(claims, key=lambda claim: claim.session)  # as others lock them
 
         def job(connection: Connection) -> None:
@@ -144,7 +144,7 @@ class Store(StoreReads):
         self._writer.submit(job).result()
 
     def give_up_all(self) -> None:
-        """Own no conversation any longer."""
+        """Give up all conversations."""
 
         def job(connection: Connection) -> None:
             rows = connection.execute(
@@ -160,7 +160,7 @@ class Store(StoreReads):
         self._writer.submit(job).result()
 
     def leave(self) -> None:
-        """Give up all conversations of this replica, which ends."""
+        """Give up all conversations of this replica, which is shutting down."""
         self.give_up_all()
 
         def job(connection: Connection) -> None:
@@ -206,7 +206,7 @@ class Store(StoreReads):
     def begin(self, claim: Claim, new: NewNode) -> None:
         """Queue the beginning of a turn, which is found only once it is finished.
 
-        The first turn of a conversation also makes its owner.
+        The first turn of a conversation also sets the conversation's owner.
         """
         now = time.time()
         self.reach("begin")
@@ -340,8 +340,9 @@ class Store(StoreReads):
         """Delete all turns of a conversation.
 
         Args:
-            claim: Whose conversation.
-            used: When it was used last; if it has been used since, it stays. None deletes it.
+            claim: The claim to the conversation.
+            used: When it was last used; if it has been used since, it stays. None deletes it in any
+                case.
 
         Returns:
             Whether it was deleted.
@@ -399,10 +400,10 @@ class Store(StoreReads):
         If the turn was deleted meanwhile, or the file took longer than an hour, it is deleted.
 
         Args:
-            claim: Whose conversation.
+            claim: The claim to the conversation.
             node: The turn.
-            file: The name of the file, by `new_file`.
-            size: Its bytes.
+            file: The name of the file, from `new_file`.
+            size: The file's size in bytes.
 
         Raises:
             SessionMoved: The conversation was taken.
@@ -466,7 +467,7 @@ class Store(StoreReads):
                 self._deletions.delete(file)
 
     def delete_orphans(self, older_than_s: float) -> None:
-        """Delete files without a row that have not been written for a time.
+        """Delete files without a row that have not been written for a while.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -501,7 +502,7 @@ def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> 
 
 
 def _is_finished(connection: Connection, node: Node) -> bool:
-    """Return whether an earlier commit of a turn's end, whose outcome was not known, succeeded."""
+    """Return whether an earlier commit of a turn's end, whose outcome was unknown, succeeded."""
     found = connection.execute("SELECT hash, tokens FROM nodes WHERE id = ?", [node.id])
     row = found.fetchone()
     return row is not None and tuple(row) == (node.hash, node.tokens)

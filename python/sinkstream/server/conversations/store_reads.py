@@ -61,7 +61,7 @@ class StoreReads(ABC):
         return _node(rows[0]) if rows else None
 
     def find(self, tenant: str, hashes: Sequence[bytes]) -> list[Node]:
-        """Return the completed turns of a tenant with the first of some hashes that has any.
+        """Return a tenant's completed turns with the first of the given hashes that has any.
 
         The most recently used conversation comes first.
         """
@@ -113,7 +113,7 @@ class StoreReads(ABC):
     # ---- conversations ---------------------------------------------------------------------------
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's conversations and when each was used, the latest first."""
+        """Return a tenant's conversations and when each was used, latest first."""
         return [
             (name, used)
             for name, used in self._rows(
@@ -122,7 +122,7 @@ class StoreReads(ABC):
         ]
 
     def nodes_of(self, conversation: str) -> list[Node]:
-        """Return a conversation's completed turns, the oldest first."""
+        """Return a conversation's completed turns, oldest first."""
         rows = self._rows(
             f"SELECT {_NODE} FROM nodes WHERE conversation = ? AND hash IS NOT NULL "
             "ORDER BY created",
@@ -136,7 +136,7 @@ class StoreReads(ABC):
         return {name: title.decode() for name, title in rows}
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
-        """Return a tenant's completed turns of a conversation, the oldest first; or one turn."""
+        """Return the completed turns of a tenant's conversation, oldest first, or one turn."""
         rows = self._rows(
             "SELECT id, parent, conversation, session_key, created, finish_reason, tokens, "
             "messages, given, read_ids FROM nodes WHERE ? IN (conversation, id) "
@@ -153,12 +153,12 @@ class StoreReads(ABC):
         return [_stored(row, parts.get(row[0], [])) for row in rows]
 
     def oldest_conversations(self, used_before: float) -> list[tuple[str, float]]:
-        """Return the conversations not used since a time and their last use, the oldest first."""
+        """Return the conversations not used since a time and their last use, oldest first."""
         query = "SELECT id, used FROM conversations WHERE used < ? ORDER BY used"
         return [(name, used) for name, used in self._rows(query, [used_before])]
 
     def surplus_conversations(self, most: int) -> list[tuple[str, float]]:
-        """Return what each tenant has beyond a number of conversations, the oldest first."""
+        """Return each tenant's conversations beyond a given number, oldest first."""
         query = (
             "SELECT id, used FROM (SELECT id, used, ROW_NUMBER() OVER (PARTITION BY tenant "
             "ORDER BY used DESC) AS place FROM conversations) AS placed WHERE place > ? "
@@ -167,7 +167,7 @@ class StoreReads(ABC):
         return [(name, used) for name, used in self._rows(query, [most])]
 
     def size_of(self, conversation: str) -> int:
-        """Return how many bytes a conversation's turns take: about, if `usage` counts pages."""
+        """Return the bytes of a conversation's turns; an estimate if `usage` counts pages."""
         (texts,) = self._rows(
             f"SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes WHERE conversation = ?",
             [conversation],
@@ -180,7 +180,7 @@ class StoreReads(ABC):
         return int(texts) + int(replies)
 
     def usage(self) -> Usage:
-        """Return the bytes in use, without what deletions have freed."""
+        """Return the bytes in use, not counting what deletions have freed."""
         (snapshots,) = self._rows("SELECT COALESCE(SUM(bytes), 0) FROM snapshots")[0]
         return Usage(self._transcript_bytes(), int(snapshots))
 
@@ -192,7 +192,7 @@ class StoreReads(ABC):
         return str(rows[0][0]) if rows else None
 
     def saved_tokens(self, node_id: str) -> int:
-        """Return the tokens up to the last turn that has a snapshot: this one, or one before it."""
+        """Return the tokens up to the last turn with a snapshot: this one, or an earlier one."""
         rows = self._rows(
             "WITH RECURSIVE path(id, parent, tokens) AS (SELECT id, parent, tokens FROM nodes "
             "WHERE id = ? UNION ALL SELECT nodes.id, nodes.parent, nodes.tokens FROM nodes "
@@ -203,13 +203,13 @@ class StoreReads(ABC):
         return int(rows[0][0] or 0)
 
     def oldest_snapshots(self) -> Iterator[tuple[str, int]]:
-        """Yield all snapshots and their sizes, the oldest first."""
+        """Yield all snapshots and their sizes, oldest first."""
         yield from self._rows("SELECT node, bytes FROM snapshots ORDER BY created")
 
     # ---- owners ----------------------------------------------------------------------------------
 
     def owner(self, session: str) -> Owner | None:
-        """Return who has taken a conversation last; None if there is no such conversation."""
+        """Return who last took a conversation; None if there is no such conversation."""
         rows = self._rows(
             f"SELECT replica, COALESCE(address, ''), epoch, COALESCE(seen, 0) > {self.clock} - ? "
             "FROM owners LEFT JOIN replicas ON name = replica WHERE session = ?",
@@ -221,7 +221,7 @@ class StoreReads(ABC):
         return Owner(Replica(name, address), epoch, bool(is_alive))
 
     def session_of(self, name: str) -> str | None:
-        """Return the conversation of a turn, which may be running, or the one of that name."""
+        """Return the conversation of a turn, which may be running, or the conversation itself."""
         rows = self._rows(
             "SELECT conversation FROM nodes WHERE id = ? "
             "UNION SELECT session FROM owners WHERE session = ?",
@@ -243,7 +243,7 @@ class StoreReads(ABC):
         return bool(self._rows(query, [session]))
 
     def left_behind(self, name: str) -> list[str]:
-        """Return conversations with a running turn that `name` owns, or a replica that is gone."""
+        """Return conversations with a running turn whose owner is `name` or a dead replica."""
         return [
             str(row[0])
             for row in self._rows(

@@ -1,6 +1,6 @@
 """Kept turns as they are shown: the text of each message, and which tokens hold it.
 
-Tokens are counted from the conversation's beginning, those of the chat template included.
+Tokens are counted from the conversation's beginning, including those of the chat template.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class StoredTurn:
     created: float
     finish_reason: str
     tokens: int
-    """Ids of the conversation up to the reply's end, evicted ones included."""
+    """Ids of the conversation up to the reply's end, including evicted ones."""
     messages: list[dict[str, str]]
     """The canonical messages that it read; the last one may be the reply's beginning."""
     given: str
-    """That beginning."""
+    """The beginning of the reply that was given."""
     read_ids: array[int]
     reply_ids: array[int]
     reply: str

@@ -1,6 +1,6 @@
 """What happens between turns: snapshots, parking, and deletion by age and size.
 
-Of conversations that other replicas own, nothing is written or deleted.
+Conversations that other replicas own are not touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USAGE_PAUSE = 100.0
 
 
 class _Failures:
-    """What has failed in a run, which goes on with the rest."""
+    """The failures in a run, which continues with the rest."""
 
     def __init__(self) -> None:
         self._first: Exception | None = None
@@ -37,7 +37,7 @@ class _Failures:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error in the block. A conversation that another replica has taken is none."""
+        """Note an error in the block, unless another replica has taken the conversation."""
         try:
             yield
         except SessionMoved:
@@ -47,7 +47,7 @@ class _Failures:
             self._count += 1
 
     def log(self) -> None:
-        """Say once that something has failed."""
+        """Log once that something has failed."""
         if self._first is not None:
             logger.warning(
                 "store: upkeep failed in %d %s and will be retried there; the first error: %s",
@@ -70,7 +70,7 @@ class Upkeep:
         snapshot_tokens: int,
         delete: Callable[[Claim, float], bool],
     ) -> None:
-        """Look every `settings.upkeep_s`.
+        """Run every `settings.upkeep_s` seconds.
 
         Args:
             states: The sessions in memory.
@@ -99,7 +99,7 @@ class Upkeep:
         self._thread.join()
 
     def run(self) -> None:
-        """Do all that is due. What fails keeps nothing else from being done."""
+        """Do everything that is due. A failure does not prevent the rest."""
         failures = _Failures()
         if self._store.replica:
             self._recover(failures)
@@ -125,14 +125,14 @@ class Upkeep:
         failures.log()
 
     def _is_foreign(self, resident: Resident) -> bool:
-        """Return whether another replica has the conversation, which has gone on elsewhere."""
+        """Return whether another replica owns the conversation, which has continued there."""
         node = resident.node
         if node is None or not resident.is_stored or not self._store.replica:
             return False
         return self._ownership.held(node.conversation) is None
 
     def _recover(self, failures: _Failures) -> None:
-        """Close the running turns of replicas that are gone, and of an earlier one of this name."""
+        """Close the running turns of dead replicas, and of an earlier replica with this name."""
         sessions: list[str] = []
         with failures.noted():
             sessions = self._store.left_behind(self._store.replica)

@@ -1,7 +1,7 @@
 """The one thread that writes to the database: takes jobs from a bounded queue, in order.
 
-Jobs that wait together share a transaction. A caller that gives a job to a full queue waits: turns
-end later then, but are never lost.
+Jobs that wait together share a transaction. A caller that submits a job to a full queue waits:
+turns then end later, but are never lost.
 """
 
 from __future__ import annotations

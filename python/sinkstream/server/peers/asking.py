@@ -15,25 +15,25 @@ logger = logging.getLogger("sinkstream.server")
 
 RELEASE = "/internal/release"
 ANSWER_S = 0.2
-"""Without an answer until then, the conversation is taken."""
+"""Without a response by then, the conversation is taken."""
 SILENCE_S = 5.0
-"""For so long, an address that did not connect in time is not asked again."""
+"""How long an address that did not connect in time is not tried again."""
 _PART = 1 << 12
 
 
 class Asking:
-    """Asks owners; any thread may call it."""
+    """Asks owners. Any thread may call it."""
 
     def __init__(self, secret: str) -> None:
-        """Ask with the secret that all peers have."""
+        """Ask with the secret that all peers share."""
         self._secret = secret
         self._silent: dict[str, float] = {}
         """When an address did not connect in time. Replaced, never changed."""
 
     def __call__(self, owner: Replica, session: str) -> bool:
-        """Return whether the owner has released a conversation. Blocks for `ANSWER_S` at most.
+        """Return whether the owner has released a conversation. Blocks for at most `ANSWER_S`.
 
-        Only the look-up of a host's name, and further addresses of it, may take longer.
+        Only looking up a host's name, and trying its other addresses, may take longer.
         """
         silent_at = self._silent.get(owner.address)
         if silent_at is not None and time.monotonic() - silent_at < SILENCE_S:

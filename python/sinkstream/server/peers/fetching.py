@@ -1,4 +1,4 @@
-"""Sends a request to a peer, and passes its response on as it comes."""
+"""Sends a request to a peer, and passes on its response as it arrives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class PeerGone(Exception):
-    """The peer cannot be reached, or broke off."""
+    """The peer cannot be reached, or broke the connection."""
 
 
 @dataclass(slots=True)
@@ -77,14 +77,14 @@ class PeerResponse:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers, with names in lower case."""
+        """Return the headers, with lower-case names."""
         return self._parsed.headers
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes.
+        """Yield the body as it arrives.
 
         Raises:
-            PeerGone: It breaks off.
+            PeerGone: The body breaks off.
         """
         while True:
             parts, self._parsed.parts = self._parsed.parts, []
@@ -98,7 +98,7 @@ class PeerResponse:
         """Wait for the head.
 
         Raises:
-            PeerGone: It does not come.
+            PeerGone: It does not arrive.
         """
         while not self._parsed.has_head:
             await self._more()
@@ -119,7 +119,7 @@ async def fetch(
     """Send a request, and return its response once the head has arrived.
 
     Raises:
-        PeerGone: The peer cannot be reached, or breaks off.
+        PeerGone: The peer cannot be reached, or breaks the connection.
     """
     where = urlsplit(address)
     try:
@@ -142,7 +142,7 @@ async def fetch(
 
 
 def _expect_life(connection: socket.socket) -> None:
-    """Notice within some 20 s that the peer's host is gone, even while nothing is sent."""
+    """Notice within about 20 s that the peer's host is down, even while nothing is sent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _LIFE.items():
         connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,6 +1,6 @@
-"""Passes requests that name a stored response on to the server that has its conversation.
+"""Forwards requests that name a stored response to the server that has its conversation.
 
-That is for clients without a session header. With one, the load balancer has chosen this server,
+This is for clients without a session header. With one, the load balancer has chosen this server,
 and the conversation moves here. If the owner does not answer, the conversation is taken over.
 """
 
@@ -50,10 +50,10 @@ class Forwarding:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request here, or by its owner.
+        """Handle a request here, or let its owner do so.
 
         Raises:
-            ClientLeft: The client left while the owner replied.
+            ClientLeft: The client disconnected while the owner replied.
             StreamAborted: The owner broke off in the middle of its response.
         """
         owner = await self._owner(scope)
@@ -61,7 +61,7 @@ class Forwarding:
             await self._app(scope, receive, send)
 
     async def _owner(self, scope: Scope) -> Replica | None:
-        """Return the living server that has what a request names; None if it is this one."""
+        """Return the living server that owns what a request names; None if it is this one."""
         service = self._service
         if scope.get("method") not in _METHODS or is_peer(scope, service.config.peer_secret):
             return None
@@ -85,7 +85,7 @@ class Forwarding:
         return read() if len(body) <= SMALL_BYTES else await self._service.pool.run(read)
 
     async def _forward(self, owner: Replica, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Return whether the owner has answered."""
+        """Return whether the owner has responded."""
         exchange = exchange_of(scope)
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:

@@ -1,6 +1,6 @@
-"""Answers peers, in front of the gate: they have no API key, but a secret that clients never see.
+"""Handles requests from peers, in front of the gate: they have no API key, but a shared secret.
 
-Without the secret, or with another one, the paths do not exist: the gate and the app answer.
+Without the secret, or with a different one, the paths do not exist: the gate and the app respond.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Internal:
     """Wraps the gate."""
 
     def __init__(self, app: App, service: Service, *, only_peers: bool = False) -> None:
-        """Wrap `app`; with `only_peers`, all that others ask is answered with 404."""
+        """Wrap `app`; with `only_peers`, requests from anyone else get 404."""
         self._app = app
         self._service = service
         self._only_peers = only_peers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a peer, or pass the request on."""
+        """Handle a peer's request, or pass the request on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""The header with which a peer proves itself."""
+"""The header with which a peer authenticates."""
 
 from __future__ import annotations
 

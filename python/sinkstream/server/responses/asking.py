@@ -20,7 +20,7 @@ NAMES = {
     "previous": "previous_response_id",
     "thinking": "reasoning",
 }
-"""Fields of the request by the arguments of `Model.stream`, for errors."""
+"""The request's fields by the arguments of `Model.stream`, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Asked:
 
 
 def beginning(asked: Asked) -> Callable[[], Turn]:
-    """Return what begins the turn; that blocks.
+    """Return a function that begins the turn; calling it blocks.
 
     What is returned raises:
         ApiError: There is no such previous response, or the prompt is too long.
@@ -65,7 +65,7 @@ def _begin(asked: Asked) -> Turn:
 
 
 def count(asked: Asked) -> int:
-    """Return the tokens that a request would read, earlier ones included. Blocks.
+    """Return the tokens that a request would read, including earlier ones. Blocks.
 
     Raises:
         ApiError: There is no such previous response.
@@ -79,11 +79,11 @@ def count(asked: Asked) -> int:
 def turn_request(asked: Asked) -> TurnRequest:
     """Return the turn to begin. Blocks.
 
-    Instructions and tools are not carried over: if they differ from those before, the conversation
-    is read again after the new ones.
+    Instructions and tools are not carried over: if they differ from the previous ones, the
+    conversation is read again with the new ones at its beginning.
 
     Raises:
-        ApiError: The previous response is not stored, and has other instructions or tools.
+        ApiError: The previous response is not stored, and has different instructions or tools.
         NotFound: There is no such previous response.
     """
     turn, previous = asked.turn, asked.turn.previous
@@ -115,7 +115,7 @@ def _opening(instructions: str | None) -> list[dict[str, Any]]:
 
 
 def not_found(previous: str | None) -> ApiError:
-    """Return the error for a previous response that there is not."""
+    """Return the error for a previous response that does not exist."""
     return invalid(
         f"body: `previous_response_id` must name a stored response, but {(previous or '')[:80]!r} "
         "is not one.",

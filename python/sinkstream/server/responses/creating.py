@@ -1,4 +1,4 @@
-"""Makes a response of a request's body: checked, and ready to begin."""
+"""Makes a response from a request's body: checked, and ready to begin."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ async def create(
     Args:
         service: The server.
         body: The request.
-        tenant: Whose it is.
-        headers: Of the request, or of the socket it came by.
-        forks: Whether a previous response that is not stored can be continued again, if there is
-            memory for both.
+        tenant: The tenant that the response belongs to.
+        headers: The headers of the request, or of the socket that it came through.
+        forks: Whether a previous response that is not stored can be continued a second time, if
+            there is memory for both.
 
     Raises:
         ApiError: The request is refused.

@@ -1,4 +1,4 @@
-"""Text in the pieces in which clients get it: any of them can be read again."""
+"""Text in the pieces that clients get: each of them can be read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Deltas:
-    """A text that grows. Holds its UTF-8 once, and two numbers for each piece."""
+    """Growing text. Holds its UTF-8 once, and two numbers for each piece."""
 
     def __init__(self) -> None:
         self._text = bytearray()
@@ -44,7 +44,7 @@ class Deltas:
         self._generated.append(generated)
 
     def add_all(self, text: str, sizes: Sequence[int], generated: Sequence[int] = ()) -> None:
-        """Add a text in pieces of the given sizes; their numbers of tokens may be unknown."""
+        """Add text in pieces of the given sizes; their token counts may be unknown."""
         encoded, begin = text.encode(), 0
         for place, size in enumerate(sizes):
             piece = encoded[begin : begin + size].decode()

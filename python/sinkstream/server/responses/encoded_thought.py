@@ -1,4 +1,4 @@
-"""`encrypted_content` of reasoning items: the thought in a form that clients only send back.
+"""`encrypted_content` of reasoning items: the thought, in a form for clients to send back.
 
 The thought is readable in the same item, so there is nothing to hide, and it is not encrypted.
 """
@@ -12,12 +12,12 @@ _KIND = "sinkstream-1."
 
 
 def encode_thought(thought: str) -> str:
-    """Return the form."""
+    """Return the encoded form."""
     return _KIND + base64.urlsafe_b64encode(thought.encode()).decode()
 
 
 def decode_thought(given: str) -> str | None:
-    """Return the thought; None if this server has not made the form."""
+    """Return the thought; None if this server did not encode it."""
     if not given.startswith(_KIND):
         return None
     try:

@@ -1,7 +1,7 @@
 """The events of one output item: it is added, it comes in deltas, and it is done.
 
 item.added part.added delta … text.done part.done item.done      a thought or a message
-item.added delta … arguments.done item.done                      a call of a tool
+item.added delta … arguments.done item.done                      a tool call
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALL = "response.function_call_arguments"
 
 
 class ItemEvents(Protocol):
-    """Of one item, as far as it has come."""
+    """The events of one item so far."""
 
     @property
     def count(self) -> int:
@@ -40,13 +40,13 @@ class Make(Protocol):
     """Makes an item or its part."""
 
     def __call__(self, *, is_empty: bool = False) -> dict[str, Any]:
-        """Return it as it is now, or before it has any text."""
+        """Return it as it is now, or as it is before it has any text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TextEvents:
-    """Of a thought or a message."""
+    """The events of a thought or a message."""
 
     kind: str
     """"output_text" or "reasoning_text"."""
@@ -97,7 +97,7 @@ class TextEvents:
 
 @dataclass(frozen=True, slots=True)
 class CallEvents:
-    """Of a call of a tool."""
+    """The events of a tool call."""
 
     resources: Resources
     index: int

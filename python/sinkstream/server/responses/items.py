@@ -14,10 +14,10 @@ _MEDIA = ("input_audio", "input_file", "input_image", "input_video", "computer_s
 
 
 def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return an input as messages; function calls that follow each other are one message.
+    """Return an input as messages; consecutive function calls become one message.
 
-    A thought becomes part of the assistant's message after it; the chat template decides whether
-    it is read.
+    A thought becomes part of the assistant's message that follows it; the chat template decides
+    whether it is read.
 
     Raises:
         ApiError: An item is malformed, or of a type that this server does not read.

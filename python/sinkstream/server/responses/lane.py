@@ -1,4 +1,4 @@
-"""One lane of a socket: its requests, one after the other, and the events of the running one."""
+"""One lane of a socket: its requests, one after another, and the events of the running one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def error_event(error: ApiError) -> dict[str, Any]:
 
 
 class Lane:
-    """Of one socket and one event loop. Its requests never overlap."""
+    """A lane of one socket, on one event loop. Its requests never overlap."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Lane:
         send: SendEvent,
         active: asyncio.Semaphore,
     ) -> None:
-        """Answer with events named `name`; `active` bounds the running responses of the socket."""
+        """Send events with the lane's `name`; `active` limits the socket's running responses."""
         self.name = name
         self.latest: str | None = None
         """The id of the last response that has begun."""
@@ -64,7 +64,7 @@ class Lane:
         return len(self._waiting)
 
     def add(self, body: ResponseRequest, *, forks: bool) -> None:
-        """Answer a request after those before it."""
+        """Handle a request after those before it."""
         self._waiting.append((body, forks))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -80,7 +80,7 @@ class Lane:
             await self._live.cancel()
 
     async def idle(self) -> None:
-        """Wait until all requests are answered."""
+        """Wait until all requests have been handled."""
         if self._task is not None:
             await asyncio.wait({self._task})
 

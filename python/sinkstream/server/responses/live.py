@@ -1,4 +1,4 @@
-"""Responses that are in progress, and for a short time those that the store does not have."""
+"""Responses in progress, and for a short time those that the store does not have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = 256  # events that are made at a time
 
 
 class Live:
-    """A response in progress; of one event loop. Any number of clients may follow it."""
+    """A response in progress, on one event loop. Any number of clients may follow it."""
 
     def __init__(self, resources: Resources, messages: list[dict[str, Any]]) -> None:
         """Follow a response that has read `messages`."""
@@ -49,7 +49,7 @@ class Live:
         """Wait until the reply begins, but not for a seat.
 
         Raises:
-            ApiError: It has been refused.
+            ApiError: It was refused.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -76,7 +76,7 @@ class Live:
                 await self._changed.wait()
 
     async def cancel(self) -> None:
-        """End the response if it has not ended, and wait until what there is of it is kept."""
+        """End the response if it has not ended, and wait until what was generated is kept."""
         if self.task is not None:
             if not self.task.cancelling():  # a second time would interrupt its end
                 self.task.cancel()  # no effect if it has ended
@@ -84,7 +84,7 @@ class Live:
 
 
 class LiveResponses:
-    """Finds live responses by their ids; of one event loop."""
+    """Finds live responses by their ids. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._found: dict[str, Live] = {}
@@ -92,7 +92,7 @@ class LiveResponses:
         self._unstored: OrderedDict[tuple[str, str], Opening] = OrderedDict()
 
     def add(self, live: Live) -> None:
-        """Find a response from now on."""
+        """Make a response findable."""
         self._found[live.state.id] = live
 
     def find(self, tenant: str, name: str) -> Live | None:
@@ -101,14 +101,14 @@ class LiveResponses:
         return live if live is not None and live.state.tenant == tenant else None
 
     def forget(self, name: str) -> None:
-        """Find a response no longer."""
+        """Make a response unfindable."""
         self._found.pop(name, None)
         timer = self._ended.pop(name, None)
         if timer is not None:
             timer.cancel()
 
     def forget_later(self, name: str) -> None:
-        """Find a response that has ended for a while: it is nowhere else."""
+        """Keep a response that has ended findable for a while: it is nowhere else."""
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
@@ -121,7 +121,7 @@ class LiveResponses:
             self._unstored.popitem(last=False)
 
     def is_unstored(self, tenant: str, name: str) -> bool:
-        """Return whether a response is remembered that is not stored."""
+        """Return whether an unstored response is remembered."""
         return (tenant, name) in self._unstored
 
     def opening_of(self, tenant: str, name: str) -> Opening:

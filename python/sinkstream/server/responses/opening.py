@@ -1,4 +1,4 @@
-"""What the conversation of a response begins with: instructions and tools, for one request."""
+"""What a response's conversation begins with: instructions and tools, for one request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Opening(NamedTuple):
 
     instructions: str | None
     tools: str
-    """Their text with sorted keys; "" without tools."""
+    """The tools as text with sorted keys; "" without tools."""
 
 
 def opening_with(instructions: str | None, tools: Tools | None) -> Opening:

@@ -30,7 +30,7 @@ _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
 def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
-    """Begin to generate. The task does not fail; what failed is in `live`.
+    """Begin to generate. The task does not fail; errors are stored in `live`.
 
     Args:
         service: The server.
@@ -86,7 +86,7 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
 async def _finish_whole(
     service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
 ) -> None:
-    """Keep how a response ended, and say it, even if the task is cancelled meanwhile."""
+    """Store how a response ended, and announce it, even if the task is cancelled meanwhile."""
     finishing = asyncio.create_task(_finish(service, live, reply, is_cancelled=is_cancelled))
     is_interrupted = False
     while not finishing.done():
@@ -102,7 +102,7 @@ async def _finish_whole(
 async def _finish(
     service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
 ) -> None:
-    """Keep how a response ended, then say it, even if it cannot be kept."""
+    """Store how a response ended, then announce it, even if it cannot be stored."""
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
     end = reply.ended if reply is not None else None
@@ -143,7 +143,7 @@ def _outcome(
 
 
 def _usage(facts: TurnFacts, end: TurnEnd) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a reply's usage in the words of this API, and our own facts."""
+    """Return a reply's usage with this API's names, and sinkstream's own fields."""
     chat = usage_of([(facts, end)])
     read, cached = chat["prompt_tokens"], chat["prompt_tokens_details"]["cached_tokens"]
     usage = {

@@ -35,7 +35,7 @@ class Resources:
         self._piece = piece
 
     def response(self) -> dict[str, Any]:
-        """Return the response as it is now; its output is there once it has ended."""
+        """Return the response as it is now; it has output once it has ended."""
         outcome = self.state.outcome
         has_reply = outcome is not None and self.state.is_begun
         return self._with(
@@ -72,9 +72,9 @@ class Resources:
         return {**self.state.echo, "status": status, **fields}
 
     def reasoning(self, *, is_empty: bool = False) -> dict[str, Any]:
-        """Return the thought as the output has it, or before it has a part.
+        """Return the thought as in the output, or as it is before it has a part.
 
-        It has no summary: the text itself is there.
+        It has no summary: the text itself is included.
         """
         state = self.state
         is_whole = len(state.text) > 0 or state.calls or state.status == "completed"
@@ -94,7 +94,7 @@ class Resources:
         return {"type": "reasoning_text", "text": "" if is_empty else self.state.thought.text}
 
     def message(self, *, is_empty: bool = False) -> dict[str, Any]:
-        """Return the message as the output has it, or before it has a part."""
+        """Return the message as in the output, or as it is before it has a part."""
         outcome = self.state.outcome
         status = "incomplete"
         if is_empty:
@@ -110,7 +110,7 @@ class Resources:
         }
 
     def call(self, index: int, *, is_empty: bool = False) -> dict[str, Any]:
-        """Return a call as the output has it, or before it has arguments."""
+        """Return a call as in the output, or as it is before it has arguments."""
         state, call = self.state, self.state.calls[index].call
         is_last = index == len(state.calls) - 1
         status = "completed"
@@ -137,7 +137,7 @@ class Resources:
         }
 
     def logprobs(self, number: int | None = None) -> list[dict[str, Any]]:
-        """Return the log-probabilities of a delta, or of all; none unless they were asked for."""
+        """Return the log-probabilities of a delta, or of all deltas; none unless requested."""
         if self.state.tokens is None:
             return []
         parts = self.state.tokens if number is None else [self.state.tokens[number]]
@@ -146,7 +146,7 @@ class Resources:
         return found
 
     def counts(self, deltas: Deltas, number: int | None) -> dict[str, Any]:
-        """Return the tokens up to the end of a delta, in a field, if they are asked for."""
+        """Return a field with the token counts up to the end of a delta, if they are requested."""
         state = self.state
         if number is None or not state.tells_usage:
             return {}

@@ -1,8 +1,8 @@
 """`WS /v1/responses`: many responses over one socket, in lanes.
 
-A client sends `response.create`, with a `stream_id` that names a lane; events carry it back. Memory
-is bounded: lanes, waiting requests and messages have a largest number or size, and a client that
-does not read is not sent more.
+A client sends `response.create`, with a `stream_id` that names a lane; events repeat it. Memory is
+bounded: the number of lanes and of waiting requests and the size of messages are limited, and a
+client that does not read is not sent more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GOING_AWAY = 1001
 
 
 async def serve_socket(websocket: WebSocket) -> None:
-    """Answer the requests of one socket until either side closes it."""
+    """Handle the requests of one socket until either side closes it."""
     service: Service = websocket.app.state.service
     try:
         service.check_ready()

@@ -1,4 +1,4 @@
-"""One response: what was asked, how far the reply has come, and how it ended.
+"""One response: what was requested, how far the reply has come, and how it ended.
 
 All events and the `response` object are made from it, at any time and for any number of clients.
 Its text is bounded by `max_output_tokens`; no event is kept.
@@ -24,16 +24,16 @@ class Outcome:
     completed_at: int | None = None
     """None unless it is completed."""
     incomplete: str | None = None
-    """The reason, in OpenAI's words."""
+    """The reason, under OpenAI's name."""
     error: dict[str, Any] | None = None
     usage: dict[str, Any] | None = None
     own: dict[str, Any] | None = None
-    """Facts that only this server has."""
+    """Fields that only this server has."""
 
 
 @dataclass(slots=True)
 class CallState:
-    """A call of a tool, with its arguments in the pieces that are its deltas."""
+    """A tool call, with its arguments in the pieces that are its deltas."""
 
     call: ToolCall
     deltas: list[str] = field(default_factory=list)
@@ -46,10 +46,10 @@ class CallState:
 
 @dataclass(slots=True)
 class ResponseState:
-    """Of one response. A reply is a thought, then text, then calls, of which any may be missing."""
+    """The state of one response: a thought, then text, then calls, any of which may be missing."""
 
     echo: dict[str, Any]
-    """The fields of the response that repeat the request, its id among them."""
+    """The fields of the response that repeat the request, including its id."""
     tenant: str
     is_begun: bool = False
     """Whether the reply has begun: until then, it waits for memory."""
@@ -58,14 +58,14 @@ class ResponseState:
     thought: Deltas = field(default_factory=Deltas)
     text: Deltas = field(default_factory=Deltas)
     tokens: list[list[Token]] | None = None
-    """Of each delta of the text; None unless log-probabilities are asked for."""
+    """The tokens of each text delta; None unless log-probabilities are requested."""
     calls: list[CallState] = field(default_factory=list)
     encodes_thought: bool = False
     """Whether the thought's item has `encrypted_content`."""
     tells_usage: bool = False
     """Whether each delta says how many tokens there are so far."""
     input_tokens: int = 0
-    """Of the conversation before the reply; known once that has begun."""
+    """The tokens of the conversation before the reply; known once the reply has begun."""
     outcome: Outcome | None = None
     """None while it is in progress."""
 
@@ -76,12 +76,12 @@ class ResponseState:
 
     @property
     def is_background(self) -> bool:
-        """Return whether it goes on without a client."""
+        """Return whether it continues without a client."""
         return bool(self.echo["background"])
 
     @property
     def status(self) -> str:
-        """Return the status in OpenAI's words."""
+        """Return the status under OpenAI's name."""
         if self.outcome is not None:
             return self.outcome.status
         return "in_progress" if self.is_begun or not self.is_background else "queued"
@@ -93,7 +93,7 @@ class ResponseState:
 
     @property
     def has_message(self) -> bool:
-        """Return whether there is a message: only with text, if there may be something else."""
+        """Return whether there is a message; an empty one only if there is nothing else."""
         if not self.is_begun or len(self.text) > 0:
             return self.is_begun
         if not (self.has_parts or self.has_thought or self.echo["tools"]):

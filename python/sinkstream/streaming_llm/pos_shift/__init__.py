@@ -20,7 +20,7 @@ def enable_pos_shift(where: str, model: Any, families: tuple[str, ...]) -> None:
 
     Raises:
         TypeError: `model` is not a transformers model.
-        InvalidArgument: It is of another family.
+        InvalidArgument: It belongs to a different family.
     """
     family = model_family(where, model)
     if family not in families:

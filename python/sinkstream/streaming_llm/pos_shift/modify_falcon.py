@@ -21,6 +21,6 @@ def enable_falcon_pos_shift_attention(model: Any) -> None:
 
     Raises:
         TypeError: `model` is not a transformers model.
-        InvalidArgument: It is of another family.
+        InvalidArgument: It belongs to a different family.
     """
     enable_pos_shift("enable_falcon_pos_shift_attention", model, ("falcon",))

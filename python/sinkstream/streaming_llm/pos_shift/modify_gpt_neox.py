@@ -21,6 +21,6 @@ def enable_gpt_neox_pos_shift_attention(model: Any) -> None:
 
     Raises:
         TypeError: `model` is not a transformers model.
-        InvalidArgument: It is of another family.
+        InvalidArgument: It belongs to a different family.
     """
     enable_pos_shift("enable_gpt_neox_pos_shift_attention", model, ("gpt_neox",))

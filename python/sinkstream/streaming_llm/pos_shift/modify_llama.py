@@ -21,7 +21,7 @@ def enable_llama_pos_shift_attention(model: Any) -> None:
 
     Raises:
         TypeError: `model` is not a transformers model.
-        InvalidArgument: It is of another family.
+        InvalidArgument: It belongs to a different family.
     """
     enable_pos_shift(
         "enable_llama_pos_shift_attention", model, ("llama", "mistral", "qwen2", "qwen3")

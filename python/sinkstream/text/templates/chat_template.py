@@ -1,4 +1,4 @@
-"""Compiles a checkpoint's chat template, and says why one fails."""
+"""Compiles a checkpoint's chat template, and explains why one fails."""
 
 from __future__ import annotations
 

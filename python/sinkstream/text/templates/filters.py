@@ -158,7 +158,7 @@ _OWN = {
 
 
 def _in_order(name: str) -> int:
-    """Return the place of an argument of `replace`, whose check goes by position."""
+    """Return the position of an argument of `replace`, which is checked by position."""
     return ("old", "new").index(name) if name in ("old", "new") else 2
 
 

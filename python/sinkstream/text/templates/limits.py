@@ -85,7 +85,7 @@ def size_of(value: Any, known: dict[int, int] | None = None) -> int:
 
 
 def checked(value: Any) -> Any:
-    """Return a new value, if it is not too large and there is time left."""
+    """Return a new value if it is not too large and there is time left."""
     limits = current_limits.get()
     limits.tick()
     limits.admit(size_of(value))

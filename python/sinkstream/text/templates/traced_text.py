@@ -1,9 +1,9 @@
 """Strings that know where each character comes from: the template itself, or a message.
 
 Only what comes from the template can become a control token. A template sees ordinary strings, and
-every operation gives the text that it gives for those; the origins are computed alongside. Plain
-strings have an unknown origin, so an operation that is not listed here loses the origins, never the
-text, and never turns a message into a control token.
+every operation gives the same text as for ordinary strings; the origins are computed alongside.
+Plain strings have an unknown origin, so an operation that is not listed here loses the origins,
+never the text, and never turns a message into a control token.
 """
 
 # ruff: noqa: D102 (the methods are those of `str`)
@@ -26,7 +26,7 @@ _MAX_RUNS = 64
 
 
 def origin_of_place(place: int) -> str:
-    """Return the origin of a string that is written in the template, by its number there."""
+    """Return the origin of a string in the template, given the string's number."""
     return chr(_FIRST_PLACE + place)
 
 
@@ -37,7 +37,7 @@ class TracedText(str):
     origins: str
 
     def __new__(cls, text: str = "", origins: str = "") -> TracedText:
-        """Combine both. Origins of another length are discarded."""
+        """Combine both. Origins with a different length are discarded."""
         traced = super().__new__(cls, text)
         traced.origins = origins if len(origins) == len(text) else UNKNOWN * len(text)
         return traced
@@ -171,7 +171,7 @@ class TracedMarkup(Markup):
     origins: str
 
     def __new__(cls, text: Any = "", origins: str = "") -> TracedMarkup:
-        """Combine both. Origins of another length are discarded."""
+        """Combine both. Origins with a different length are discarded."""
         traced = super().__new__(cls, text)
         traced.origins = origins if len(origins) == len(traced) else UNKNOWN * len(traced)
         return traced
@@ -209,7 +209,7 @@ def traced(text: str, origin: str) -> str:
 
 
 def mapped(text: str, change: Callable[[str], str]) -> TracedText:
-    """Apply a function that replaces each character by others, looking back at most."""
+    """Apply a function that replaces each character with others, and at most looks back."""
     plain, origins = str.__str__(text), origins_of(text)
     changed = str.__str__(change(plain))
     if len(changed) == len(plain):
@@ -227,7 +227,7 @@ def mapped(text: str, change: Callable[[str], str]) -> TracedText:
 
 
 def escaped(text: str) -> TracedMarkup:
-    """Return a string as markup."""
+    """Escape a string and return it as markup."""
     if not isinstance(text, Markup):
         text = mapped(text, lambda part: str.__str__(escape(part)))
     return TracedMarkup(str.__str__(text), origins_of(text))

@@ -1,6 +1,6 @@
 """Writes values as Python and JSON do, with the origin of each character.
 
-The text is always that of Python's own function; origins that do not fit it are discarded.
+The text always equals that of Python's own function; origins that do not match it are discarded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def written(value: Any) -> Any:
 
 
 def _with_text(text: str, parts: Iterator[str]) -> TracedText:
-    """Return a text with the origins of its parts, if they make up this very text."""
+    """Return text with the origins of its parts, if they make up exactly this text."""
     try:
         found = TracedText().join(parts)
     except Exception:  # of parts that Python reads differently

@@ -1,1 +1,1 @@
-"""Tells a reply's thoughts from its text."""
+"""Separates a reply's thoughts from its text."""

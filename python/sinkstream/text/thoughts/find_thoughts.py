@@ -48,7 +48,7 @@ class _Written:
 
 
 def find_thoughts(chat: ChatFormat, tokenizer: Tokenizer) -> ThoughtFormat | None:
-    """Return a template's thought format; None if it knows no thoughts."""
+    """Return a template's thought format; None if it has no thoughts."""
     try:
         written = _write(chat)
     except InvalidArgument:
@@ -123,7 +123,7 @@ def _tags(chat: ChatFormat, written: _Written) -> tuple[str, str] | None:
 
 
 def _marked(form: ThoughtFormat, tokenizer: Tokenizer) -> ThoughtFormat:
-    """Replace the added tokens in tags by markers."""
+    """Replace the added tokens in tags with markers."""
     added = tokenizer.get_added_tokens_decoder()
     markers: dict[int, str] = {}
     literals: dict[str, str] = {}

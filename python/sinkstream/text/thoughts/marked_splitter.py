@@ -1,4 +1,4 @@
-"""What the splitters of thoughts and of tool calls share: text that is held back until it is known.
+"""What the splitters of thoughts and of tool calls share: text held back until its kind is known.
 
 Replies arrive as marked text, in which control tokens are single characters.
 """
@@ -13,7 +13,7 @@ from sinkstream.text.thoughts.thought_format import Kind
 Parts = list[tuple[Kind, str]]
 
 MAX_SPACES = 64
-"""White space that is held back at most; of a longer run, the beginning is not left out."""
+"""The most white space that is held back; the beginning of a longer run is not left out."""
 
 
 class MarkedSplitter(ABC):
@@ -25,7 +25,7 @@ class MarkedSplitter(ABC):
         self._held = ""
 
     def push(self, marked: str) -> Parts:
-        """Add marked text; return what is now known of it."""
+        """Add marked text; return the parts whose kind is now known."""
         self._held += marked
         parts: Parts = []
         while self._held and self._advance(parts):

@@ -1,7 +1,7 @@
 """Puts markers into a stream's text where its tags' tokens are; see Note: [Marked text].
 
 A stream's text may lag behind its tokens: the bytes of an unfinished character and the beginning of
-a stop string are held back. So the place of a token is counted in characters of the whole text.
+a stop string are held back. So a token's position is counted in characters of the whole text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
 
 
 class MarkedText:
-    """For one reply."""
+    """Marks the text of one reply."""
 
     def __init__(
         self, markers: Mapping[int, str], table: TokenBytes, hidden: Collection[int]
@@ -22,7 +22,7 @@ class MarkedText:
         """Mark the tokens of `markers`.
 
         Args:
-            markers: By id.
+            markers: The markers, by token id.
             table: The bytes of all tokens.
             hidden: Tokens without text in addition to the control tokens.
         """
@@ -48,7 +48,7 @@ class MarkedText:
         return self.rest(text)
 
     def rest(self, text: str) -> str:
-        """Return further text of the tokens so far, with markers."""
+        """Return more text of the tokens so far, with markers."""
         text = self._partial + text
         self._partial = ""
         marked = ""
@@ -68,7 +68,7 @@ class MarkedText:
         return marked + text
 
     def end(self) -> str:
-        """Return the part of a marked token's text of which a stop string has cut the rest."""
+        """Return what is left of a marked token's text if a stop string has cut off the rest."""
         partial, self._partial = self._partial, ""
         self._waiting.clear()
         return partial

@@ -1,4 +1,4 @@
-"""Whether a model thinks before it replies: the variables by which chat templates are told."""
+"""Whether a model thinks before it replies: the variables that tell a chat template."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def thinking_variables(
     """Return the variables of a template.
 
     Args:
-        names: Those to which the template refers.
+        names: The names that the template refers to.
         thinking: As `check_thinking` returns it.
         argument: The argument that contains the conversation, for errors.
 

@@ -41,9 +41,9 @@ class ThoughtFormat:
         return replace(self, start=start)
 
     def spelled(self) -> ThoughtFormat:
-        """Return the same tags, in which only control tokens are markers.
+        """Return the same tags, with markers only for control tokens.
 
-        A grammar does not tell other added tokens from the same letters in other tokens.
+        A grammar cannot distinguish other added tokens from the same letters in other tokens.
         """
         shown = {marker: literal for marker, literal in self.literals.items() if literal}
         return replace(

@@ -1,4 +1,4 @@
-"""Reads a reply's tokens, and tells thoughts from text."""
+"""Reads a reply's tokens, and separates thoughts from text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sinkstream.text.tools.tool_call import ToolCall
 
 
 class Split(NamedTuple):
-    """A reply whose thoughts are told apart from its text."""
+    """A reply, split into thoughts, text and calls."""
 
     thought: str
     text: str
     tokens: int
-    """Of thoughts and their tags."""
+    """The number of tokens in thoughts and their tags."""
     kind: Kind
     """Where the reply ends."""
     calls: list[ToolCall]
@@ -30,7 +30,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTags:
-    """A checkpoint's tags and the bytes of its tokens: what each reply is read with."""
+    """A checkpoint's tags and the bytes of its tokens, which are needed to read each reply."""
 
     form: ThoughtFormat
     table: TokenBytes
@@ -45,7 +45,7 @@ class ThoughtTags:
         """Return a reader of a reply.
 
         Args:
-            given: The beginning of the reply, if it was given and is not generated.
+            given: The beginning of the reply, if it was given rather than generated.
         """
         form = self.form
         if given:
@@ -109,7 +109,7 @@ class ThoughtReader:
 
     @property
     def kind(self) -> Kind:
-        """Return what the next token belongs to, as far as is known."""
+        """Return what the next token belongs to, as far as known."""
         return self._splitter.kind
 
     def rest(self, text: str) -> Parts:

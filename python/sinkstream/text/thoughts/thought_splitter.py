@@ -1,8 +1,8 @@
 """Splits marked text that arrives in pieces into thoughts and text.
 
 However the text is cut into pieces, the joined thoughts and the joined text are the same. White
-space around a thought is the template's and is left out. A thought can only begin a reply: tags in
-the text after it are text.
+space around a thought is the template's and is left out. A thought can only begin a reply: tags
+that come later are ordinary text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _State = Literal["before", "first", "thought", "after", "text"]
 
 
 class ThoughtSplitter(MarkedSplitter):
-    """For one reply."""
+    """Splits one reply."""
 
     def __init__(self, form: ThoughtFormat) -> None:
         super().__init__(form.shown)
@@ -32,7 +32,7 @@ class ThoughtSplitter(MarkedSplitter):
 
     @property
     def kind(self) -> Kind:
-        """Return what the next text is, as far as is known."""
+        """Return what the next text is, as far as known."""
         return "thought" if self._state in ("first", "thought") else "text"
 
     def end(self) -> Parts:
@@ -73,7 +73,7 @@ class ThoughtSplitter(MarkedSplitter):
         return True
 
     def _begin_thought(self) -> bool:
-        """Leave out white space, and a tag that repeats the one of the prompt."""
+        """Leave out white space, and a tag that repeats the one in the prompt."""
         begin = self._form.begin
         self._held = self._held.lstrip()
         if self._held.startswith(begin):

@@ -1,7 +1,7 @@
 """Whether a chat template shows the thought before a tool call while the model waits for results.
 
-Some templates leave out thoughts only once the user writes again. Thoughts are then a part of what
-a model does with its tools.
+Some templates leave out thoughts only once the user writes again. Thoughts are then part of how a
+model uses its tools.
 """
 
 from __future__ import annotations

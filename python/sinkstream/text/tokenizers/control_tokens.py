@@ -68,8 +68,8 @@ class ControlLiterals:
     def find(self, text: str, begin: int, end: int) -> Iterator[Found]:
         """Yield the control tokens in a part of a text, as the tokenizer matches them there.
 
-        Other added tokens hide those that they overlap, but are themselves looked for later, in the
-        pieces of `split`. See `unsettled`.
+        Other added tokens hide the control tokens that they overlap, but are themselves searched
+        for later, in the pieces of `split`. See `unsettled`.
         """
         written, normalized = self._rounds
         low = 0  # where the text between two matches begins
@@ -91,10 +91,10 @@ class ControlLiterals:
             yield text[begin:]
 
     def unsettled(self) -> list[str]:
-        """Return the texts of other added tokens whose matches the text next to them decides.
+        """Return the texts of other added tokens whose matching depends on the text next to them.
 
-        In a piece of `split`, `tokenizers` may decide otherwise on one of them that is next to a
-        control token: this may end with a letter, or absorb whitespace.
+        In a piece of `split`, `tokenizers` may match such a token differently if it is next to a
+        control token, which may end with a letter or absorb whitespace.
         """
         control = [token for token in self._tokens.values() if token.special]
         absorbs = any(token.lstrip or token.rstrip for token in control)
@@ -111,7 +111,7 @@ class ControlLiterals:
         ]
 
     def without(self, text: str) -> str:
-        """Return a text with other letters in the place of control tokens."""
+        """Return text with other letters in place of control tokens."""
         return self._control.pattern.sub(lambda match: re.sub(r"\S", "x", match[0]), text)
 
     def _between(

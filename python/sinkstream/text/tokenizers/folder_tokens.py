@@ -148,7 +148,7 @@ def _is_role(name: str) -> bool:
 
 
 def _is_marked(value: Any) -> bool:
-    """Return whether a value is a token and not only some object."""
+    """Return whether a value is a token, rather than just some object."""
     return not isinstance(value, dict) or value.get("__type") == "AddedToken"
 
 
@@ -231,7 +231,7 @@ def _as_added(token: Token, special: Collection[str]) -> AddedToken:
 
 
 def _warn_of_other_ids(tokenizer: Tokenizer, listed: Mapping[int, AddedToken], file: str) -> None:
-    """Warn if a file gives a token another id than it has."""
+    """Warn if a file gives a token an id that it does not have."""
     for declared, token in listed.items():
         token_id = tokenizer.token_to_id(token.content)
         if token_id not in (None, declared):

@@ -105,7 +105,7 @@ def _start_of_text(tokenizer: Tokenizer) -> list[int]:
 def _mark_special(tokenizer: Tokenizer, ids: Iterable[int]) -> None:
     """Make every added token that starts or ends a text special: never shown, never typed.
 
-    An ordinary token of the vocabulary stays what it is: it is part of words.
+    An ordinary token of the vocabulary is left as it is: it is part of words.
     """
     added = tokenizer.get_added_tokens_decoder()
     for token_id in ids:
@@ -116,7 +116,7 @@ def _mark_special(tokenizer: Tokenizer, ids: Iterable[int]) -> None:
 
 
 def _warn_of_normalized(tokenizer: Tokenizer) -> None:
-    """Warn of control tokens that `tokenizers` matches in text other than the prompt as written."""
+    """Warn of control tokens that `tokenizers` matches only after normalizing the text."""
     normalizer = tokenizer.normalizer
     for token in control_tokens(tokenizer).values():
         if normalizer is None or not token.normalized:

@@ -1,7 +1,7 @@
 """Turns panics of the `tokenizers` package into errors.
 
 The package is written in Rust. A damaged tokenizer.json can bring it into a state that its authors
-considered impossible. It then panics, which arrives here as a `BaseException` that handlers for
+considered impossible. It then panics, which arrives here as a `BaseException`, which handlers for
 `Exception` do not catch.
 """
 

@@ -41,7 +41,7 @@ def sentencepiece_tokenizer(
     Args:
         vocabulary: All pieces, with their ids.
         tokens: The piece of each id.
-        ordinary: The ids of ordinary text; not of control, unknown and byte pieces.
+        ordinary: The ids of ordinary text, without control, unknown and byte pieces.
         scores: The score of each id.
         unknown: The piece for characters that have neither a piece nor byte pieces.
         add_space_prefix: Whether a space is prepended to a text.

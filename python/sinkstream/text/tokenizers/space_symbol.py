@@ -1,7 +1,7 @@
 """Builds Gemma 4's tokenizer: byte-pair merges of characters, in which "▁" stands for a space.
 
 It is between the two older kinds. Like a byte-level tokenizer it has merges and no scores; like a
-SentencePiece one it merges characters, and has byte pieces for those that it lacks.
+SentencePiece one it merges characters, and has byte pieces for characters that it lacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a Hugging Face folder's tokenizer and chat template as GGUF metadata.
 
-The tokenizer that the metadata gives is built, and must give the same ids for texts that tell
-tokenizers apart.
+The tokenizer that the metadata describes is built, and must give the same ids for texts that
+distinguish tokenizers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def tokenizer_metadata(text: TextFormat, rows: int) -> dict[str, Any]:
 
     Args:
         text: From `text_format_from_folder`.
-        rows: Of the embedding: ids that no token has are filled up to it.
+        rows: The rows of the embedding; ids without a token are filled up to this number.
 
     Raises:
-        CheckpointError: GGUF has no name for the tokenizer's rules, or would give other ids.
+        CheckpointError: GGUF has no name for the tokenizer's rules, or would give different ids.
     """
     found: dict[str, Any] = {}
     if text.chat_template is not None:
@@ -65,7 +65,7 @@ def tokenizer_metadata(text: TextFormat, rows: int) -> dict[str, Any]:
 
 
 def _tokens(state: Mapping[str, Any], rows: int) -> tuple[list[str], list[int]]:
-    """Return every token by id, and its type; ids without a token get one that no text has."""
+    """Return every token and its type, by id; missing ones become tokens that occur in no text."""
     vocabulary = state["model"].get("vocab")
     if not isinstance(vocabulary, dict):
         raise _refusal("have merges (BPE)", quoted(state["model"].get("type")))
@@ -120,7 +120,7 @@ def _rules(state: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dic
 
 
 def _splits(step: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Return the expressions of a byte-level pre-tokenizer; None if it is another one."""
+    """Return the expressions of a byte-level pre-tokenizer; None if it is a different kind."""
     steps = step["pretokenizers"] if step and step["type"] == "Sequence" else [step or {}]
     splits: list[str] = []
     for number, part in enumerate(steps):
@@ -137,7 +137,7 @@ def _splits(step: Mapping[str, Any] | None) -> tuple[str, ...] | None:
 
 
 def _isolates(split: Mapping[str, Any]) -> bool:
-    """Return whether every match becomes a word of its own, and so does what is between them."""
+    """Return whether every match becomes a word of its own, and so does the text in between."""
     return split["behavior"] == "Isolated" and not split["invert"]
 
 
@@ -217,7 +217,7 @@ def _named(text: TextFormat, rows: int) -> dict[str, Any]:
 
 
 def _check(text: TextFormat, metadata: Mapping[str, Any]) -> None:
-    """Check that the metadata's tokenizer gives the ids of the folder's."""
+    """Check that the metadata's tokenizer gives the same ids as the folder's."""
     read = text_format_from_gguf(metadata)
     assert read.tokenizer is not None
     assert text.tokenizer is not None

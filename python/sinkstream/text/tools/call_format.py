@@ -22,7 +22,7 @@ NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 FIRST_MARKER = 0xD900
 ID_MARK = "\udfff"
 ID_LENGTH = 9
-"""Of the ids that a template writes: Mistral's have nine letters and digits."""
+"""The length of ids that a template writes: Mistral's have nine letters and digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CallFormat:
     is_bare: bool
     """Whether a call has no tag of its own, and is one only at the beginning of a reply."""
     begin: str
-    """Up to the name of the first call, the trigger included."""
+    """Up to the name of the first call, including the trigger."""
     middle: str
     """Between a name and its arguments."""
     between: str | None

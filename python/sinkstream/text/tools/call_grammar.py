@@ -1,8 +1,8 @@
 """Writes the grammar of replies that may, must or must not call tools, in llguidance's Lark.
 
-Until a call begins, a reply is free. From there on, it is the template's own form, with the name of
-a tool and arguments that match its schema. What tells a call from text is left to the grammar's
-lexer: of what may come first, a `lazy` rule wins as soon as it matches.
+Until a call begins, a reply is free. From there on, it has the template's own form, with the name
+of a tool and arguments that match its schema. The grammar's lexer distinguishes calls from text:
+among the alternatives, a `lazy` rule wins as soon as it matches.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def call_grammar(
     Args:
         form: How calls are written.
         tools: The tools, and whether the reply calls them.
-        thoughts: The tags of a thought that the reply may begin with. Their markers are those of
-            control tokens only.
+        thoughts: The tags of a thought that the reply may begin with, with markers only for control
+            tokens.
         answer: The JSON schema, as text, of a reply that calls no tool; None for any text.
     """
     return "\n".join(_Writer(form, tools, thoughts, answer).lines()) + "\n"
@@ -55,7 +55,7 @@ class _Writer:
     # ---- thoughts --------------------------------------------------------------------------------
 
     def _thought(self) -> Iterator[str]:
-        """Yield the rules of the start, with a thought before the rest of the reply or without."""
+        """Yield the rules of the start, with or without a thought before the rest of the reply."""
         thoughts = self.thoughts
         if thoughts is None or thoughts.start == "text":
             yield "start: body"
@@ -93,7 +93,7 @@ class _Writer:
     def _body(self, name: str, rule: str = "") -> Iterator[str]:
         """Yield the rules of a reply after its thought; its text follows a `rule`, if there is one.
 
-        Rules about text are about terminals, whose names are in capitals.
+        Rules about text concern terminals, whose names are in capitals.
         """
         form, choice, upper = self.form, self.tools.choice, name.upper()
         trigger = self._items(form.trigger)

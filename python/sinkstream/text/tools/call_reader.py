@@ -1,4 +1,4 @@
-"""Reads the tokens of a reply that may call tools, and tells thoughts, text and calls apart."""
+"""Reads the tokens of a reply that may call tools, and separates thoughts, text and calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_splitter import CallSplitter
 
 NO_THOUGHTS = ThoughtFormat("", "", "", "text", False, False, {}, {})
-"""Of a model without thoughts: a reply is text from the start."""
+"""The tags of a model without thoughts: a reply is text from the start."""
 
 
 class CallReader(ThoughtReader):
-    """For one reply, which follows a grammar of `call_grammar`."""
+    """Reads one reply, which follows a grammar from `call_grammar`."""
 
     follows_grammar = True
 
@@ -23,9 +23,9 @@ class CallReader(ThoughtReader):
         """Read calls in the form `calls` after a thought between `tags`.
 
         Args:
-            tags: Around a thought.
+            tags: The tags around a thought.
             calls: How calls are written.
-            is_first: Whether calls can only begin a reply: after text there is none.
+            is_first: Whether calls can only begin a reply, and so never follow text.
         """
         markers = {**calls.markers, **tags.form.markers}
         super().__init__(replace(tags, form=replace(tags.form, markers=markers)))
@@ -43,7 +43,7 @@ class CallReader(ThoughtReader):
 
     @property
     def kind(self) -> Kind:
-        """Return what the next token belongs to, as far as is known."""
+        """Return what the next token belongs to, as far as known."""
         kind = super().kind
         return self._calls.kind if kind == "text" else kind
 

@@ -1,6 +1,6 @@
 """Splits marked text that arrives in pieces into text and tool calls.
 
-However it is cut into pieces, the result is the same. A grammar has made sure that a call is
+However it is cut into pieces, the result is the same. The grammar guarantees that a call is
 complete and its arguments are JSON: they end where their outermost brace closes, whatever their
 strings contain. White space before a call is the template's and is left out.
 """
@@ -55,13 +55,13 @@ class _Json:
 
 
 class CallSplitter(MarkedSplitter):
-    """For one reply."""
+    """Splits one reply."""
 
     def __init__(self, form: CallFormat, *, is_first: bool) -> None:
         """Split a reply; `is_first` says whether calls can only begin it."""
         super().__init__(form.shown)
         self.calls: list[ToolCall] = []
-        """Those that have begun."""
+        """The calls that have begun."""
         self._form = form
         self._is_first = is_first
         self._state: _State = "text"
@@ -69,7 +69,7 @@ class CallSplitter(MarkedSplitter):
 
     @property
     def kind(self) -> Kind:
-        """Return what the next text is, as far as is known."""
+        """Return what the next text is, as far as known."""
         return "text" if self._state in ("text", "all_text") else "tool_call"
 
     def end(self) -> Parts:

@@ -194,10 +194,10 @@ class _Probe:
         return _Written(begin, middle, tuple(parts[2:-1:2]), end_text)
 
     def form(self, one: _Written, ids: Sequence[str]) -> CallFormat:
-        """Return the form of which a reply with one call is an example.
+        """Return the form that a reply with one call follows.
 
         Raises:
-            InvalidArgument: Nothing tells a call from text.
+            InvalidArgument: Nothing distinguishes a call from text.
         """
         several = self.written(ids)
         between = None

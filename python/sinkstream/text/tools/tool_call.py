@@ -1,4 +1,4 @@
-"""A call of a tool, as a reply makes it."""
+"""A tool call in a reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ToolCall:
     """Chosen at random when the call begins. The message with the tool's result repeats it."""
     name: str
     arguments: str = ""
-    """A JSON object as text, as far as it has been read."""
+    """A JSON object as text: the part that has been read."""
 
     def as_message(self) -> dict[str, Any]:
         """Return it as an item of `tool_calls` in the assistant's message."""

@@ -1,4 +1,4 @@
-"""What replies with tools need of a checkpoint: the form of calls, a grammar, and a reader."""
+"""What replies with tools need from a checkpoint: the form of calls, a grammar, and a reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST = 16  # values of `thinking`, which clients of a server choose
 def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
     """Return the tools whose calls are looked for in a reply with these options.
 
-    Where the text has a grammar of its own, it and calls exclude each other.
+    If the text has a grammar of its own, the reply cannot have calls.
     """
     if tools is None or not has_grammar(options):
         return tools
@@ -39,7 +39,7 @@ def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
 
 
 class ToolReplies:
-    """Of one checkpoint. Any thread may call it."""
+    """Serves one checkpoint. Any thread may call it."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class ToolReplies:
         return tags.split_with(_reader(tags, form, tools), ids)
 
     def check(self, thinking: Thinking, call: str) -> None:
-        """Refuse tools where the template has no place for them.
+        """Refuse tools if the template has no place for them.
 
         Raises:
-            InvalidArgument: It has none; the message begins with `call`.
+            InvalidArgument: The template has no place for tools; the message begins with `call`.
         """
         try:
             self._found(thinking)

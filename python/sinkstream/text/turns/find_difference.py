@@ -188,7 +188,7 @@ def _changed_replies(turns: TemplateTurns) -> Iterator[str]:
 
 
 def _other(turns: TemplateTurns) -> Iterator[str]:
-    """Compare ids, with contents that may merge with the template's text or be searched for."""
+    """Compare ids, with content that may merge with the template's text or be searched for."""
     request = _request(turns)
     assert request is not None  # checked by `_framed_replies`
     sought = [text for text in sorted(turns.chat.template.constants) if not text.isidentifier()]

@@ -52,7 +52,7 @@ class PlainTurns:
         return self._encode(content, TEXT, is_first=after is None)
 
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
-        """Return the ids of a text; its role has no effect."""
+        """Return the ids of the text; the role has no effect."""
         check_role(role)
         return self._encode(content, TEXT, is_first=after is None)
 

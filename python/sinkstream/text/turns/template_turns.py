@@ -76,7 +76,7 @@ class TemplateTurns:
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a conversation that the next user message follows.
 
-        It is rendered with that message, so that it looks as in the later conversation.
+        It is rendered with that message, so that it looks as it will in the later conversation.
         """
         if omitted := self.chat.forms.omitted(messages):
             raise InvalidArgument(
@@ -206,7 +206,7 @@ def as_message(role: str, content: str) -> Message:
 
 
 def placeholders(chat: ChatFormat, content: str) -> list[str]:
-    """Return four words that occur neither in a content nor in the template."""
+    """Return four words that occur neither in any content nor in the template."""
     stems = (f"Placeholder{i}" for i in count())
     stem = next(stem for stem in stems if stem not in content and stem not in chat.source)
     return [stem + letter for letter in "abcd"]
@@ -220,7 +220,7 @@ def _refusal(what: str, argument: ArgumentName) -> InvalidArgument:
 
 
 def split_template(chat: ChatFormat, end_token_ids: frozenset[int]) -> TemplateTurns:
-    """Find what a template writes around the contents of messages.
+    """Find what a template writes around the content of messages.
 
     Raises:
         InvalidArgument: It fails, refuses a conversation of two turns, or omits earlier messages.

@@ -17,7 +17,7 @@ TEXT = ArgumentName("session", "text")
 
 
 def check_text(content: str, argument: ArgumentName) -> str:
-    """Return a content as a plain `str`.
+    """Return the content of a message as a plain `str`.
 
     Raises:
         TypeError: It is not a string.
@@ -30,11 +30,11 @@ def check_text(content: str, argument: ArgumentName) -> str:
 
 
 def check_results(content: Any) -> list[Message] | None:
-    """Return the results of calls as plain data; None if a content is not a list of messages.
+    """Return the results of calls as plain data; None if the content is not a list of messages.
 
     Raises:
-        TypeError: It is a message, or a message of it has a value of the wrong type.
-        InvalidArgument: A message is malformed, or of another role.
+        TypeError: It is a single message, or a message in it has a value of the wrong type.
+        InvalidArgument: A message is malformed, or has a different role.
     """
     if is_message(content):
         raise TypeError(
