@@ -112,7 +112,7 @@ def own_processors() -> set[int]:
 
 @pytest.fixture(scope="session")
 def threads() -> int:
-    """Give the number of threads of a test to which it does not matter.
+    """Give the number of threads for a test that does not depend on it.
 
     Two threads that share a processor with a third take twice as long as one.
     """

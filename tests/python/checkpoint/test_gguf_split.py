@@ -1,4 +1,4 @@
-"""GGUF files in parts: any part names the model, and a set that is not whole is refused."""
+"""GGUF files in parts: any part names the model, and an incomplete set is refused."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[str, str | None, dict[str, str]]] = {
 
 
 class Streams(Protocol):
-    """What the comparison needs of a model."""
+    """What the comparison needs from a model."""
 
     @property
     def spec(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""Ray with several machines, as far as one host can stand for them; and replicas by load."""
+"""Ray with several machines, as well as one host can stand in for them; replicas by load."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_silence_is_three_periods_without_a_question() -> None:
 
 @dataclass
 class Context:
-    """What Ray gives a policy, as far as it is used."""
+    """The part of what Ray gives a policy that is used."""
 
     aggregated_metrics: dict[str, dict[str, float]]
     target_num_replicas: int = 4

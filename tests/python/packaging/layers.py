@@ -21,7 +21,7 @@ Law = dict[str, set[str]]  # unit -> the units that it may use
 
 @dataclass(frozen=True)
 class Use:
-    """A line by which a file uses another one, or `_core`. Paths are below the root."""
+    """A line with which a file uses another file, or `_core`. Paths are below the root."""
 
     file: Path
     number: int

@@ -1,4 +1,4 @@
-"""What mypy says of a program that uses the API: nothing if it is right, and a line for a typo."""
+"""What mypy says about a program that uses the API: nothing if it is right, a line for a typo."""
 
 from __future__ import annotations
 

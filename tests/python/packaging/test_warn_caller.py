@@ -1,4 +1,4 @@
-"""A warning names the line outside of the package that made the call."""
+"""A warning names the line outside the package that made the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of another model is refused; the error lists every difference with both values."""
+"""A session of a different model is refused; the error lists each difference with both values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved sessions: a loaded one continues bit for bit, and one of another model is refused."""
+"""Saved sessions: a loaded one continues bit for bit; one of a different model is refused."""
 
 from __future__ import annotations
 

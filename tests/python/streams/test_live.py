@@ -17,7 +17,7 @@ HOSTILE = "<b>&\n"
 
 
 class Outputs:
-    """The outputs of a notebook's cell, each with the contents that it has had."""
+    """The outputs of a notebook cell, each with everything that it has shown."""
 
     def __init__(self) -> None:
         self.outputs: list[list[dict[str, str]]] = []

@@ -1,4 +1,4 @@
-"""`in_thread`: whenever its task is cancelled, nothing of the call is left."""
+"""`in_thread`: whenever its task is cancelled, no part of the call keeps running."""
 
 from __future__ import annotations
 

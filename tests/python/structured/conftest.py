@@ -27,7 +27,7 @@ _names = itertools.count()
 
 @pytest.fixture(autouse=True)
 def _compilers_are_free(model: sinkstream.Model) -> None:
-    """Wait for slow grammars of earlier tests, which go on compiling after they are refused."""
+    """Wait for slow grammars of earlier tests, which keep compiling after they are refused."""
     end = time.monotonic() + 120
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Grammars in GBNF, llama.cpp's form: the same replies as in Lark, and one sentence otherwise."""
+"""Grammars in GBNF, llama.cpp's format: the same replies as in Lark, or a one-sentence error."""
 
 from __future__ import annotations
 

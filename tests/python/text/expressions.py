@@ -1,4 +1,4 @@
-"""Expressions that chat templates use, each of which shows something of a message."""
+"""Expressions that chat templates use, each of which shows part of a message."""
 
 CONTENT = "messages[0].content"
 

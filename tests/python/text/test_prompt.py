@@ -1,4 +1,4 @@
-"""A prompt is a string, token ids or messages; everything else is an error."""
+"""A prompt is a string, token ids or messages; everything else raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thoughts are told apart from text, however the reply is cut into tokens and pieces."""
+"""Thoughts are separated from text, however the reply is cut into tokens and pieces."""
 
 from __future__ import annotations
 

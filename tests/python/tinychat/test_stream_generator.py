@@ -200,7 +200,7 @@ def test_the_session_must_be_one(model: sinkstream.Model) -> None:
 def test_turns_equal_one_conversation_although_each_ends_by_length(
     model: sinkstream.Model, session: Session
 ) -> None:
-    """The original's cache lacks the last token of a reply that ended by length."""
+    """The original's cache lacks the last token of a reply that reached its length limit."""
     history: list[int] = []
     start = 0
     for index in range(20):

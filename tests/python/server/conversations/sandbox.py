@@ -41,7 +41,7 @@ class Delivered(Future[Any]):
 
 
 class ByHand:
-    """Stands for a store's `Writer`: does what is queued when it is told to."""
+    """Stands in for a store's `Writer`: does what is queued when told to."""
 
     def __init__(self, real: Writer) -> None:
         real.close()  # its thread; what it does with a job is used below

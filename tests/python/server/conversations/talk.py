@@ -132,7 +132,7 @@ class Chat:
         return reply
 
     def branch(self, messages: Messages) -> Chat:
-        """Return a client that goes on from other messages."""
+        """Return a client that continues from other messages."""
         return Chat(self.conversations, messages)
 
 

@@ -1,4 +1,4 @@
-"""Equal conversations have equal hashes; whatever tells them apart changes the hash."""
+"""Equal conversations have equal hashes; whatever distinguishes them changes the hash."""
 
 from __future__ import annotations
 

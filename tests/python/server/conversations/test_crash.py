@@ -1,4 +1,4 @@
-"""A server killed at any moment: every acknowledged turn is there, and goes on bit for bit."""
+"""A server killed at any moment: every acknowledged turn survives, and continues bit for bit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_the_unfinished(
     begun: dict[str, dict[str, Any]],
     conversations: Any,
 ) -> None:
-    """A turn that was running is a partial one, or it is gone and had committed nothing."""
+    """A turn that was running is kept in part, or was deleted because nothing was committed."""
     finished = {line["node"] for line in said if "node" in line}
     for name in begun:
         if name in finished:

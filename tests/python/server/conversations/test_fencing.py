@@ -244,7 +244,7 @@ def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
 
 
 def test_a_transaction_that_is_repeated_changes_nothing(place: Place) -> None:
-    """After a commit whose outcome is not known, the same job runs again."""
+    """After a commit whose outcome is unknown, the same job runs again."""
     store = place.open("a")
     jobs: list[Any] = []
     submit = store._writer.submit

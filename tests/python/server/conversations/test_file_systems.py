@@ -1,4 +1,4 @@
-"""SQLite on a network's file system is refused; on a local one it is not."""
+"""SQLite on a network file system is refused; on a local one it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that is leaving memory while its conversation goes on: its snapshot is waited for."""
+"""A session leaving memory while its conversation continues: a turn waits for its snapshot."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def lose_deletions(store: Store) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Do what upkeep does twice: the second time, it forgets the files that are gone."""
+    """Do what upkeep does, twice: the second time, it forgets deleted files."""
     for _ in range(2):
         store.delete_loose_files()
 
@@ -198,7 +198,7 @@ def test_no_file_is_begun_for_a_conversation_that_has_moved(place: Place) -> Non
 
 
 def test_a_snapshot_that_is_added_twice_is_one(place: Place) -> None:
-    """A commit whose outcome is not known is tried again."""
+    """A commit whose outcome is unknown is retried."""
     store = place.open("one")
     node = conversation(store)
     file = written(store, node)

@@ -224,7 +224,7 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
                 other.ownership.own(session)
 
         def suspect(self, replica: Replica, name: str, other: Replica, client: int) -> None:
-            """Others believe that a replica is gone, rightly or not."""
+            """Others believe that a replica has died, rightly or not."""
             replica.store._writer.submit(
                 lambda connection: connection.execute(
                     "UPDATE replicas SET seen = 0 WHERE name = ?", [name]

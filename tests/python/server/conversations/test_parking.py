@@ -181,7 +181,7 @@ def test_a_request_waits_for_a_session_that_is_being_saved(conversations: Conver
 def talk_in_random_order(
     model: sinkstream.Model, store: Path, seats: int, count: int, turns: int
 ) -> None:
-    """Let many clients talk in random order; none is refused, and each goes on exactly."""
+    """Let many clients talk in random order; none is refused, and each continues exactly."""
     source = random.Random(7)
     conversations = open_conversations(model, store, seats=seats)
     chats = [Chat(conversations) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""PostgreSQL that ends, fills up, refuses or is of another kind: an error that says so."""
+"""PostgreSQL that stops, fills up, refuses or is of the wrong kind: an error says so."""
 
 from __future__ import annotations
 

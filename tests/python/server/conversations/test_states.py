@@ -169,7 +169,7 @@ def test_a_turn_cancelled_while_it_was_read_continues_there(
 def test_what_is_not_stored_is_not_continued_after_half_of_another_message(
     conversations: Conversations,
 ) -> None:
-    """A session that has read a part of one message cannot go on with another."""
+    """A session that has read a part of one message cannot continue with another."""
     name = ask(conversations, [user("One")], store=False).node
     for i in range(6):
         name = ask(conversations, [user(f"Message {i}")], store=False, previous=name).node

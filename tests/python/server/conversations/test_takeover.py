@@ -1,4 +1,4 @@
-"""A server process that is killed in the middle of a reply: another one goes on, bit for bit."""
+"""A server process killed in the middle of a reply: another one continues, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work between turns: what fails keeps nothing else from being done."""
+"""Work between turns: a failure does not prevent the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two replicas on one store: one stalls at any point, the other goes on, the first one wakes up.
+"""Two replicas on one store: one stalls at any point, the other continues, and the first wakes up.
 
 What the late one then writes never changes the conversation.
 """

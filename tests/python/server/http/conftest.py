@@ -28,7 +28,7 @@ def locked(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def guarded(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
-    """Give a server with a further host and an allowed origin."""
+    """Give a server with an additional host and an allowed origin."""
     hosts, origins = ("chat.example",), ("https://page.example",)
     with running(tiny_folder("llama"), allowed_hosts=hosts, cors_origins=origins) as found:
         yield found

@@ -14,7 +14,7 @@ _FULL = 2**64 - 2
 
 @contextmanager
 def stopped_engine(model: sinkstream.Model) -> Iterator[None]:
-    """Stop the engine; let it go on at the end. Takes one of the model's sequences.
+    """Stop the engine; let it continue at the end. Takes one of the model's sequences.
 
     The engine rings an event loop's bell at the end of a step. This one's counter is full and
     blocks, so that the thread waits until the counter is read.

@@ -1,4 +1,4 @@
-"""An engine that makes no step: clients are told in time, and the server goes on when it does."""
+"""A stalled engine: clients are told in time, and the server recovers when the engine does."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ serve(config, lambda: sinkstream.load(sys.argv[1], window=60, threads=1), on_rea
 def test_a_stalled_server_ends_on_sigterm(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Although its engine never goes on. What was committed is there afterwards."""
+    """Its engine never recovers. What was committed is there afterwards."""
     model, store = tiny_folder("llama"), tmp_path / "store"
     command = [sys.executable, "-c", SERVE, str(model), str(store)]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Requests to a peer, of which a plain socket plays the part."""
+"""Requests to a peer, whose part is played by a plain socket."""
 
 from __future__ import annotations
 

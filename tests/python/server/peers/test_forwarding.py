@@ -1,4 +1,4 @@
-"""What is passed on to an owner, of which a plain socket plays the part."""
+"""What is passed on to an owner, whose part is played by a plain socket."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def wait_for(port: int) -> None:
 
 
 def test_tokens_and_comments_pass_at_once(proxied: Proxied) -> None:
-    """A few bytes, while the response goes on without further ones."""
+    """A few bytes arrive while the response stays open without sending more."""
     session = {"X-Session-Id": "one"}
     with begin(proxied, ENDLESS, session) as running_one, begin(proxied, ENDLESS, session):
         answer = b""

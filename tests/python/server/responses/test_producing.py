@@ -22,7 +22,7 @@ from sinkstream.server.responses.state import ResponseState
 
 
 class Notes:
-    """A store of which the test says when a note is written."""
+    """A store for which the test decides when a note is written."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
