@@ -95,7 +95,7 @@ def chat(
 
 
 def with_settings_of(file: Path, loading: Loading, *, has_sinks: bool) -> Loading:
-    """Return the loading options, set to what a saved conversation needs unless a flag says so."""
+    """Return the loading options that a saved conversation needs, unless a flag says otherwise."""
     saved = read_session_model(file)
     return replace(
         loading,

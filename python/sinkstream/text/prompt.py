@@ -54,7 +54,7 @@ def encode_prompt(
         At least one id, each in [0, vocab_size).
 
     Raises:
-        TypeError: The prompt has a different type.
+        TypeError: The prompt is none of these.
         InvalidArgument: It is empty, has lone surrogates or ids outside the vocabulary, or needs a
             tokenizer or template that the checkpoint lacks; or `thinking` or `tools` is given, but
             the prompt is not messages, or the template has no such variable.

@@ -30,7 +30,7 @@ def new_file_name(node_id: str) -> str:
 
 
 Done = Callable[[str, bool], None]
-"""Called with the name of a file, and whether it is deleted."""
+"""Called with the name of a file, and whether it was deleted."""
 
 
 class SnapshotFiles(Protocol):

@@ -60,5 +60,5 @@ def _or(value: float | None, default: float) -> float:
 
 
 def record_of(echo: dict[str, Any], messages: int) -> str:
-    """Return what is stored of a request in addition to its messages: their number and more."""
+    """Return what is stored of a request in addition to its messages, whose number is given."""
     return orjson.dumps({"echo": echo, "messages": messages}).decode()

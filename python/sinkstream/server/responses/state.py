@@ -93,7 +93,7 @@ class ResponseState:
 
     @property
     def has_message(self) -> bool:
-        """Return whether there is a message; an empty one only if there is nothing else."""
+        """Return whether there is a message; without text, only if there is nothing else."""
         if not self.is_begun or len(self.text) > 0:
             return self.is_begun
         if not (self.has_parts or self.has_thought or self.echo["tools"]):

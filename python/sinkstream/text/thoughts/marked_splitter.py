@@ -13,7 +13,7 @@ from sinkstream.text.thoughts.thought_format import Kind
 Parts = list[tuple[Kind, str]]
 
 MAX_SPACES = 64
-"""The most white space that is held back; the beginning of a longer run is not left out."""
+"""The most white space that is held back; the beginning of a longer run is passed on."""
 
 
 class MarkedSplitter(ABC):

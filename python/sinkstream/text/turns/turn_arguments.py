@@ -34,7 +34,7 @@ def check_results(content: Any) -> list[Message] | None:
 
     Raises:
         TypeError: It is a single message, or a message in it has a value of the wrong type.
-        InvalidArgument: A message is malformed, or has a different role.
+        InvalidArgument: A message is malformed, or its role is not "tool".
     """
     if is_message(content):
         raise TypeError(
