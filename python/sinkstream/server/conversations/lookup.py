@@ -41,7 +41,7 @@ class Lookup:
         self._identity = identity
 
     def by_messages(self, request: TurnRequest, messages: list[Message]) -> Match:
-        """Return the longest beginning of the messages that is a turn."""
+        """Return the turn that matches the longest prefix of the messages."""
         tools = "" if request.tools is None else request.tools.key
         identity = self._identity + tools
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)

@@ -209,7 +209,7 @@ def traced(text: str, origin: str) -> str:
 
 
 def mapped(text: str, change: Callable[[str], str]) -> TracedText:
-    """Apply a function that replaces each character with others, and at most looks back."""
+    """Apply a function that replaces each character, depending at most on those before it."""
     plain, origins = str.__str__(text), origins_of(text)
     changed = str.__str__(change(plain))
     if len(changed) == len(plain):
