@@ -58,7 +58,7 @@ def ids(tokens: int) -> list[int]:
 
 @contextmanager
 def decoding(model: sinkstream.Model, sequences: int) -> Iterator[None]:
-    """Let so many sequences decode during the block."""
+    """Let `sequences` sequences decode during the block."""
     streams = [
         model.stream(ids(16), max_tokens=1 << 20, ignore_eos=True, seed=number)
         for number in range(sequences)
@@ -154,7 +154,7 @@ def request_s(server: Server, rounds: int) -> float:
 
 
 async def crowd(port: int, name: str, turns: int, tokens: int) -> None:
-    """Let a few clients have conversations with replies of so many tokens."""
+    """Let a few clients have conversations with replies of `tokens` tokens."""
 
     async def talk(session: str) -> None:
         previous = None

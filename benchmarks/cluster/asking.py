@@ -27,7 +27,7 @@ class Asked:
 async def ask(
     port: int, session: str, previous: str | None, words: int, tokens: int
 ) -> Asked | None:
-    """Ask for a response of so many tokens; return None if the server refuses."""
+    """Ask for a response of `tokens` tokens; return None if the server refuses."""
     body = {
         "input": WORD * words, "max_output_tokens": tokens, "ignore_eos": True, "stream": True,
         "previous_response_id": previous, "seed": 1,

@@ -85,7 +85,7 @@ class Processors:
             self.work(self._sharing.turn_s)
 
     def save(self, size: float) -> None:
-        """Write a snapshot of so many bytes."""
+        """Write a snapshot of `size` bytes."""
         if self._sharing is not None:
             self.work(self._sharing.save_s(size))
 
