@@ -125,6 +125,14 @@ def serve(
     park_s: Annotated[
         float, typer.Option(help="Seconds after which idle conversations leave memory.")
     ] = 300.0,
+    thoughts: Annotated[
+        str,
+        typer.Option(
+            metavar="drop|keep",
+            help="What kept conversations do with the thoughts of earlier replies. Default: what "
+            "the chat template does; most templates drop them.",
+        ),
+    ] = "",
     drain_s: Annotated[
         float, typer.Option(help="Seconds that running replies have to finish after SIGTERM.")
     ] = 30.0,
@@ -205,6 +213,7 @@ def serve(
         session_ttl=session_ttl,
         store_max_gb=store_max_gb,
         park_s=park_s,
+        thoughts=thoughts,
         address=address or "",
         peer_secret=peer_secret or "",
     )

@@ -11,6 +11,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.opening import is_postgres
 
 NO_STORE = "none"
+THOUGHTS = ("drop", "keep")
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 # Lowest and highest value of each number.
@@ -91,6 +92,9 @@ class ServerConfig:
     """The size limit of the store, in units of 10^9 bytes; 0: no limit."""
     park_s: float = 300.0
     """Idle conversations leave memory after this time."""
+    thoughts: str = ""
+    """"keep" or "drop" the thoughts of earlier replies in kept conversations; "" is what the chat
+    template does."""
     address: str = ""
     """Where servers that share the store reach this one; "" is `host` and `port`."""
     peer_secret: str = ""
@@ -123,6 +127,8 @@ def check_config(config: ServerConfig) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
+    if config.thoughts not in ("", *THOUGHTS):
+        raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(

@@ -39,6 +39,7 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
         replica=config.replica,
         address=config.address,
         snapshots=config.snapshots,
+        thoughts=config.thoughts or None,
     )
     turns = Conversations(model, store, settings)
     connect_peers(turns, config)

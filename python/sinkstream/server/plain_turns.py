@@ -12,7 +12,7 @@ from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.texts import continue_final
-from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest, TurnText
+from sinkstream.server.turns import NotFound, TurnEnd, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.streams.stream import Stream
 from sinkstream.text.chat import encode_chat
 
@@ -77,6 +77,9 @@ class PlainTurns:
             Exception: Any error that `Model.stream` raises.
         """
         return begin_text(self._model, prompt, options, salt)
+
+    def wait_in(self, waiting: Waiting) -> None:
+        """Do nothing: nothing is read before a reply begins."""
 
     def prompt_tokens(self, request: TurnRequest) -> int:
         """Return the tokens of the messages.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -13,40 +17,196 @@ _T = TypeVar("_T")
 THREADS = 2
 
 
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call that is queued or running."""
+
+    call: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+    is_cancelled: bool = False
+    cancel: Callable[[], object] | None = None
+    """Cancels its wait, if possible."""
+
+
 class Pool:
-    """Runs blocking calls: JSON, tokenizing, templates, sessions, the store."""
+    """Runs blocking calls: JSON, tokenizing, templates, sessions, the store.
+
+    Two are at work at a time. Those that wait, inside `waiting`, do not count. There are as many
+    threads as calls have begun and not ended, and at most two more, which are idle.
+    """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="sinkstream-server")
+        lock = threading.Lock()  # of all below
+        self._may_begin = threading.Condition(lock)  # a call of the queue
+        self._may_return = threading.Condition(lock)  # a call that has waited
+        self._has_ended = threading.Condition(lock)  # a call, or a thread
+        self._lock = lock
+        self._queue: deque[_Call] = deque()
+        self._threads: dict[threading.Thread, _Call | None] = {}  # and what they run
+        self._idle = 0
+        self._at_work = 0
+        self._returning = 0  # they have waited, and go before those in the queue
+        self._waiting = 0
+        self._is_closed = False
+
+    @contextmanager
+    def waiting(self, cancel: Callable[[], object] | None = None) -> Iterator[None]:
+        """Let another call run while this one, in the block, waits for the model or for another.
+
+        A call that needs what another one holds waits for it in such a block only. So a call may
+        leave the block with what it has waited for. In a thread that is not of the pool, this does
+        nothing.
+
+        Args:
+            cancel: Ends the wait; called if the task that has begun the call is cancelled.
+        """
+        call = self._threads.get(threading.current_thread())
+        if call is None:
+            yield
+            return
+        with self._lock:
+            call.cancel = cancel
+            self._at_work -= 1
+            self._waiting += 1
+            self._let_on()
+        if call.is_cancelled and cancel is not None:
+            cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                call.cancel = None
+                self._returning += 1
+                self._may_return.wait_for(lambda: self._at_work < THREADS)
+                self._returning -= 1
+                self._waiting -= 1
+                self._at_work += 1
+
+    def _submit(self, call: Callable[[], Any]) -> _Call:
+        queued = _Call(call)
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("pool: it is closed. This is a bug in sinkstream.")
+            self._queue.append(queued)
+            try:
+                self._let_on()
+            except RuntimeError:
+                self._queue.remove(queued)
+                raise
+        return queued
+
+    def _let_on(self) -> None:
+        """Let calls return or begin if there is room. The caller holds the lock."""
+        self._may_return.notify()
+        if not self._has_room():
+            return
+        if self._idle:
+            self._may_begin.notify()
+            return
+        thread = threading.Thread(target=self._loop, name="sinkstream-server", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left: those there are take the call later
+            if not self._threads:
+                raise
+        else:
+            self._threads[thread] = None
+
+    def _has_room(self) -> bool:
+        """Return whether a call of the queue may begin. The caller holds the lock."""
+        return bool(self._queue) and self._at_work + self._returning < THREADS
+
+    def _loop(self) -> None:
+        while (queued := self._next()) is not None:
+            _run(queued)
+            del queued  # what it holds is not kept while the thread is idle
+            with self._lock:
+                self._threads[threading.current_thread()] = None
+                self._at_work -= 1
+                self._may_return.notify()
+                self._has_ended.notify_all()
+
+    def _next(self) -> _Call | None:
+        """Return a call that begins now, or None if the thread is to end."""
+        with self._lock:
+            if self._idle < THREADS:
+                self._idle += 1
+                self._may_begin.wait_for(lambda: self._has_room() or self._is_closed)
+                self._idle -= 1
+                if self._has_room():
+                    self._at_work += 1
+                    queued = self._queue.popleft()
+                    self._threads[threading.current_thread()] = queued
+                    self._let_on()
+                    return queued
+            del self._threads[threading.current_thread()]
+            self._has_ended.notify_all()
+            self._let_on()
+            return None
 
     async def run(
         self, call: Callable[[], _T], discard: Callable[[_T], object] = lambda _: None
     ) -> _T:
         """Return what a call returns.
 
-        If the task is cancelled, a call that has not begun never begins. If it has begun, its
-        result goes to `discard` before the cancellation is raised.
+        If the task is cancelled, a call that has not begun never begins. If it has begun, it
+        stops waiting if possible. Its result goes to `discard` before the cancellation is raised.
 
         Raises:
             Exception: Any error that `call` raises.
         """
-        future = self._executor.submit(call)
+        queued = self._submit(call)
+        future: Future[_T] = queued.future
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
             if not future.cancel():
+                self._cancel_wait(queued)
                 await _until_done(future)
                 if future.exception() is None:
-                    await _until_done(self._executor.submit(discard, future.result()))
+                    await _until_done(self._submit(partial(discard, future.result())).future)
             raise
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
         """Begin a call that is completed even if no task waits for it."""
-        return asyncio.wrap_future(self._executor.submit(call))
+        return asyncio.wrap_future(self._submit(call).future)
+
+    def cancel_waits(self) -> None:
+        """Cancel the waits of all calls, if possible."""
+        with self._lock:
+            running = [call for call in self._threads.values() if call is not None]
+        for call in running:
+            self._cancel_wait(call)
+
+    def _cancel_wait(self, call: _Call) -> None:
+        with self._lock:
+            call.is_cancelled = True
+            cancel = call.cancel
+        if cancel is not None:
+            cancel()
 
     def close(self) -> None:
-        """End the threads after the calls that have begun."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """End the threads after the calls that have begun, which need not wait any longer."""
+        self.cancel_waits()
+        with self._lock:
+            while self._queue:
+                self._queue.popleft().future.cancel()
+            self._has_ended.wait_for(lambda: self._at_work + self._waiting == 0)
+            self._is_closed = True
+            self._may_begin.notify_all()
+            self._has_ended.wait_for(lambda: not self._threads)
+
+
+def _run(queued: _Call) -> None:
+    future = queued.future
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = queued.call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 async def _until_done(future: Future[Any]) -> None:

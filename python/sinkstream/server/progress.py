@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from sinkstream.server.turns import Turn
+from sinkstream.server.usage import cached_tokens
 
 _POLL_S = 0.05
 
@@ -18,13 +19,13 @@ async def prompt_progress(turn: Turn) -> AsyncIterator[dict[str, Any]]:
     The first one counts what was already in memory, the last one all tokens of the prompt.
     """
     begun_at = time.monotonic()
-    total, cached = turn.facts.prompt_tokens, turn.facts.cached_tokens
-    told = -1
+    total = turn.facts.prompt_tokens
+    cached, told = 0, -1
     while told < total:
         stats = turn.stream.stats
         if told < 0:
-            cached = max(cached, stats.cached_tokens)
-            read = cached
+            cached = cached_tokens(turn.facts, stats)
+            read = cached + turn.facts.read_tokens
         elif stats.time_to_first_token_s is not None:
             read = total
         elif turn.stream.finish_reason is not None:

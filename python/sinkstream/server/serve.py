@@ -225,3 +225,4 @@ class _Run:
         """End all replies; their clients get an error event."""
         for stream in self._service.replies:
             stream.cancel()
+        self._service.pool.cancel_waits()

@@ -86,6 +86,7 @@ class Service:
         self.admission.limit = model.capacity.max_sequences + self.config.max_queue
         self.seats = asyncio.Semaphore(model.capacity.max_sequences)
         self._model, self._turns = model, turns
+        turns.wait_in(self.pool.waiting)
         self.pulse.watch(model)
 
     @property

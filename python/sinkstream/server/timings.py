@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.server.usage import cached_tokens
 
 
 def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
@@ -14,9 +15,9 @@ def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     after it.
     """
     stats = end.stats
-    cached = min(max(facts.cached_tokens, stats.cached_tokens), facts.prompt_tokens)
+    cached = min(cached_tokens(facts, stats), facts.prompt_tokens)
     read = facts.prompt_tokens - cached
-    prompt_s = stats.time_to_first_token_s or 0.0
+    prompt_s = facts.read_s + (stats.time_to_first_token_s or 0.0)
     rate = stats.tokens_per_s or 0.0
     later = max(stats.generated_tokens - 1, 0)
     return {

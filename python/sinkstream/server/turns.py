@@ -6,7 +6,8 @@ Knows nothing about HTTP or about any store. `plain_turns.py` keeps nothing betw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -31,6 +32,13 @@ def engine_salt(tenant: str, cache_salt: str) -> str:
     """
     parts = json.dumps([tenant, cache_salt]).encode()
     return blake2b(parts, digest_size=16).hexdigest()
+
+
+class Waiting(Protocol):
+    """What a thread is in while it waits for the model to read, or for another thread."""
+
+    def __call__(self, cancel: Callable[[], object] | None = None) -> AbstractContextManager[None]:
+        """Return the context; `cancel` ends the wait, and may be called by any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,10 @@ class TurnFacts:
     """How many of `prompt_tokens` need not be read."""
     replayed_tokens: int
     """How many of those that are read are stored ids of earlier turns."""
+    read_tokens: int = 0
+    """How many of those that are read were read before the turn began."""
+    read_s: float = 0.0
+    """How long that took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +181,10 @@ class Turns(Protocol):
             CapacityError: There is no memory for it.
             Exception: Any error that `Model.stream` raises.
         """
+        ...
+
+    def wait_in(self, waiting: Waiting) -> None:
+        """Say what a thread of the caller is in while `begin` waits for the model to read."""
         ...
 
     def prompt_tokens(self, request: TurnRequest) -> int:

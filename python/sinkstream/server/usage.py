@@ -27,7 +27,7 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
     each = max(1, len(ends) // prompts)
     firsts = ends[::each]
     prompt_tokens = sum(facts.prompt_tokens for facts, _ in firsts)
-    cached = sum(max(facts.cached_tokens, end.stats.cached_tokens) for facts, end in firsts)
+    cached = sum(cached_tokens(facts, end.stats) for facts, end in firsts)
     generated = sum(end.stats.generated_tokens for _, end in ends)
     thoughts = sum(end.thought_tokens for _, end in ends)
     details = {"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}
@@ -37,6 +37,11 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
         **details,
         "sinkstream": own_facts(*ends[0]),
     }
+
+
+def cached_tokens(facts: TurnFacts, stats: Stats) -> int:
+    """Return how many tokens before a reply were not read for it."""
+    return max(facts.cached_tokens, stats.cached_tokens - facts.read_tokens)
 
 
 def counts(prompt_tokens: int, generated: int) -> dict[str, Any]:

@@ -186,4 +186,4 @@ def without_thoughts(
     said = asked.with_reply(reply, is_whole=is_whole).said
     if before is None:
         before = "tool" if "tool_calls" in said[-1] else "user"
-    return asked.closing + turns.earlier_turn(said, after=asked.state.after, before=before)
+    return asked.closing + turns.earlier_turn(said, after=asked.state.after, before=(before,))

@@ -70,6 +70,11 @@ def without_reasoning(message: Message) -> Message:
     return {key: value for key, value in message.items() if key not in _REASONING}
 
 
+def has_reasoning(message: Message) -> bool:
+    """Return whether a canonical message has a thought."""
+    return any(message.get(key) for key in _REASONING)
+
+
 def identifying(message: Message) -> Message:
     """Return the parts of a canonical message that distinguish conversations, in one form.
 

@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -25,22 +26,25 @@ from sinkstream.server.conversations.canonical import (
     without_reasoning,
 )
 from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
+from sinkstream.server.conversations.ends import Ends
 from sinkstream.server.conversations.heartbeat import Heartbeat
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
 from sinkstream.server.conversations.ownership import AskRelease, Ownership
-from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
+from sinkstream.server.conversations.reading import read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
+from sinkstream.server.conversations.saving import Saving
 from sinkstream.server.conversations.saving_ahead import SavingAhead
 from sinkstream.server.conversations.settings import Settings
+from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.states import Found, States, found_at
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
-from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText
+from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.streams.stream import Stream
 from sinkstream.text.messages import Message
 from sinkstream.text.tools.tool_replies import read_tools
@@ -68,6 +72,7 @@ class Conversations:
         """
         settings = settings or Settings()
         self._model = model
+        host = model._host()
         self._turns = model._turn_format()
         if not self._turns.is_exact:
             logger.warning("%s", self._turns.difference)
@@ -77,15 +82,19 @@ class Conversations:
         self._store.on_lost = self._lost
         self._ownership = Ownership(self._store, self._is_running)
         seats = settings.seats or capacity.max_sequences
+        self._settling = Settling(model, self._store, settings.thoughts)
+        replay_tokens = _or(settings.replay_tokens, capacity.tokens // 8)
+        snapshot_tokens = _or(settings.snapshot_tokens, capacity.tokens)
         self._states = States(
-            model._host(),
+            host,
             self._turns,
             self._store,
             seats,
-            replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
             max_replay=settings.max_replay,
-            claim_of=self._ownership.held,
+            saving=Saving(self._store, replay_tokens, self._ownership.held),
+            thoughts=self._settling.of_sessions,
         )
+        self._ends = Ends(self._states, self._store, self._settling)
         self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running: set[RunningTurn] = set()
         self._starting: Counter[str] = Counter()  # turns of a conversation that are not running yet
@@ -96,7 +105,7 @@ class Conversations:
             self._store,
             self._ownership,
             settings,
-            snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
+            snapshot_tokens=snapshot_tokens,
             delete=self._delete_idle,
         )
         self._saving = SavingAhead(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
@@ -128,12 +137,15 @@ class Conversations:
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
         try:
-            following = self._following(request, match)
+            end = self._end(request, match)
+            following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
             raise
-        found = self._found(request, match, following)
+        found = self._found(request, match, claim, end, following)
+        if end.node is not None and end.node.is_form:
+            end = End(found.resident.node)  # another request may have stored another form of it
         self._store.reach("loaded")
         try:
             stream = self._stream(request, options, match, found)
@@ -141,7 +153,7 @@ class Conversations:
             self._states.residency.unclaim(found.resident)
             raise
         try:
-            return self._follow(request, match, claim, found, following, stream)
+            return self._follow(request, match, end, claim, found, following, stream)
         except BaseException:
             stream.close()
             self._states.residency.discard(found.resident)
@@ -222,18 +234,25 @@ class Conversations:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
         if request.previous:
             return self._lookup.by_name(request.previous, request, messages)
-        return self._lookup.by_messages(request, messages)
+        return self._lookup.by_messages(
+            request, messages, partial(self._settling.loses_thoughts, request.thinking)
+        )
 
-    def _following(self, request: TurnRequest, match: Match) -> array[int]:
+    def _end(self, request: TurnRequest, match: Match) -> End:
+        """Return the state that the messages which have not been read yet follow."""
+        if match.base is None or match.resident is not None:
+            return End(match.base)
+        return self._settling.end_of(match.base, request.thinking, request.tools, match.unread)
+
+    def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
-        base = match.base
-        place = BEGINNING if base is None else Place("assistant", True, base.last_id)
         ids = read_messages(
             self._model._turn_format(request.thinking, request.tools),
             match.unread,
-            place,
+            end.place,
             continue_final=request.continue_final,
             has_thoughts=self._model._thought_tags(request.thinking) is not None,
+            drops=self._settling.drops(request.thinking),
         )
         return array("i", ids)
 
@@ -245,11 +264,12 @@ class Conversations:
         """
         match = self._match(request)
         try:
-            following = self._following(request, match)
+            end = self._end(request, match)
+            following = self._following(request, match, end)
         finally:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
-        return len(following) + (0 if match.base is None else match.base.tokens)
+        return len(following) + end.tokens
 
     def text_of(self, tenant: str, name: str) -> TurnText:
         """Return a stored turn as text.
@@ -283,6 +303,7 @@ class Conversations:
         self,
         request: TurnRequest,
         match: Match,
+        end: End,
         claim: Claim,
         found: Found,
         following: array[int],
@@ -290,7 +311,9 @@ class Conversations:
     ) -> RunningTurn:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
-        tokens = len(following) + (0 if base is None else base.tokens)
+        tokens = len(following) + end.tokens
+        given = match.unread[-1]["content"] if request.continue_final else ""
+        thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
@@ -300,27 +323,32 @@ class Conversations:
             read_ids=following,
             messages=encode([without_reasoning(message) for message in match.unread]),
             before=hash_after(match.before, read),
-            given=match.unread[-1]["content"] if request.continue_final else "",
+            given=given,
             tokens=tokens,
             record=request.record,
             title=_title(match.unread) if base is None else "",
+            is_after_settled=end.node is not None and end.node.is_form,
         )
+        is_exact = len(found.ids) == len(following) and not resident.ahead
         begun = Begun(
             new=new,
             claim=claim,
             resident=resident,
-            base=base,
             ids=found.ids,
-            starts_at=base if found.replayed == 0 and not resident.ahead else None,
+            starts_at=end.node if is_exact and not found.is_fork else None,
             tokens_before=found.tokens_before,
+            may_be_settled=self._settling.may_be_settled(thinking, end.node, match.unread, given),
+            drops=self._settling.drops(thinking),
         )
         facts = TurnFacts(
             state=found.state,
             node=new.id,
             session=new.conversation,
             prompt_tokens=tokens,
-            cached_tokens=tokens - len(found.ids),
+            cached_tokens=tokens - len(found.ids) - found.read,
             replayed_tokens=found.replayed,
+            read_tokens=found.read,
+            read_s=found.read_s,
         )
         store = self._store if request.store else None
         turn = RunningTurn(begun, stream, facts, store, self._states.residency, self._ended)
@@ -335,17 +363,31 @@ class Conversations:
             raise
         return turn
 
-    def _found(self, request: TurnRequest, match: Match, following: array[int]) -> Found:
+    def _found(
+        self,
+        request: TurnRequest,
+        match: Match,
+        claim: Claim,
+        end: End,
+        following: array[int],
+    ) -> Found:
         if match.resident is not None:
             resident = match.resident
             if request.forks:
                 resident = self._states.fork_of(resident) or resident
             return found_at(resident, "resident", following)
-        if match.base is None:
+        if end.node is None:
             return self._states.new(following, request.engine_salt)
+        if end.node.is_form:
+            return self._ends.settled(
+                end,
+                following,
+                request.engine_salt,
+                claim=claim if request.store else None,
+            )
         moves = request.store and not request.has_siblings
         return self._states.after(
-            match.base,
+            end.node,
             following,
             request.engine_salt,
             moves=moves,
@@ -440,6 +482,10 @@ class Conversations:
 
     # ---- memory, deletion, the end ---------------------------------------------------------------
 
+    def wait_in(self, waiting: Waiting) -> None:
+        """Make threads wait for the model in a context; see `Turns.wait_in`."""
+        self._states.residency.waiting = waiting
+
     @contextmanager
     def room(self) -> Iterator[None]:
         """Keep a sequence free for a request outside the tree, such as `Model.stream`.
@@ -499,7 +545,7 @@ class Conversations:
         node = self._store.node(self.transcript(tenant, name)[-1].id)
         if node is None:
             raise NotFound(f"sessions: {name[:80]!r} was deleted.")
-        self._states.save_to(node, path)
+        self._ends.save_to(self._settling.last_end(node), path)
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all turns that follow it, also on disk.
@@ -539,7 +585,8 @@ class Conversations:
         """Close a conversation's idle sessions; return whether none of its turns is running."""
         belongs = _belongs_to(conversation)
         with self._changed:
-            if any(turn.conversation == conversation for turn in self._running):
+            is_starting = conversation in self._starting
+            if is_starting or any(one.conversation == conversation for one in self._running):
                 return False
         residency = self._states.residency
         while (resident := residency.claim(belongs)) is not None:

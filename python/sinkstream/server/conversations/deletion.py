@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from sinkstream.server.conversations.canonical import ReplyHash
 from sinkstream.server.conversations.connection import Connection
+from sinkstream.server.conversations.node import is_settled_id, settled_id
 
-_AT_ONCE = 500  # ids in a statement
+_AT_ONCE = 512  # ids in a statement
 
 
 def in_marks(
@@ -16,17 +17,21 @@ def in_marks(
 ) -> Iterator[tuple[str, Sequence[object]]]:
     """Yield values in groups, each with the placeholders of an IN list.
 
-    The first group has at most `first` values; the next ones are larger.
+    The first group has at most `first` values; the next ones are larger. The last value of a
+    group is repeated until their number is a power of two. So there are few different statements: a
+    connection keeps those that it has prepared.
     """
     begin, count = 0, first
     while some := values[begin : begin + count]:
-        yield ",".join("?" * len(some)), some
         begin, count = begin + count, min(4 * count, _AT_ONCE)
+        size = 1 << (len(some) - 1).bit_length()
+        yield ",".join("?" * size), [*some, *[some[-1]] * (size - len(some))]
 
 
 def exists(connection: Connection, node_id: str) -> bool:
-    """Return whether a turn exists, complete or not."""
-    found = connection.execute("SELECT 1 FROM nodes WHERE id = ?", [node_id])
+    """Return whether a turn, complete or not, or a settled form exists."""
+    table = "forms" if is_settled_id(node_id) else "nodes"
+    found = connection.execute(f"SELECT 1 FROM {table} WHERE id = ?", [node_id])
     return found.fetchone() is not None
 
 
@@ -41,12 +46,19 @@ def delete_snapshots(connection: Connection, nodes: Sequence[str]) -> None:
         connection.execute(f"DELETE FROM snapshots WHERE node IN ({marks})", some)
 
 
+def with_forms(ids: Sequence[str]) -> list[str]:
+    """Return the ids of turns and of their settled forms."""
+    return [*ids, *map(settled_id, ids)]
+
+
 def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) -> None:
     """Delete turns of a conversation, and the conversation if none is left."""
-    delete_snapshots(connection, ids)
+    delete_snapshots(connection, with_forms(ids))
     for marks, some in in_marks(ids):
         for table, key in (("parts", "node"), ("nodes", "id")):
             connection.execute(f"DELETE FROM {table} WHERE {key} IN ({marks})", some)
+    for marks, some in in_marks(list(map(settled_id, ids))):
+        connection.execute(f"DELETE FROM forms WHERE id IN ({marks})", some)
     left = connection.execute("SELECT 1 FROM nodes WHERE conversation = ?", [conversation])
     if left.fetchone() is None:
         connection.execute("DELETE FROM conversations WHERE id = ?", [conversation])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.server.conversations.canonical import beginning, follow
-from sinkstream.server.conversations.node import Node
+from sinkstream.server.conversations.node import Node, settled_id
 from sinkstream.server.conversations.residency import Residency, Resident
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import NotFound, TurnRequest
@@ -40,8 +40,20 @@ class Lookup:
         self._residency = residency
         self._identity = identity
 
-    def by_messages(self, request: TurnRequest, messages: list[Message]) -> Match:
-        """Return the turn that matches the longest prefix of the messages."""
+    def by_messages(
+        self,
+        request: TurnRequest,
+        messages: list[Message],
+        loses_thoughts: Callable[[list[Message]], bool],
+    ) -> Match:
+        """Return the turn that matches the longest prefix of the messages.
+
+        Args:
+            request: The request.
+            messages: Its canonical messages.
+            loses_thoughts: Whether earlier replies lose their thoughts before some messages. A turn
+                that is not stored and has thoughts is not continued then.
+        """
         tools = "" if request.tools is None else request.tools.key
         identity = self._identity + tools
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
@@ -60,9 +72,11 @@ class Lookup:
             for after in longest_first:
                 if counts[after] < least:
                     break
-                resident = self._residency.claim(_is_unstored(request.tenant, after))
+                unread = messages[counts[after] :]
+                is_it = _is_unstored(request.tenant, after, is_settled=loses_thoughts(unread))
+                resident = self._residency.claim(is_it)
                 if resident is not None:
-                    return Match(resident.node, messages[counts[after] :], after, resident)
+                    return Match(resident.node, unread, after, resident)
         if not stored:
             return Match(None, messages, start)
         base = self._preferred(stored, request.session_key)
@@ -103,11 +117,13 @@ class Lookup:
         return next((node for node in own if self._residency.find(_is_idle_at(node))), own[0])
 
 
-def _is_unstored(tenant: str, after: bytes) -> Callable[[Resident], bool]:
+def _is_unstored(tenant: str, after: bytes, *, is_settled: bool) -> Callable[[Resident], bool]:
     def matches(one: Resident) -> bool:
         node = one.node
-        is_free = not one.is_stored and not one.ahead
-        return is_free and node is not None and (node.tenant, node.hash) == (tenant, after)
+        if node is None or one.is_stored or one.ahead or node.is_form:
+            return False
+        is_right = node.is_settled or not is_settled
+        return is_right and (node.tenant, node.hash) == (tenant, after)
 
     return matches
 
@@ -115,14 +131,17 @@ def _is_unstored(tenant: str, after: bytes) -> Callable[[Resident], bool]:
 def _has_name(tenant: str, name: str) -> Callable[[Resident], bool]:
     def matches(one: Resident) -> bool:
         node = one.node
-        is_free = not one.is_stored and not one.ahead
-        return is_free and node is not None and (node.tenant, node.id) == (tenant, name)
+        if node is None or one.is_stored or one.ahead or node.is_form:
+            return False
+        return (node.tenant, node.id) == (tenant, name)
 
     return matches
 
 
 def _is_idle_at(node: Node) -> Callable[[Resident], bool]:
+    names = (node.id, settled_id(node.id))
+
     def matches(one: Resident) -> bool:
-        return one.node is not None and one.node.id == node.id and one.state != "running"
+        return one.node is not None and one.node.id in names and one.state != "running"
 
     return matches

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+SETTLED = "-settled"
+"""Ends the id of a settled form, which begins with that of its turn; a draft's digest follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,86 @@ class Node:
     """The reply's last token; None if it has none."""
     session_key: str | None = None
     finish_reason: str = "stop"
+    is_after_settled: bool = False
+    """Whether it follows its parent's settled form."""
+    is_settled: bool = False
+    """Whether later turns follow it as it is: no thoughts are left out of it, or before it."""
+
+    @property
+    def base(self) -> str | None:
+        """Return the id of the state that it was read after; None for the beginning."""
+        if self.parent is None or not self.is_after_settled:
+            return self.parent
+        return settled_id(self.parent)
+
+    @property
+    def is_form(self) -> bool:
+        """Return whether it is the settled form of a turn, or a draft of it."""
+        return is_settled_id(self.id)
+
+    @property
+    def is_draft(self) -> bool:
+        """Return whether it is a settled form that is not stored."""
+        return self.is_form and not self.id.endswith(SETTLED)
+
+
+# Note: [Settled forms]
+# Most chat templates leave out the thoughts of replies once the user writes again. Removing them
+# from the cache would not be the same: later keys were computed in their presence. So a turn has
+# two ends: the one that was generated, and its settled form, which is the settled form of the turn
+# before, and then its messages and its reply without thoughts, as the template writes them. A form
+# is read when the first user message follows; its ids are kept, so that it can be replayed. It is a
+# node of its own for whatever restores states, and named after its turn. A turn without thoughts,
+# after settled turns only, is its own settled form.
+#
+# The ids depend on the tools and on `thinking` of the request that reads the form first. Until they
+# are stored, it is a draft, and its id has a digest of them: other requests may have other drafts.
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The settled form of a turn, and how it is read."""
+
+    node: Node
+    """Its `parent` is the state that `ids` follow."""
+    ids: array[int]
+
+    @property
+    def turn_id(self) -> str:
+        """Return the id of the turn."""
+        return turn_of(self.node.id)
+
+
+def draft_of(turn: Node, base: Node | None, ids: array[int]) -> Form:
+    """Return a draft of the settled form of a turn, which is read after the state `base`.
+
+    Args:
+        turn: The turn, or another draft of its form.
+        base: A turn, a form or a draft; None for the beginning.
+        ids: What is read.
+    """
+    tokens = len(ids) + (0 if base is None else base.tokens)
+    name = None if base is None else base.id
+    digest = blake2b(f"{name} ".encode() + ids.tobytes(), digest_size=16).hexdigest()
+    node = form_node(turn, name, tokens)
+    return Form(replace(node, id=f"{node.id}-{digest}"), ids)
+
+
+def stored_form(draft: Form) -> Form:
+    """Return what a draft is called once it is stored, with all drafts before it."""
+    node = draft.node
+    parent = node.parent
+    if parent is not None and is_settled_id(parent):
+        parent = settled_id(turn_of(parent))
+    return Form(form_node(node, parent, node.tokens), draft.ids)
+
+
+def form_node(turn: Node, base: str | None, tokens: int) -> Node:
+    """Return the settled form of a turn that ends after some tokens."""
+    return replace(
+        turn, id=settled_id(turn_of(turn.id)), parent=base, tokens=tokens, last_id=None,
+        is_after_settled=False, is_settled=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +135,23 @@ class NewNode:
     """The request's own, kept as it is."""
     title: str = ""
     """How the conversation begins, if this is its first turn."""
+    is_after_settled: bool = False
+    """Whether `read_ids` follow the parent's settled form."""
+
+
+def settled_id(node_id: str) -> str:
+    """Return the id of a turn's settled form."""
+    return node_id + SETTLED
+
+
+def turn_of(name: str) -> str:
+    """Return the id of the turn that an id names, or whose settled form it names."""
+    return name.partition(SETTLED)[0]
+
+
+def is_settled_id(name: str) -> bool:
+    """Return whether an id is that of a settled form, or of a draft."""
+    return SETTLED in name
 
 
 def new_id(kind: str) -> str:

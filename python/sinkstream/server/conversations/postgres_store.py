@@ -44,6 +44,7 @@ class PostgresStore(Store):
     counts_pages = False
     node_bytes = " + ".join(f"pg_column_size({one})" for one in _NODE_COLUMNS)
     part_bytes = "pg_column_size(ids) + pg_column_size(text)"
+    form_bytes = "pg_column_size(forms.ids)"
 
     @classmethod
     def open(
@@ -127,7 +128,8 @@ class PostgresStore(Store):
     def _transcript_bytes(self) -> int:
         rows = self._rows(
             f"SELECT (SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes) + "
-            f"(SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts)"
+            f"(SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts) + "
+            f"(SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms)"
         )
         return int(rows[0][0])
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.server.conversations.canonical import without_reasoning
 from sinkstream.text.messages import Message
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -27,6 +29,12 @@ class Place:
 
 
 BEGINNING = Place()
+Drops = Literal["never", "before_user", "always"]
+"""When the thoughts of replies leave a conversation: never, before the next user message, or before
+any message. Templates of the second kind keep them while the model waits for results of tools."""
+
+_LATER: Message = {"role": "user", "content": ""}
+"""Follows what is read, and is not read itself."""
 
 
 def read_messages(
@@ -36,6 +44,7 @@ def read_messages(
     *,
     continue_final: bool,
     has_thoughts: bool = False,
+    drops: Drops = "never",
 ) -> list[int]:
     """Return the ids of canonical messages, up to the beginning of the model's reply.
 
@@ -46,10 +55,47 @@ def read_messages(
         continue_final: Whether the last message is the beginning of the reply.
         has_thoughts: Whether the model thinks. If so, earlier replies are written as the template
             writes them, with or without thoughts, not as the model would have written them.
+        drops: When the conversation loses the thoughts of earlier replies.
 
     Raises:
         InvalidArgument: The template does not allow a message there.
     """
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    earlier = _count_earlier(drops, users[-1] if users else 0, len(messages))
+    said = [without_reasoning(one) if i < earlier else one for i, one in enumerate(messages)]
+    return _read(turns, said, place, continue_final, has_thoughts, earlier, drops)
+
+
+def read_settled(
+    turns: TurnFormat, messages: Sequence[Message], place: Place, drops: Drops
+) -> list[int]:
+    """Return the ids of canonical messages that end with a reply, as later messages follow them.
+
+    They are those that `read_messages` reads for these messages before a user message.
+
+    Raises:
+        InvalidArgument: The template does not allow a message there.
+    """
+    said = [*map(without_reasoning, messages), _LATER]
+    return _read(turns, said, place, False, True, len(messages), drops)
+
+
+def _count_earlier(drops: Drops, last_user: int, count: int) -> int:
+    """Return how many of some messages come before what makes replies lose their thoughts."""
+    if drops == "never":
+        return 0
+    return last_user if drops == "before_user" else count - 1
+
+
+def _read(
+    turns: TurnFormat,
+    messages: Sequence[Message],
+    place: Place,
+    continue_final: bool,
+    has_thoughts: bool,
+    earlier: int,
+    drops: Drops,
+) -> list[int]:
     after = place.after
     ids: list[int] = []
     rest = list(messages)
@@ -66,11 +112,13 @@ def read_messages(
                 )
     elif place.open_reply:
         ids += turns.closing(place.last_id)
-    while rest:
+    while rest and rest[0] is not _LATER:
         following = rest[1] if len(rest) > 1 else None
         is_last_reply = len(rest) == 2 and not continue_final
         if len(rest) > 2 and _has_calls(rest[0], rest[1]):
-            ids += turns.exchange(rest[0], rest[1], after=after)
+            place_of_call = len(messages) - len(rest) + 1
+            is_earlier = drops == "before_user" and place_of_call < earlier
+            ids += turns.exchange(rest[0], rest[1], after=after, is_earlier=is_earlier)
             after, rest = "assistant", rest[2:]
             continue
         if following is not None and _is_reply(rest[0], following) and not is_last_reply:

@@ -3,7 +3,8 @@
 A session is idle, running a turn, kept busy for a moment by upkeep, or leaving: it is being saved,
 and then closed. A turn that needs it waits, and finds its snapshot. A request that cannot get a
 seat is told at once. An idle session gives its seat to another conversation: sessions that were
-never stored go first, then conversations with a single turn, then the least recently used.
+never stored or will not be continued go first, then conversations with a single turn, then the
+least recently used.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sinkstream.errors import CapacityError, InvalidArgument
 from sinkstream.server.conversations.node import Node
+from sinkstream.server.turns import Waiting
 from sinkstream.sessions.session import Session
 
 _UPKEEP_S = 30.0  # the longest wait for a session that is being saved
@@ -41,11 +44,14 @@ class Resident:
     """Tokens up to the last turn before `node` that has a snapshot, or 0."""
     tried: Node | None = None
     """The turn that has been saved ahead, or could not be."""
+    is_passing: bool = False
+    """Whether the next message follows the settled form of `node` instead. It is not saved."""
     used: float = field(default_factory=time.monotonic)
 
     def rank(self) -> tuple[int, float]:
         """Return the session's place in the order in which sessions give up their seats."""
-        if not self.is_stored or self.node is None:
+        is_spare = self.is_passing and self.undo is None
+        if not self.is_stored or is_spare or self.node is None:
             return 0, self.used
         return (1 if self.node.parent is None else 2), self.used
 
@@ -57,7 +63,10 @@ class Residency:
         """Offer `seats` seats; `park` makes an idle session's turn restorable without it."""
         self._seats = seats
         self._park = park
+        self.waiting: Waiting = _waiting
+        """What a thread is in while it waits for a session that another one uses."""
         self._condition = threading.Condition()
+        self._changes = 0
         self._residents: list[Resident] = []
         self._reserved = 0  # seats without a session
 
@@ -76,16 +85,29 @@ class Residency:
             keeps: Whether it is needed only for a moment, so that others wait for it.
         """
         deadline = time.monotonic() + _UPKEEP_S
-        with self._condition:
-            while True:
+        while True:
+            with self._condition:
                 found = [one for one in self._residents if matches(one)]
+                found.sort(key=lambda one: -len(one.ahead))  # less is left to read
                 for one in found:
                     if one.state == "idle":
                         one.state = "kept" if keeps else "running"
                         return one
                 is_saved = any(one.state in _BUSY_SAVING for one in found)
-                if not is_saved or not self._condition.wait(deadline - time.monotonic()):
-                    return None
+                seen = self._changes
+            if not is_saved or not self._await_change(seen, deadline):
+                return None
+
+    def _await_change(self, seen: int, deadline: float) -> bool:
+        """Wait until there are more changes than were seen; return whether there are in time."""
+        with self.waiting(), self._condition:
+            left = deadline - time.monotonic()
+            return self._condition.wait_for(lambda: self._changes != seen, left)
+
+    def _note_change(self) -> None:
+        """Make waiting threads look again. The caller holds the lock."""
+        self._changes += 1
+        self._condition.notify_all()
 
     def at(self, node_id: str, following: Sequence[int], *, keeps: bool = False) -> Resident | None:
         """Claim a session at the end of a turn, or past it by a prefix of `following`."""
@@ -108,7 +130,7 @@ class Residency:
             if resident.state != "kept":
                 resident.used = time.monotonic()
             resident.state = "idle"
-            self._condition.notify_all()
+            self._note_change()
 
     def keep(self, resident: Resident) -> bool:
         """Take an idle session for upkeep; return whether it was idle."""
@@ -150,13 +172,19 @@ class Residency:
     def wake(self) -> None:
         """Make waiting threads look again."""
         with self._condition:
-            self._condition.notify_all()
+            self._note_change()
+
+    def hold(self, resident: Resident) -> None:
+        """Keep a claimed session for a moment: others wait for it."""
+        with self._condition:
+            resident.state, resident.used = "kept", time.monotonic()
+            self._note_change()
 
     def use(self, resident: Resident) -> Resident:
         """Use a session that the caller keeps for a turn."""
         with self._condition:
             resident.state = "running"
-            self._condition.notify_all()
+            self._note_change()
         return resident
 
     # ---- seats -----------------------------------------------------------------------------------
@@ -168,20 +196,22 @@ class Residency:
             CapacityError: Turns are running in all of them.
         """
         deadline = time.monotonic() + _UPKEEP_S
-        with self._condition:
-            while self._is_full():
-                if (victim := self._claim_victim()) is not None:
-                    break
+        while True:
+            with self._condition:
+                if not self._is_full():
+                    self._reserved += 1
+                    return
+                victim = self._claim_victim()
                 is_kept = any(one.state == "kept" for one in self._residents)
-                if not is_kept or not self._condition.wait(deadline - time.monotonic()):
-                    raise CapacityError(
-                        f"stream: all {self._seats} sequences are running. Try again when one has "
-                        "ended, or load the model with a larger `max_sequences`."
-                    )
-            else:
-                self._reserved += 1
+                seen = self._changes
+            if victim is not None:
+                self._retire(victim, reserves=True)
                 return
-        self._retire(victim, reserves=True)
+            if not is_kept or not self._await_change(seen, deadline):
+                raise CapacityError(
+                    f"stream: all {self._seats} sequences are running. Try again when one has "
+                    "ended, or load the model with a larger `max_sequences`."
+                )
 
     def park_idle(self) -> bool:
         """Park an idle session and free its seat; return whether there was one."""
@@ -210,7 +240,7 @@ class Residency:
             with self._condition:
                 self._residents.remove(victim)
                 self._reserved += reserves
-                self._condition.notify_all()
+                self._note_change()
             victim.session.close()
 
     def try_seat(self, *, evicts: bool = False) -> bool:
@@ -232,7 +262,7 @@ class Residency:
         """Give back a reserved seat."""
         with self._condition:
             self._reserved -= 1
-            self._condition.notify_all()
+            self._note_change()
 
     def seat(self, resident: Resident) -> Resident:
         """Put a running session into the seat that was reserved for it."""
@@ -248,13 +278,40 @@ class Residency:
         else:
             self.release(resident)
 
+    def take_back(self, resident: Resident, ids: array[int], tokens_before: int) -> None:
+        """Return a claimed session to its state before it read ids, or note how far it has read.
+
+        Args:
+            resident: The session.
+            ids: What it was to read.
+            tokens_before: Of its sequence, before that.
+        """
+        node, session = resident.node, resident.session
+        if node is None:
+            self.discard(resident)
+            return
+        session._conclude_last_turn()
+        tokens = session.stats.tokens
+        if tokens == tokens_before:
+            resident.undo = None  # the engine may have begun the next turn: that is what it undoes
+        elif not undo(resident, node):
+            # A reply's last token is read with the next turn: until then it is not in `tokens`.
+            before = tokens_before if resident.ahead else node.tokens
+            resident.ahead.extend(ids[: tokens - before])
+        self.release(resident)
+
     def discard(self, resident: Resident) -> None:
         """Close a claimed session whose contents are not needed."""
         with self._condition:
             if resident in self._residents:
                 self._residents.remove(resident)
-            self._condition.notify_all()
+            self._note_change()
         resident.session.close()
+
+
+@contextmanager
+def _waiting(cancel: Callable[[], object] | None = None) -> Iterator[None]:
+    yield
 
 
 def undo(resident: Resident, node: Node) -> bool:
@@ -267,7 +324,7 @@ def undo(resident: Resident, node: Node) -> bool:
         resident.session.cancel(keep="drop")
     except (InvalidArgument, CapacityError):
         return False
-    resident.node, resident.undo = node, None
+    resident.node, resident.undo, resident.is_passing = node, None, False
     return True
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.node import NewNode, Node
+from sinkstream.server.conversations.reading import Drops
 from sinkstream.server.conversations.recorder import Recorder
-from sinkstream.server.conversations.residency import Residency, Resident, undo
+from sinkstream.server.conversations.residency import Residency, Resident
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import TurnEnd, TurnFacts, note_of_calls
 from sinkstream.streams.events import FinishReason
@@ -26,14 +27,16 @@ class Begun:
     claim: Claim
     """With which it is written, if it is stored."""
     resident: Resident
-    base: Node | None
-    """The turn that it follows."""
     ids: array[int]
     """What it was to read."""
     starts_at: Node | None
     """The turn at whose end its session was exactly, if it was at one."""
     tokens_before: int
     """Of the session."""
+    may_be_settled: bool = True
+    """Whether the turn is its own settled form if its reply has no thought."""
+    drops: Drops = "never"
+    """When the conversation loses the thoughts of replies."""
 
 
 class RunningTurn:
@@ -113,14 +116,14 @@ class RunningTurn:
             return self._end
 
     def _settle(self, reason: FinishReason) -> str:
-        resident = self._begun.resident
+        begun, resident = self._begun, self._begun.resident
         try:
             if self._is_lost:
                 raise SessionMoved(self.conversation)
             tokens = self._tokens_now()
             node = self._node(reason, tokens)
             if node is None:
-                self._take_back(tokens)
+                self._take_back()
                 return ""
             if self._store is not None:
                 recorder = self._recorder
@@ -131,10 +134,13 @@ class RunningTurn:
         except BaseException:
             self._residency.discard(resident)
             raise
-        resident.undo = self._begun.starts_at
+        resident.undo = begun.starts_at
         resident.node = node
         resident.ahead = array("i")
         resident.is_stored = self._store is not None
+        has_calls = bool(self.stream.tool_calls)
+        is_lost = begun.drops == "always" or (begun.drops == "before_user" and not has_calls)
+        resident.is_passing = is_lost and not node.is_settled
         if reason == "error":
             self._residency.discard(resident)  # the ids are known, the cache may be damaged
         else:
@@ -165,21 +171,13 @@ class RunningTurn:
             recorder.last_id,
             new.session_key,
             reason,
+            new.is_after_settled,
+            self._begun.may_be_settled and self.stream.thought_tokens == 0,
         )
 
-    def _take_back(self, tokens: int) -> None:
-        """Return the session to its earlier state, or note how far it has read."""
-        begun, resident = self._begun, self._begun.resident
+    def _take_back(self) -> None:
+        """Forget the turn; return the session to its earlier state, or note how far it has read."""
+        begun = self._begun
         if self._store is not None:
             self._store.forget(begun.claim, begun.new.id)
-        node = resident.node
-        if tokens == begun.tokens_before:
-            self._residency.release(resident)
-        elif node is None:
-            self._residency.discard(resident)
-        else:
-            if not undo(resident, node):
-                # A reply's last token is read with the next turn: until then it is not in `tokens`.
-                before = begun.tokens_before if resident.ahead else node.tokens
-                resident.ahead.extend(begun.ids[: tokens - before])
-            self._residency.release(resident)
+        self._residency.take_back(begun.resident, begun.ids, begun.tokens_before)

@@ -33,13 +33,13 @@ class SavingAhead:
         states = self._states
         while (
             resident := states.residency.next_to_save(
-                states.needs_saving, self._count, self._is_ending
+                states.saving.needs_saving, self._count, self._is_ending
             )
         ) is not None:
             # Tried once, whatever comes of it; parking tries again.
             resident.tried = resident.node
             try:
-                states.save(resident)
+                states.saving.save(resident)
             except SessionMoved:
                 pass  # the replica that has taken the conversation saves it
             except (OSError, SinkstreamError) as error:

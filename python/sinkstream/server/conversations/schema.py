@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 4
+VERSION = 5
 """The version of the tables. A store with a different version is refused."""
 
 TABLES = {
@@ -19,7 +19,10 @@ TABLES = {
     "nodes": "id TEXT PRIMARY KEY, parent TEXT, conversation TEXT NOT NULL, tenant TEXT NOT NULL, "
     "session_key BLOB, hash BLOB, tokens INTEGER NOT NULL, last_id INTEGER, finish_reason TEXT, "
     "read_ids BLOB NOT NULL, messages TEXT NOT NULL, before BLOB NOT NULL, given BLOB NOT NULL, "
-    "created REAL NOT NULL, record TEXT NOT NULL, note TEXT NOT NULL",
+    "created REAL NOT NULL, record TEXT NOT NULL, note TEXT NOT NULL, "
+    "is_after_settled INTEGER NOT NULL, is_settled INTEGER NOT NULL",
+    # Settled forms of turns; see `node.py`. `base` is the id of a turn, or of another form.
+    "forms": "id TEXT PRIMARY KEY, base TEXT, tokens INTEGER NOT NULL, ids BLOB NOT NULL",
     # A reply, in the pieces in which it was committed: int32 ids and their text.
     "parts": "node TEXT NOT NULL, number INTEGER NOT NULL, ids BLOB NOT NULL, text BLOB NOT NULL, "
     "PRIMARY KEY (node, number)",

@@ -28,6 +28,8 @@ class Settings:
     """The size of the store beyond which the oldest snapshots, then conversations, are deleted."""
     max_conversations: int | None = None
     """The number per tenant; beyond it, the oldest are deleted."""
+    thoughts: str | None = None
+    """Of `Model.session`: what conversations keep of the thoughts of earlier replies."""
     full_sync: bool = False
     """Whether a committed turn also survives a power cut."""
     upkeep_s: float = 5.0

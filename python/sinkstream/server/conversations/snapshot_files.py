@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
+from sinkstream.server.conversations.node import turn_of
 from sinkstream.server.conversations.store_error import folder_error
 
 _NAME = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{30}\.[0-9a-f]{8}\.session")
@@ -26,7 +27,7 @@ def folder_of(secret: bytes) -> str:
 
 def new_file_name(node_id: str) -> str:
     """Return a unique file name for a snapshot of a turn, so that a late write replaces nothing."""
-    return f"{node_id}.{secrets.token_hex(4)}.session"
+    return f"{turn_of(node_id)}.{secrets.token_hex(4)}.session"
 
 
 Done = Callable[[str, bool], None]

@@ -9,6 +9,7 @@ from sinkstream.server.conversations.node import Node
 from sinkstream.sessions import saved
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
+from sinkstream.sessions.thoughts import Thoughts
 from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -25,7 +26,7 @@ def save_snapshot(session: Session, node: Node, path: Path) -> None:
 
 
 def load_snapshot(
-    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str
+    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str, thoughts: Thoughts
 ) -> Session:
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 
@@ -41,8 +42,15 @@ def load_snapshot(
             f"load_session: {path} must be the snapshot of turn {node.id}, but belongs to another "
             "turn."
         )
-    state = ConversationState("assistant", reply_is_open=True)
-    return Session(native, host, turns, state, system_tokens=record.state.system_tokens)
+    system_tokens = record.state.system_tokens
+    return Session(
+        native, host, turns, state_at(node), system_tokens=system_tokens, thoughts=thoughts
+    )
+
+
+def state_at(node: Node) -> ConversationState:
+    """Return where the conversation of a session at the end of a turn is."""
+    return ConversationState("assistant", reply_is_open=not node.is_form)
 
 
 def _labels(node: Node) -> dict[str, str | int]:

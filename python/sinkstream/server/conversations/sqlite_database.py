@@ -66,8 +66,8 @@ def connect(path: Path, *, full_sync: bool = False) -> sqlite3.Connection:
     )
     connection.execute(f"PRAGMA synchronous={'FULL' if full_sync else 'NORMAL'}")
     connection.execute("PRAGMA secure_delete=ON")
-    # Each thread has a connection, whose cache would grow to 2 MB with the file. The operating
-    # system caches the file once for all of them.
+    # A connection's cache would grow to 2 MB with the file. The operating system caches the file
+    # once for all connections.
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     return connection
 

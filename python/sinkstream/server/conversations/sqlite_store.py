@@ -5,16 +5,15 @@
       turns.sqlite    0600, and its WAL
       snapshots/ab/resp_ab….XXXXXXXX.session
 
-Each thread reads through its own connection.
+Each read uses a connection that no other thread is using.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ class SqliteStore(Store):
     counts_pages = True
     node_bytes = "LENGTH(read_ids) + LENGTH(messages) + LENGTH(record) + LENGTH(note)"
     part_bytes = "LENGTH(ids) + LENGTH(text)"
+    form_bytes = "LENGTH(forms.ids)"
 
     @classmethod
     def open(
@@ -86,8 +86,7 @@ class SqliteStore(Store):
         self._path = folder / "turns.sqlite"
         self._connection = connection
         self._lock = lock
-        self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: list[sqlite3.Connection] = []  # that nothing uses
         self._is_closed = False
         writing = SqliteWriteConnection(connection, self._path)
         try:
@@ -125,22 +124,33 @@ class SqliteStore(Store):
         self._is_closed = True
         self._writer.close()
         self.files.close()
-        for reader in self._readers:
-            reader.close()
+        while self._readers:
+            self._readers.pop().close()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
         os.close(self._lock)
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        reader: sqlite3.Connection | None = getattr(self._local, "connection", None)
         try:
-            if reader is None:
-                reader = self._local.connection = connect(self._path)
-                self._readers.append(reader)
-            return reader.execute(query, values).fetchall()
+            with self._reader() as reader:
+                return reader.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise sqlite_error(self._path, error) from error
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        try:
+            reader = self._readers.pop()  # threads come and go: there are as many as read at once
+        except IndexError:
+            reader = connect(self._path)
+        try:
+            yield reader
+        finally:
+            if self._is_closed:
+                reader.close()
+            else:
+                self._readers.append(reader)
 
     def _transcript_bytes(self) -> int:
         pages, free, size = (

@@ -22,6 +22,7 @@ from sinkstream.server.conversations.deletion import (
     delete_snapshots,
     exists,
     in_marks,
+    with_forms,
 )
 from sinkstream.server.conversations.loose_files import (
     AT_ONCE,
@@ -34,7 +35,7 @@ from sinkstream.server.conversations.loose_files import (
     note_new,
     try_keep,
 )
-from sinkstream.server.conversations.node import NewNode, Node
+from sinkstream.server.conversations.node import Form, NewNode, Node
 from sinkstream.server.conversations.snapshot_files import (
     SnapshotFiles,
     SnapshotFolder,
@@ -229,13 +230,13 @@ class Store(StoreReads):
             )
             connection.execute(
                 "INSERT INTO nodes "
-                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '') "
+                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '', ?, 0) "
                 "ON CONFLICT DO NOTHING",
                 (
                     new.id, new.parent, new.conversation, new.tenant,
                     None if new.session_key is None else new.session_key.encode(), new.tokens,
                     new.read_ids.tobytes(), new.messages, new.before, new.given.encode(), now,
-                    new.record,
+                    new.record, int(new.is_after_settled),
                 ),
             )  # fmt: skip
 
@@ -244,6 +245,30 @@ class Store(StoreReads):
                 self._not_begun.add(claim.session)
 
         self._submit(claim, job).add_done_callback(note_failure)
+
+    def add_forms(self, claim: Claim, forms: Sequence[Form]) -> Future[bool]:
+        """Queue settled forms of turns of a conversation.
+
+        Returns:
+            Whether they are stored. If there is a form of one of the turns, or a turn is gone, none
+            is.
+        """
+
+        def job(connection: Connection) -> bool:
+            self._check(connection, claim)
+            for form in forms:
+                is_there = exists(connection, form.node.id)
+                if is_there or not exists(connection, form.turn_id):
+                    return False
+            for form in forms:
+                node = form.node
+                connection.execute(
+                    "INSERT INTO forms VALUES (?, ?, ?, ?)",
+                    (node.id, node.parent, node.tokens, form.ids.tobytes()),
+                )
+            return True
+
+        return self._submit(claim, job)
 
     def try_add_part(
         self, claim: Claim, node_id: str, number: int, ids: array[int], text: str
@@ -276,12 +301,12 @@ class Store(StoreReads):
             if ids or text:
                 _insert_part(connection, row)
             changed = connection.execute(
-                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ? "
-                "WHERE id = ? AND hash IS NULL AND tokens = ? - "
+                "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ?, "
+                "is_settled = ? WHERE id = ? AND hash IS NULL AND tokens = ? - "
                 "(SELECT COALESCE(SUM(LENGTH(ids)), 0) / 4 FROM parts WHERE node = ?)",
                 (
-                    node.hash, node.tokens, node.last_id, node.finish_reason, note, node.id,
-                    node.tokens, node.id,
+                    node.hash, node.tokens, node.last_id, node.finish_reason, note,
+                    int(node.is_settled), node.id, node.tokens, node.id,
                 ),
             ).rowcount  # fmt: skip
             if changed != 1 and not _is_finished(connection, node):
@@ -373,7 +398,7 @@ class Store(StoreReads):
         ).fetchall()
         delete_nodes(connection, session, ids)
         self._writer.must_clean = True
-        gone = set(ids)
+        gone = set(with_forms(ids))
         self._writer.freed.extend(file for node_id, file in rows if node_id in gone)
 
     # ---- snapshots -------------------------------------------------------------------------------

@@ -14,14 +14,23 @@ from typing import Any
 
 from sinkstream.server.conversations.claim import Owner, Replica
 from sinkstream.server.conversations.deletion import in_marks
-from sinkstream.server.conversations.node import Node
+from sinkstream.server.conversations.node import (
+    SETTLED,
+    Form,
+    Node,
+    form_node,
+    is_settled_id,
+    settled_id,
+    turn_of,
+)
 from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.turns import TurnText
 
 _NODE = (
     "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
-    "session_key, finish_reason"
+    "session_key, finish_reason, is_after_settled, is_settled"
 )
+_BASE = f"CASE WHEN {{0}}is_after_settled = 1 THEN {{0}}parent || '{SETTLED}' ELSE {{0}}parent END"
 _GONE_S = 30.0  # a replica that was not seen for so long
 _HASHES_FIRST = 4  # they find a history that is sent again as it was
 
@@ -44,6 +53,7 @@ class StoreReads(ABC):
     node_bytes: str
     """What a row of `nodes` takes, as an expression."""
     part_bytes: str
+    form_bytes: str
 
     @abstractmethod
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -59,6 +69,23 @@ class StoreReads(ABC):
         """Return a completed turn."""
         rows = self._rows(f"SELECT {_NODE} FROM nodes WHERE id = ? AND hash IS NOT NULL", [node_id])
         return _node(rows[0]) if rows else None
+
+    def form(self, node: Node) -> Form | None:
+        """Return the settled form of a turn, if it is known."""
+        name = settled_id(node.id)
+        rows = self._rows("SELECT base, tokens, ids FROM forms WHERE id = ?", [name])
+        if not rows:
+            return None
+        base, tokens, ids = rows[0]
+        return Form(form_node(node, base, tokens), array("i", ids))
+
+    def state(self, name: str) -> Node | None:
+        """Return a completed turn, or the settled form of one, by its id; None for a draft."""
+        if not is_settled_id(name):
+            return self.node(name)
+        turn = self.node(turn_of(name))
+        form = None if turn is None else self.form(turn)
+        return None if form is None or form.node.id != name else form.node
 
     def find(self, tenant: str, hashes: Sequence[bytes]) -> list[Node]:
         """Return a tenant's completed turns with the first of the given hashes that has any.
@@ -78,8 +105,12 @@ class StoreReads(ABC):
         return []
 
     def ids_of(self, node_id: str) -> array[int]:
-        """Return the ids that a turn read and generated."""
+        """Return the ids that a turn read and generated, or those of a settled form."""
         ids: array[int] = array("i")
+        if is_settled_id(node_id):
+            for (read,) in self._rows("SELECT ids FROM forms WHERE id = ?", [node_id]):
+                ids.frombytes(read)
+            return ids
         for (read,) in self._rows("SELECT read_ids FROM nodes WHERE id = ?", [node_id]):
             ids.frombytes(read)
         for (part,) in self._rows(
@@ -138,9 +169,11 @@ class StoreReads(ABC):
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the completed turns of a tenant's conversation, oldest first, or one turn."""
         rows = self._rows(
-            "SELECT id, parent, conversation, session_key, created, finish_reason, tokens, "
-            "messages, given, read_ids FROM nodes WHERE ? IN (conversation, id) "
-            "AND tenant = ? AND hash IS NOT NULL ORDER BY created",
+            "SELECT nodes.id, parent, conversation, session_key, created, finish_reason, "
+            "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids FROM nodes "
+            f"LEFT JOIN forms ON forms.id = nodes.id || '{SETTLED}' "
+            "WHERE ? IN (conversation, nodes.id) AND tenant = ? AND hash IS NOT NULL "
+            "ORDER BY created",
             [name, tenant],
         )
         parts: dict[str, list[Any]] = {}
@@ -177,7 +210,12 @@ class StoreReads(ABC):
             "JOIN nodes ON nodes.id = node WHERE conversation = ?",
             [conversation],
         )[0]
-        return int(texts) + int(replies)
+        (forms,) = self._rows(
+            f"SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms "
+            f"JOIN nodes ON forms.id = nodes.id || '{SETTLED}' WHERE conversation = ?",
+            [conversation],
+        )[0]
+        return int(texts) + int(replies) + int(forms)
 
     def usage(self) -> Usage:
         """Return the bytes in use, not counting what deletions have freed."""
@@ -192,13 +230,20 @@ class StoreReads(ABC):
         return str(rows[0][0]) if rows else None
 
     def saved_tokens(self, node_id: str) -> int:
-        """Return the tokens up to the last turn with a snapshot: this one, or an earlier one."""
+        """Return the tokens up to the last state that has a snapshot: this one, or one before it.
+
+        A state is a turn or a settled form.
+        """
         rows = self._rows(
-            "WITH RECURSIVE path(id, parent, tokens) AS (SELECT id, parent, tokens FROM nodes "
-            "WHERE id = ? UNION ALL SELECT nodes.id, nodes.parent, nodes.tokens FROM nodes "
-            "JOIN path ON nodes.id = path.parent) "
+            "WITH RECURSIVE path(id, base, tokens) AS ("
+            f"SELECT id, {_BASE.format('')}, tokens FROM nodes WHERE id = ? UNION ALL "
+            "SELECT id, base, tokens FROM forms WHERE id = ? UNION ALL "
+            f"SELECT path.base, COALESCE({_BASE.format('nodes.')}, forms.base), "
+            "COALESCE(nodes.tokens, forms.tokens) FROM path "
+            "LEFT JOIN nodes ON nodes.id = path.base "
+            "LEFT JOIN forms ON forms.id = path.base WHERE path.base IS NOT NULL) "
             "SELECT MAX(tokens) FROM path JOIN snapshots ON node = id",
-            [node_id],
+            [node_id, node_id],
         )
         return int(rows[0][0] or 0)
 
@@ -256,8 +301,9 @@ class StoreReads(ABC):
 
 
 def _node(row: Sequence[Any]) -> Node:
-    *facts, session_key, finish_reason = row
-    values: Sequence[Any] = (*facts, _text(session_key), finish_reason)
+    *facts, session_key, finish_reason, is_after_settled, is_settled = row
+    ended = (_text(session_key), finish_reason, bool(is_after_settled), bool(is_settled))
+    values: Sequence[Any] = (*facts, *ended)
     return Node(*values)
 
 
@@ -266,12 +312,14 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
-    node, parent, conversation, session_key, *facts, messages, given, read_ids = row
+    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-2]
+    form_tokens, form_ids = row[-2:]
     reply_ids = b"".join(ids for ids, _ in parts)
     reply = b"".join(text for _, text in parts).decode()
     texts = (json.loads(messages), given.decode())
     tokens = (array("i", read_ids), array("i", reply_ids))
     values: Sequence[Any] = (
-        node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply
+        node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply,
+        form_tokens, array("i", form_ids or b""),
     )  # fmt: skip
     return StoredTurn(*values)

@@ -9,7 +9,7 @@ import codecs
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
@@ -35,6 +35,9 @@ class StoredTurn:
     reply_ids: array[int]
     reply: str
     """What was generated."""
+    form_tokens: int | None = None
+    """Ids of the conversation up to its settled form's end; None if there is no such form."""
+    form_ids: array[int] = field(default_factory=lambda: array("i"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,16 @@ class ShownMessage:
 
 
 def shown_messages(turn: StoredTurn, table: TokenBytes) -> list[ShownMessage]:
-    """Return the messages of a turn, and its reply."""
+    """Return the messages of a turn, and its reply, as the latest turn that follows has them.
+
+    If thoughts have been left out since, the tokens are those of the settled form.
+    """
     replied = turn.tokens - len(turn.reply_ids)
     read = turn.messages[:-1] if turn.given else turn.messages
+    if turn.form_tokens is not None:
+        reply = {"role": "assistant", "content": turn.given + turn.reply}
+        begin = turn.form_tokens - len(turn.form_ids)
+        return _found([*read, reply], _spelled(turn.form_ids, table), begin)
     shown = _found(read, _spelled(turn.read_ids, table), replied - len(turn.read_ids))
     pieces = _spelled(turn.reply_ids, table)
     offsets = None if turn.given else _offsets_of_reply(pieces, turn.reply)

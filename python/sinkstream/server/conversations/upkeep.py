@@ -110,8 +110,8 @@ class Upkeep:
         residency = self._states.residency
         for resident in residency.all():
             with failures.noted():
-                if self._states.unsaved(resident) >= self._snapshot_tokens:
-                    self._with(resident, self._states.save)
+                if self._states.saving.unsaved(resident) >= self._snapshot_tokens:
+                    self._with(resident, self._states.saving.save)
         oldest = time.monotonic() - self._settings.park_s
         for resident in residency.all():
             with failures.noted():
@@ -149,7 +149,7 @@ class Upkeep:
         if not self._states.residency.keep(resident):
             return
         try:
-            if self._states.unsaved(resident) > 0:
+            if self._states.saving.unsaved(resident) > 0:
                 work(resident)
         finally:
             self._states.residency.release(resident)
@@ -183,9 +183,9 @@ class Upkeep:
         # Every replica goes through the same lists; what others own, they delete.
         for node_id, size in self._store.oldest_snapshots():
             with failures.noted():
-                node = self._store.node(node_id)
+                node = self._store.state(node_id)
                 if node is not None and self._ownership.adopt(node.conversation) is not None:
-                    self._states.drop_snapshot(node_id)
+                    self._states.saving.drop_snapshot(node_id)
                 over -= size
             if over <= 0:
                 return

@@ -1,5 +1,4 @@
-// A chat over this server's own API. Conversations live on the server; the page keeps only what it
-// shows, and the key that was typed.
+// A chat over this server's own API. The page keeps only what it shows, and the key that was typed.
 
 import { MessageView, action, clearPaint, make, withPlaces } from "./transcript.js";
 
@@ -13,12 +12,12 @@ let key = "";
 let model = null;  // {id, sinks, window}
 let session = null;  // the conversation's id; null before the first reply
 let turns = new Map();  // by id, in the order of their creation
-let path = [];  // ids from the first turn to the last one that is shown
+let path = [];  // ids from the first turn to the last that is shown
 let views = new Map();  // by turn id: {element, messages}
 let first = 0;  // turn of the path that is shown
 let running = null;  // {turn, reply, id, ...} while a reply is generated
 let lastRun = null;
-let opening = 0;  // number of the last one; the answers of earlier ones are stale
+let opening = 0;  // number of the last one; answers to earlier ones are stale
 
 // ---- the API ----
 
@@ -119,7 +118,7 @@ async function deleteConversation(id) {
   }
 }
 
-// The address names the conversation, and the response that is running.
+// The address names the conversation and the running response.
 function openFromAddress() {
   const [, id, node] = /^#(sess_[0-9a-f]{32})?(resp_[0-9a-f]{32})?$/.exec(location.hash) ?? [];
   if (!id && !node) return newChat();
@@ -204,7 +203,7 @@ async function send(asked, parent) {
   const body = {
     input: isKept ? asked : [...historyOf(parent), ...asked],
     previous_response_id: isKept ? parent : null,
-    background: true,  // it goes on if the page is reloaded
+    background: true,  // it survives reloads
     stream: true,
     stream_options: { continuous_usage_stats: true },
   };
@@ -280,10 +279,11 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
   const tokens = sinkstream ?? response?.usage;
   if (tokens) {
     const { input_tokens: read, output_tokens: generated } = tokens;
+    if (!reply.begin) place(turn.parent);
     reply.begin ??= read;
     reply.end = turn.tokens = read + generated;
     for (const one of turn.messages.slice(0, -1)) {
-      one.begin ??= own.before;
+      one.begin ??= Math.min(own.before, read);
       one.end ??= read;
     }
     while (reply.offsets.length < generated) reply.offsets.push(reply.content.length);
@@ -314,7 +314,14 @@ function draw(own) {
   if (follows) scrollToEnd();
 }
 
-// Replaces the turn that was shown while it was running by the one that the server keeps.
+// Tokens move when thoughts are left out.
+async function place(id) {
+  const found = id && await get(`v1/sessions/${id}/turns`).catch(() => null);
+  const messages = turns.get(id)?.messages;
+  messages?.forEach((one, at) => Object.assign(one, withPlaces(found?.data[0].messages[at] ?? {})));
+}
+
+// Replaces the running turn by the one that the server keeps.
 async function settle(own, failure) {
   const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
   const { turn, reply } = own;
@@ -325,6 +332,7 @@ async function settle(own, failure) {
     await open(kept.session);
   } else if (kept) {
     session = kept.session;
+    await place(turn.parent);
     keep(kept.data[0]);
     turns.get(own.node).messages.at(-1).thought = reply.thought;
     choose(own.node);

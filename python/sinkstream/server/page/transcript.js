@@ -1,5 +1,5 @@
-// Shows messages and the model's window over them. Model text becomes elements made here, with
-// text nodes only: never HTML, never a link, never an image.
+// Shows messages and the model's window over them. Model text becomes text nodes only: never HTML,
+// a link or an image.
 
 const BLOCK = 4000;  // characters of a block; longer ones are split
 const SHOWN = 100;  // blocks of a message in the document at a time
@@ -20,9 +20,8 @@ export function action(label, act, className) {
 
 // ---- text -> blocks ----
 
-// A block is {kind, start, end}: a piece of the text. Kinds: code, heading, list, text. `joins` says
-// that it continues the block before. Text is only ever appended to, so all blocks but the last two
-// stay as they are; `fence` is the mark of the code that the last one was in, or null.
+// A block is {kind, start, end}; it may continue the one before (`joins`). Text is only appended to,
+// so all blocks but the last two stay; `fence` is the mark of the code around the last one, or null.
 export function split(text, start, isPlain, fence = null) {
   const blocks = [];
   let open = null;
@@ -70,7 +69,7 @@ function kindOf(line, fence) {
 
 // ---- blocks -> elements ----
 
-// Returns an element; `block.nodes` says at which character of the text each text node begins.
+// `block.nodes` gets the character at which each text node begins.
 export function build(text, block, isPlain) {
   block.nodes = [];
   const element = make({ code: "pre", list: "ul" }[block.kind] ?? "p");
@@ -158,8 +157,8 @@ function paint(name, block, from, to) {
   }
 }
 
-// One message: {role, content, begin, end, offsets}. `begin`, `end` and `offsets` are the server's:
-// the tokens that hold it, and the character at which each of them begins.
+// A message: {role, content, begin, end, offsets}. The last three are the server's: the tokens that
+// hold it, and the character at which each begins.
 export class MessageView {
   constructor(message) {
     this.message = message;
@@ -175,7 +174,7 @@ export class MessageView {
     this.update();
   }
 
-  // Reads what has been appended to the message.
+  // Reads what has been appended.
   update() {
     const { content: text, thought } = this.message;
     if (thought && !this.thought) {
@@ -185,7 +184,7 @@ export class MessageView {
       this.element.prepend(folded);
     }
     this.thought?.appendData(thought.slice(this.thought.length));
-    // What the last line is may change as it grows, and so where the block before it ends.
+    // The last line's kind may change, and so the end of the block before it.
     const [old, last] = this.blocks.length > 1 ? this.blocks.splice(-2) : [this.blocks.pop()];
     const fence = old?.from === undefined ? old?.fence : null;
     const fresh = split(text, old ? old.from ?? old.start : 0, this.isPlain, fence);
@@ -219,7 +218,7 @@ export class MessageView {
     this.painted = "";
   }
 
-  // Returns the first character that is not wholly before token `place`.
+  // The first character that is not wholly before token `place`.
   character(place) {
     const { begin, end, offsets, content } = this.message;
     if (begin === undefined || place <= begin) return 0;
@@ -229,8 +228,8 @@ export class MessageView {
     return at === undefined ? content.length : Math.min(Math.max(0, at), content.length);
   }
 
-  // Greys what lies in tokens [sinks, sinks + evicted) of the conversation; returns how much of the
-  // message that is: "", "partly evicted" or "evicted".
+  // Greys tokens [sinks, sinks + evicted); returns how much of the message that is: "", "partly
+  // evicted" or "evicted".
   paint(sinks, evicted) {
     const from = this.character(sinks);
     const to = evicted > 0 ? Math.max(from, this.character(sinks + evicted)) : from;
@@ -256,7 +255,7 @@ export class MessageView {
   }
 }
 
-// The server's offsets count characters; JavaScript's strings have two places for some.
+// The server counts characters; JavaScript's strings have two places for some.
 export function withPlaces(message) {
   const { content, offsets } = message;
   if (!offsets || !/[\uD800-\uDBFF]/.test(content)) return message;

@@ -71,12 +71,14 @@ class PlainTurns:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
 
-    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
+    def exchange(
+        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+    ) -> list[int]:
         """Return the ids of two texts."""
         return self.request(said, reply, after=after)
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: str
+        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
     ) -> list[int]:
         """Return the ids of all texts."""
         return self.request(*messages, after=after)

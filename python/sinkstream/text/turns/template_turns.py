@@ -130,34 +130,37 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
 
-    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
+    def exchange(
+        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+    ) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written."""
         # What follows calls are results: a template may leave out thoughts once the user replies.
-        before = "tool" if reply.get("tool_calls") else "user"
+        results = ("tool", "user") if is_earlier else ("tool",)
+        before = results if reply.get("tool_calls") else ("user",)
         return self.earlier_turn([said, reply], after=after, before=before)
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: str
+        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
     ) -> list[int]:
         """Return the ids of messages, the last one a reply, as earlier turns are written."""
-        passage = self._earlier_turn(messages, after, before)
-        if passage is None and before != "user":
-            passage = self._earlier_turn(messages, after, "user")
-        if passage is None:
-            raise _refusal("second turn", TEXT)
-        return self.chat.encode(passage, TEXT)
+        for roles in dict.fromkeys((before, ("user",))):
+            passage = self._earlier_turn(messages, after, roles)
+            if passage is not None:
+                return self.chat.encode(passage, TEXT)
+        raise _refusal("second turn", TEXT)
 
     def _earlier_turn(
-        self, messages: Sequence[Message], after: str | None, before: str
+        self, messages: Sequence[Message], after: str | None, roles: tuple[str, ...]
     ) -> Passage | None:
-        """Return what messages look like before a message of a role, if known."""
+        """Return what messages look like before messages of these roles, if known."""
         texts = "".join(strings_of([dict(message) for message in messages]))
-        later = as_message(before, placeholders(self.chat, texts)[-1])
+        words = placeholders(self.chat, texts)[-len(roles) :]
+        first, *rest = (as_message(*pair) for pair in zip(roles, words, strict=True))
         try:
-            following = self.part(later, "assistant", True)
-            passage = self.part(messages[0], after, True, [*messages[1:], later])
+            following = self.part(first, "assistant", True, rest)
+            passage = self.part(messages[0], after, True, [*messages[1:], first, *rest])
         except InvalidArgument:
-            if before == "user":
+            if roles == ("user",):
                 raise
             return None  # the template refuses results there
         pieces = passage.without_end(following.pieces)

@@ -83,15 +83,24 @@ class TurnFormat(Protocol):
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
 
-    def exchange(self, said: Message, reply: Message, *, after: str | None) -> list[int]:
+    def exchange(
+        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+    ) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written.
 
         Both are as `check_messages` returns them. The ids include the reply's end. A generation
         prompt may differ from how earlier replies begin.
+
+        Args:
+            said: The message.
+            reply: The reply.
+            after: What precedes the message.
+            is_earlier: Whether a user message follows, too, if the reply calls tools: not only the
+                results.
         """
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: str
+        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
     ) -> list[int]:
         """Return the ids of messages, the last one a reply, as earlier turns are written.
 
@@ -99,8 +108,8 @@ class TurnFormat(Protocol):
             messages: As `check_messages` returns them: a question, and a reply to it; or with calls
                 and results between these.
             after: What precedes them.
-            before: The role of the message that follows, "user" or "tool". Results are taken for a
-                user message if the template does not allow them there.
+            before: The roles of the messages that follow, "user" or "tool". Results are taken for
+                a user message if the template does not allow them there.
         """
 
     def closing(self, last_id: int | None) -> list[int]:

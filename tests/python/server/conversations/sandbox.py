@@ -176,7 +176,7 @@ class Replica:
         resident = Resident(_Session(tokens), base)  # type: ignore[arg-type]
         self.residency.take_seat()
         self.residency.seat(resident)
-        begun = Begun(new, begins.claim, resident, base, new.read_ids, base, tokens)
+        begun = Begun(new, begins.claim, resident, new.read_ids, base, tokens)
         facts = TurnFacts("resident", new.id, new.conversation, new.tokens, 0, 0)
         turn = RunningTurn(
             begun, _Stream(), facts, self.store, self.residency, self._ended  # type: ignore[arg-type]

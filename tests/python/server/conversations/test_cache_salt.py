@@ -40,7 +40,7 @@ def resident(conversations: Conversations, node: str) -> None:
 def loaded(conversations: Conversations, node: str) -> None:
     states = conversations._states
     for one in states.residency.all():
-        states.save(one)
+        states.saving.save(one)
         states.residency.discard(one)
     kept = ask(conversations, [user("and")], tenant=OWNER[0], cache_salt=OWNER[1], previous=node)
     assert kept.facts.state == "loaded"

@@ -221,16 +221,16 @@ def test_a_session_whose_snapshot_was_dropped_is_saved_again(
     for i in range(4):
         chat.say(f"Message {i}", seed=i)
     (resident,) = states.residency.all()
-    assert states.unsaved(resident) > 0
-    states.save(resident)
+    assert states.saving.unsaved(resident) > 0
+    states.saving.save(resident)
     assert resident.node is not None
-    tokens = states.unsaved(resident), resident.node.tokens
+    tokens = states.saving.unsaved(resident), resident.node.tokens
     assert tokens[0] == 0
     most = conversations._store.usage().transcripts + 1  # so that deleting the snapshot suffices
     conversations._upkeep._settings = Settings(max_bytes=most)
     conversations._upkeep.run()
     assert list(conversations._store.oldest_snapshots()) == []
-    assert states.unsaved(resident) == tokens[1]
+    assert states.saving.unsaved(resident) == tokens[1]
     states.residency.park_idle()
     assert chat.say("Last", seed=9).facts.state == "loaded"
     conversations.close()
@@ -249,9 +249,9 @@ def test_an_earlier_snapshot_counts_when_a_later_one_is_dropped(
         assert resident.node is not None
         tokens.append(resident.node.tokens)
         if i < 2:
-            states.save(resident)
-    assert states.unsaved(resident) == tokens[2] - tokens[1]
+            states.saving.save(resident)
+    assert states.saving.unsaved(resident) == tokens[2] - tokens[1]
     (_, _), (later, _) = conversations._store.oldest_snapshots()
-    states.drop_snapshot(later)
-    assert states.unsaved(resident) == tokens[2] - tokens[0]
+    states.saving.drop_snapshot(later)
+    assert states.saving.unsaved(resident) == tokens[2] - tokens[0]
     conversations.close()

@@ -31,7 +31,7 @@ class Saves:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.error: Exception | None = None
-        save = conversations._states.save
+        save = conversations._states.saving.save
 
         def noted(resident: Resident) -> None:
             assert resident.node is not None
@@ -41,7 +41,7 @@ class Saves:
                 raise self.error
             save(resident)
 
-        monkeypatch.setattr(conversations._states, "save", noted)
+        monkeypatch.setattr(conversations._states.saving, "save", noted)
 
     def ahead(self) -> list[str]:
         """Return the turns that the thread has begun to save."""

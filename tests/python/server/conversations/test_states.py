@@ -26,6 +26,7 @@ from tests.python.server.conversations.talk import (
     path_ids,
     user,
 )
+from tests.python.server.http.stopped_engine import stopped_engine
 
 FAR = 24  # turns: ten windows
 
@@ -34,8 +35,8 @@ def forget(conversations: Conversations, *, snapshots: bool) -> None:
     """Close all sessions; write their snapshots, or delete all that there are."""
     states = conversations._states
     for resident in states.residency.all():
-        if snapshots and states.unsaved(resident) > 0:
-            states.save(resident)
+        if snapshots and states.saving.unsaved(resident) > 0:
+            states.saving.save(resident)
         states.residency.discard(resident)
     if not snapshots:
         for node_id, _ in list(conversations._store.oldest_snapshots()):
@@ -280,3 +281,22 @@ def test_threads_may_begin_and_end_turns(
         reply = chat.say("Last", seed=9)
         assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 9)
     conversations.close()
+
+
+def test_a_turn_is_not_undone_after_one_that_was_cancelled_before_it_was_read(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path)
+    has_node = True
+    while has_node:  # the engine may have been faster
+        chat = Chat(conversations)
+        chat.say("One", seed=1)
+        before = chat.messages
+        chat.say("Two", seed=2)
+        with stopped_engine(model):
+            request = TurnRequest("", [*chat.messages, user("Three")], options(5))
+            turn = conversations.begin(request)
+            turn.stream.cancel()
+        has_node = turn.end().node != ""
+    again = chat.branch(before).say("Another", seed=3)
+    assert again.bits == alone(model, path_ids(conversations, again.node)[:-8], 3)

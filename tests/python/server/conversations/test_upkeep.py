@@ -73,7 +73,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_none_of_the_others(
 ) -> None:
     conversations = two_chats(model, tmp_path, snapshot_tokens=0)
     states = conversations._states
-    monkeypatch.setattr(states, "save", fails_first(states.save, error))
+    monkeypatch.setattr(states.saving, "save", fails_first(states.saving.save, error))
     with caplog.at_level(logging.WARNING, "sinkstream"):
         conversations._upkeep.run()
     assert len(list(conversations._store.oldest_snapshots())) == 1
@@ -92,7 +92,7 @@ def test_snapshots_that_cannot_be_written_leave_parking_and_expiry(
     conversations = two_chats(
         model, tmp_path, snapshot_tokens=0, replay_tokens=0, park_s=0.0, ttl_s=0.0
     )
-    monkeypatch.setattr(conversations._states, "save", always(ERRORS[0]))
+    monkeypatch.setattr(conversations._states.saving, "save", always(ERRORS[0]))
     time.sleep(0.01)
     with caplog.at_level(logging.WARNING, "sinkstream"):
         conversations._upkeep.run()
@@ -141,7 +141,7 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
     monkeypatch.setattr(heartbeat, "_BEAT_S", 0.02)
     conversations = two_chats(model, tmp_path, snapshot_tokens=0)
     states = conversations._states
-    save, times = states.save, []
+    save, times = states.saving.save, []
 
     def slow_save(resident: Resident) -> None:
         before = seen(conversations)
@@ -149,7 +149,7 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
         times.append(before)
         save(resident)
 
-    monkeypatch.setattr(states, "save", slow_save)
+    monkeypatch.setattr(states.saving, "save", slow_save)
     conversations._upkeep.run()
     assert len(times) == 2
     conversations.close()

@@ -138,6 +138,24 @@ def test_thoughts_that_are_sent_back_are_read_as_the_template_says(
     assert (counts != {without}) == (template == "kept")
 
 
+@pytest.mark.parametrize("template", ["opened", "written"])
+def test_replies_are_the_same_with_a_store_and_without(serve: Serve, template: str) -> None:
+    messages: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for turn in range(4):
+        found = []
+        for stored, said in messages.items():
+            server = serve(template, stored=stored)
+            said.append({"role": "user", "content": f"and so on {turn}"})
+            tags = ("<think>", "</think>") if template == "written" else ("</think>",)
+            answer = server.post(CHAT, body(server, "x", "q", *tags, messages=said, seed=turn)).json
+            message = answer["choices"][0]["message"]
+            said.append({"role": "assistant", "content": message["content"]})
+            found.append((message, answer["usage"]["prompt_tokens"]))
+        assert found[0] == found[1]
+    usage = answer["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+
+
 def test_a_resent_history_with_or_without_thoughts_is_the_same_conversation(serve: Serve) -> None:
     server = serve("opened", stored=True)
     messages: list[dict[str, str]] = [{"role": "user", "content": "and so on"}]
