@@ -137,7 +137,11 @@ class Soak:
             for event in response.body.decode().split("\n\n"):
                 is_whole |= event == "data: [DONE]"
                 if event.startswith("data: {"):
-                    choices = json.loads(event[6:])["choices"]
+                    data = json.loads(event[6:])
+                    if "error" in data:
+                        self.faults.append(f"talk_streamed: {data['error']}")
+                        return
+                    choices = data["choices"]
                     text += "".join(c["delta"].get("content", "") for c in choices)
             if not is_whole:
                 self.faults.append("talk_streamed: the stream is not complete")
