@@ -30,7 +30,10 @@ def _of_server(service: Service) -> str:
         "open_sockets": ("Open WebSockets.", service.open_sockets),
         "open_replies": ("Replies in progress.", len(service.replies)),
         "waiting_replies": ("Replies that wait for their turn.", service.waiting),
-        "request_body_bytes": ("Bodies that have not been parsed yet.", service.bodies.held),
+        "request_body_bytes": (
+            "Bodies, and messages of sockets, that have not been parsed yet.",
+            service.bodies.held,
+        ),
         "whole_reply_bytes": (
             "Memory reserved for replies that are not streamed.",
             service.whole_replies.held,

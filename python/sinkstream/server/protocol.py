@@ -1,6 +1,6 @@
-"""uvicorn's protocols with limits on a request's head, and on clients that do not read.
+"""uvicorn's HTTP protocol with limits on a request's head, and on clients that do not read.
 
-Bad HTTP gets an error in JSON.
+Bad HTTP gets an error in JSON. `socket_protocol.py` is the WebSocket's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sinkstream.server.connections import Connection, Connections
 from sinkstream.server.errors import ApiError
@@ -24,7 +23,7 @@ class _Pipelined(Exception):
     """Stops the parser."""
 
 
-class _Counted:
+class Counted:
     """A part of uvicorn's protocols: a counted connection, cut off if its client does not read."""
 
     _connection: Connection
@@ -60,7 +59,7 @@ class _Counted:
         self._connection.resume()
 
 
-class BoundedHttp(_Counted, HttpToolsProtocol):
+class BoundedHttp(Counted, HttpToolsProtocol):
     """uvicorn's protocol with limits."""
 
     _unread_bytes = 0
@@ -162,15 +161,6 @@ class BoundedHttp(_Counted, HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-class BoundedSocket(_Counted, WebSocketsSansIOProtocol):
-    """uvicorn's protocol of a WebSocket, counted, and cut off if its client does not read."""
-
-    async def run_asgi(self) -> None:
-        """Run the app, which can look at the connection."""
-        self.scope["state"][CONNECTION] = self._connection
-        await super().run_asgi()
 
 
 def _error(status: int, code: str, message: str) -> ApiError:

@@ -24,9 +24,10 @@ from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
 from sinkstream.server.memory import loaded_objects_aside, trim_repeatedly
 from sinkstream.server.peers.internal import Internal
-from sinkstream.server.protocol import BoundedHttp, BoundedSocket
+from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
 from sinkstream.server.service import Service
+from sinkstream.server.socket_protocol import BoundedSocket
 from sinkstream.server.turns import Turns
 
 logger = logging.getLogger("sinkstream.server")
@@ -87,14 +88,22 @@ def serve(
 
 def make_server(app: App, service: Service) -> uvicorn.Server:
     """Return a server for an app, with the service's limits. It has no signal handlers."""
+    config = service.config
+    socket = partial(
+        BoundedSocket,
+        connections=service.connections,
+        bodies=service.bodies,
+        message_timeout_s=config.body_timeout_s,
+    )
     settings = uvicorn.Config(
         app,
         loop="asyncio",
         backlog=ACCEPTED_AT_ONCE,
         http=partial(BoundedHttp, connections=service.connections),  # type: ignore[arg-type]
-        ws=partial(BoundedSocket, connections=service.connections),  # type: ignore[arg-type]
+        ws=socket,  # type: ignore[arg-type]
         ws_per_message_deflate=False,
-        ws_max_size=1 << 20,
+        ws_max_size=config.max_body_bytes,
+        ws_ping_timeout=config.send_timeout_s,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -86,6 +86,9 @@ def _python() -> str:
     named = os.environ.get(PYTHON) or shutil.which("python2.7")
     if named is None:
         raise SourceError(f"autobahn: needs Python 2.7. Set {PYTHON} to its path.")
+    check = [named, "-c", "import sys; sys.exit(sys.version_info[:2] != (2, 7))"]
+    if subprocess.run(check, capture_output=True).returncode != 0:
+        raise SourceError(f"autobahn: {named} is not Python 2.7. Set {PYTHON} to its path.")
     return named
 
 

@@ -9,12 +9,12 @@ server itself does not offer.
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
-from sinkstream.server.connections import Connections
+from sinkstream.server.config import ServerConfig
 from sinkstream.server.listening import address_of, open_socket
 from sinkstream.server.serve import make_server
+from sinkstream.server.service import Service
 
 
 async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -29,11 +29,10 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 def main() -> None:
     """Serve."""
-    service: Any = SimpleNamespace(connections=Connections(limit=100, send_timeout_s=60))
     app: Any = echo
     listener = open_socket("127.0.0.1", 0)
     print(address_of(listener), flush=True)
-    asyncio.run(make_server(app, service).serve(sockets=[listener]))
+    asyncio.run(make_server(app, Service(ServerConfig())).serve(sockets=[listener]))
 
 
 if __name__ == "__main__":

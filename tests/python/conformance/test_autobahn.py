@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,12 @@ def test_it_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SourceError, match=r"needs Python 2\.7\. Set SINKSTREAM_"):
         cases.run(tmp_path)
+
+
+def test_it_refuses_a_python_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cases.PYTHON, sys.executable)
+    with pytest.raises(SourceError, match=r"is not Python 2\.7\. Set SINKSTREAM_"):
+        cases._python()
 
 
 def test_the_echo_answers(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Lane:
         self._headers = headers
         self._send = send
         self._active = active
-        self._waiting: deque[tuple[ResponseRequest, bool]] = deque()
+        self._waiting: deque[tuple[ResponseRequest, bool, int]] = deque()
         self._live: Live | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -63,9 +63,14 @@ class Lane:
         """Return the number of requests that have not begun."""
         return len(self._waiting)
 
-    def add(self, body: ResponseRequest, *, forks: bool) -> None:
-        """Handle a request after those before it."""
-        self._waiting.append((body, forks))
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes of these requests, as they came."""
+        return sum(size for _, _, size in self._waiting)
+
+    def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
+        """Handle a request of `size` bytes after those before it."""
+        self._waiting.append((body, forks, size))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -94,8 +99,8 @@ class Lane:
 
     async def _run(self) -> None:
         while self._waiting:
-            body, forks = self._waiting.popleft()
             async with self._active:
+                body, forks, _ = self._waiting.popleft()
                 try:
                     await unless_stalled(self._service, self._answer(body, forks))
                 except Exception as error:

@@ -116,17 +116,26 @@ class _Socket:
             raise invalid("body: `background` must not be true on a socket.", "background")
         if body.generate is False:
             raise not_supported("a response without a reply", "generate")
-        if sum(lane.waiting for lane in self._lanes.values()) >= MAX_WAITING:
-            raise ApiError(
-                429,
-                "rate_limit_error",
-                "capacity",
-                f"server: at most {MAX_WAITING} requests can wait on one socket.",
-            )
+        self._check_waiting(len(data))
         lane = self._lane(body.stream_id)
         previous = body.previous_response_id
         others = [one.latest for one in self._lanes.values() if one is not lane]
-        lane.add(body, forks=previous is not None and previous in others)
+        lane.add(body, len(data), forks=previous is not None and previous in others)
+
+    def _check_waiting(self, size: int) -> None:
+        """Refuse a request of `size` bytes if those that wait are too many or too large.
+
+        Raises:
+            ApiError: They are.
+        """
+        lanes, most_bytes = self._lanes.values(), self._service.config.max_body_bytes
+        if sum(lane.waiting for lane in lanes) >= MAX_WAITING:
+            rule = f"at most {MAX_WAITING} requests can wait on one socket."
+        elif sum(lane.waiting_bytes for lane in lanes) + size > most_bytes:
+            rule = f"requests that wait on one socket can have at most {most_bytes} bytes together."
+        else:
+            return
+        raise ApiError(429, "rate_limit_error", "capacity", f"server: {rule}")
 
     def _lane(self, name: str | None) -> Lane:
         if name is not None and not _NAME.fullmatch(name):

@@ -326,11 +326,30 @@ def test_another_key_continues_nothing(server: Running) -> None:
 
 def test_a_message_has_a_largest_size(server: Running) -> None:
     with opened(server) as found:
-        send(found, "a " * (1 << 20))
+        with contextlib.suppress(websockets.ConnectionClosed):
+            send(found, "a" * (40 << 20))
         with pytest.raises(websockets.ConnectionClosed) as closed:
             found.recv(timeout=60)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1009
+
+
+def test_a_message_may_be_as_large_as_a_body(socket: ClientConnection) -> None:
+    """2 MiB, most of it a field that is not one of OpenAI's."""
+    send(socket, "the sea", padding="a" * (2 << 20))
+    until_end(socket)
+
+
+def test_requests_that_wait_have_a_largest_size(socket: ClientConnection, server: Running) -> None:
+    for _ in range(5):
+        send(socket, **ENDLESS, stream_id="a", padding="a" * (10 << 20))
+    event = receive(socket)
+    while event["type"] != "error":
+        event = receive(socket)
+    assert (event["status"], event["error"]["code"]) == (429, "capacity")
+    assert "at most 33554432 bytes together" in event["error"]["message"]
+    socket.close()
+    server.wait_until(lambda: server.model.stats()["running"] == 0, "replies go on")
 
 
 def test_a_client_that_never_reads_is_sent_no_more(server: Running) -> None:
