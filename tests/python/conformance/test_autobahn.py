@@ -34,9 +34,7 @@ def test_a_case_passes_if_it_and_its_close_are_fine() -> None:
 def test_the_list_is_complete_and_names_each_case_once() -> None:
     listed = read_list(Path(cases.__file__).parent / "listed.toml")
     assert all(entry.reason.endswith(".") for entry in listed)
-    failed = ["7.1.5", *(f"9.{part}.{n}" for part in (1, 2) for n in (4, 5, 6))]
-    failed += [f"9.{part}.{n}" for part in (3, 4) for n in range(1, 10)]
-    assert judge(dict.fromkeys(failed, "failed"), listed).faults == []
+    assert judge({"7.1.5": "failed"}, listed).faults == []
 
 
 def test_it_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
