@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,8 @@ def ray_cluster(folder: Path, store: str, *, replicas: int, **settings: Any) -> 
             left = {pid: at for pid, at in left.items() if _started_at(pid) == at}
         for pid in left:  # the number may not be another process's
             if _started_at(pid) == left[pid]:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it ends just now
+                    os.kill(pid, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
         assert not left, "processes of Ray are still there"
 

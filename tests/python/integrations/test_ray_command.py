@@ -59,7 +59,9 @@ def test_it_serves_until_sigterm_and_ends_its_processes(
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == f"Listening on http://127.0.0.1:{port}\n"
+            assert process.stderr is not None
+            line = process.stdout.readline()
+            assert line == f"Listening on http://127.0.0.1:{port}\n", line or process.stderr.read()
             server = Running(port, None)  # type: ignore[arg-type]
             names = set()
             for number in range(16):
