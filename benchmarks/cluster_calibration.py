@@ -12,12 +12,13 @@
 With `--processors`, also what engines lose if as many of them share as many processors:
 
 - `together`: how many times as long a step takes as alone, if all engines are at work,
+- `outside`: the same for opening a saved session,
 - `token_s`, `turn_s`: the processor time outside of the engines, of the server and its clients, for
   each token of a reply, and for each turn in addition,
 - `save_s`: writing a snapshot, by the size of its file.
 
 Each is the least of `--rounds`, as what else the machine does only adds to it; `request_s` is a
-median, `token_s` and `turn_s` are means. Needs the extra `serve`.
+median, and `outside`, `token_s` and `turn_s` are means. Needs the extra `serve`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from sinkstream.streams.worker import wanted
 
 TEXT = [28, 198, 104, 260, 42, 288, 105, 214]  # any tokens do
 _STEPS = 40
+_BUSY, _LOADS = 2, 8  # sequences that decode while a session is opened, as many times
 _CLIENTS, _WORDS, _TOKENS = 4, 10, 64  # of a crowd, and of its turns
 
 
@@ -107,8 +109,8 @@ def read_beside_s(model: sinkstream.Model, tokens: int) -> tuple[float, float]:
     return taken, passed / steps
 
 
-def load_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, float]:
-    """Return the size of a saved session, and the time to open it."""
+def load_times(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, list[float]]:
+    """Return the size of a saved session, and the times to open it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.session"
         with model.session() as session:
@@ -119,7 +121,13 @@ def load_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, floa
             begin = time.perf_counter()
             model.load_session(path).close()
             taken.append(time.perf_counter() - begin)
-        return path.stat().st_size, min(taken)
+        return path.stat().st_size, taken
+
+
+def load_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, float]:
+    """Return the size of a saved session, and the least time to open it."""
+    size, taken = load_times(model, tokens, rounds)
+    return size, min(taken)
 
 
 def save_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, float]:
@@ -179,46 +187,61 @@ def outside_s(server: Server, turns: int) -> tuple[float, float]:
     return token_s, taken[0] - token_s
 
 
-def steps_with_others(
-    path: Path, window: int, batches: Sequence[int], rounds: int, number: int, both: Barrier
-) -> list[tuple[float, float]]:
-    """Return the step alone, of the first process only, and with all processes, by batches."""
-    found = []
-    with sinkstream.load(path, threads=1, window=window, max_sequences=max(batches)) as model:
+def times_with_others(
+    path: Path, window: int, batches: Sequence[int], rounds: int, number: int, all_: Barrier
+) -> tuple[list[float], list[float]]:
+    """Return times alone, and while all processes decode: of steps by batches, and of a load.
+
+    Only the first process measures times alone, and those of loads; the others wait, or decode.
+    """
+    is_first, alone, together = number == 0, [], []
+    sequences = max(batches) + 1  # of which one is loaded
+    with sinkstream.load(path, threads=1, window=window, max_sequences=sequences) as model:
+
+        def mean_load_s() -> float:
+            return statistics.mean(load_times(model, model.capacity.tokens, _LOADS)[1])
+
         for batch in batches:
-            alone, together = [0.0], []
-            both.wait()
-            if number == 0:
-                alone = [step_s(model, batch) for _ in range(rounds)]
-            both.wait()
+            all_.wait()
+            if is_first:
+                alone.append(min(step_s(model, batch) for _ in range(rounds)))
+            all_.wait()
             with decoding(model, batch):
-                for _ in range(rounds):
-                    both.wait()
-                    together.append(step_now_s(model))
-                both.wait()
-            found.append((min(alone), min(together)))
-    return found
+                all_.wait()
+                together.append(min(step_now_s(model) for _ in range(rounds)))
+                all_.wait()
+        if is_first:
+            alone.append(mean_load_s())
+        all_.wait()
+        with decoding(model, _BUSY):
+            all_.wait()
+            if is_first:
+                together.append(mean_load_s())
+            all_.wait()
+    return alone, together
 
 
-def together(path: Path, window: int, running: int, rounds: int, processors: int) -> float:
-    """Return how many times as long steps take if each processor has an engine at work."""
+def with_others(
+    path: Path, window: int, running: int, rounds: int, processors: int
+) -> tuple[float, float]:
+    """Return how many times as long steps, and loads, take if each processor has an engine."""
     batches = [batch for batch in (1, 2, 4, 8) if batch <= running]
     with Manager() as manager, ProcessPoolExecutor(processors) as pool:
-        both = manager.Barrier(processors)
+        all_ = manager.Barrier(processors)
         tasks = [
-            pool.submit(steps_with_others, path, window, batches, rounds, number, both)
+            pool.submit(times_with_others, path, window, batches, rounds, number, all_)
             for number in range(processors)
         ]
-        found = [task.result() for task in tasks]
-    alone = sum(alone for alone, _ in found[0])
-    return sum(step for steps in found for _, step in steps) / processors / alone
+        (alone, first), *others = [task.result() for task in tasks]
+    steps = sum(first[:-1]) + sum(sum(together) for _, together in others)
+    return steps / processors / sum(alone[:-1]), first[-1] / alone[-1]
 
 
 def sharing(
     path: Path, window: int, seats: int, running: int, rounds: int, processors: int
 ) -> dict[str, Any]:
     """Return what engines with one thread lose to each other, and to what is outside of them."""
-    ratio = together(path, window, running, rounds, processors)
+    steps, loads = with_others(path, window, running, rounds, processors)
     with sinkstream.load(path, threads=1, window=window, max_sequences=seats) as model:
         capacity = model.capacity.tokens
         saves = [save_s(model, tokens, rounds) for tokens in sizes_of(capacity)]
@@ -227,7 +250,8 @@ def sharing(
         token_s, turn_s = outside_s(server, 4 * rounds)
     return {
         "processors": processors,
-        "together": round(ratio, 3),
+        "together": round(steps, 3),
+        "outside": round(loads, 3),
         "token_s": round(token_s, 6),
         "turn_s": round(turn_s, 6),
         "save_s": [[size, round(taken, 6)] for size, taken in saves],

@@ -36,6 +36,8 @@ class Sharing:
     processors: int
     together: float
     """How many times as long a step takes when all processors have an engine at work."""
+    outside: float
+    """How many times as long something outside of the engines takes then."""
     token_s: float
     """Processor time outside of the engines, of servers and clients: for each token of a reply."""
     turn_s: float
@@ -58,6 +60,11 @@ class Processors:
         if sharing is None:
             return alone_s
         return alone_s * sharing.together + tokens * sharing.token_s
+
+    def outside_s(self, alone_s: float) -> float:
+        """Return the time of something outside of the engines."""
+        sharing = self._full()
+        return alone_s if sharing is None else alone_s * sharing.outside
 
     def _full(self) -> Sharing | None:
         """Return what is lost now."""

@@ -202,7 +202,7 @@ class Simulation:
         processors.take_turn()
         if session.in_memory_of == name:
             host.idle.pop(session.name)
-            return Work(times.request_s, turn.prompt_tokens)
+            return Work(processors.outside_s(times.request_s), turn.prompt_tokens)
         if session.in_memory_of:  # its owner hands it over
             self.hosts[session.in_memory_of].idle.pop(session.name)
             self._park(processors, session)
@@ -219,7 +219,7 @@ class Simulation:
             load_s = times.load_s(self._snapshot_bytes(saved))
             processors.work(load_s)
             delay_s += load_s
-        return Work(delay_s, replayed + turn.prompt_tokens)
+        return Work(processors.outside_s(delay_s), replayed + turn.prompt_tokens)
 
     def _park(self, processors: Processors, session: Session) -> None:
         """Take a session out of memory; one that few tokens rebuild gets no snapshot."""

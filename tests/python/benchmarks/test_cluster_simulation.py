@@ -210,18 +210,22 @@ def test_a_prompt_waits_for_the_end_of_a_step_and_shares_the_next_ones() -> None
 
 def test_engines_lose_time_to_each_other_and_to_what_is_outside_of_them() -> None:
     """Steps of 1 s alone; of 1.5 s, and half a second for the token, while both engines work."""
-    sharing = Sharing(2, 1.5, token_s=0.5, turn_s=0.0, save_s=Curve([(1, 4.0)]))
+    sharing = Sharing(2, 1.5, 3.0, token_s=0.5, turn_s=0.0, save_s=Curve([(1, 4.0)]))
     processors, times = Processors(sharing), constant(1.0)
     one, two = (Watched(times, seats=1, processors=processors) for _ in range(2))
     two.events = two.replica.events = one.events
     one.submit(0, prompt=1, reply=11)
     one.events.at(2, lambda: two.submit(0, prompt=1, reply=4))
     one.events.at(4, lambda: processors.save(9))
+    outside_s = []
+    for at in (1, 3):
+        one.events.at(at, lambda: outside_s.append(processors.outside_s(2)))
     one.events.at(12, lambda: processors.save(9))
     one.events.run(100)
     # Both work from 2: at 4, each has a token more, and then loses 2 s of the 4 s. two has its 3
     # tokens at 10, when one has 2 + 3 of its 10. It is alone with the other 5, and loses nothing.
     assert (one.ended, two.ended) == ({0: pytest.approx(15)}, {0: pytest.approx(10)})
+    assert outside_s == [2, 6]
 
 
 def erlang_c(seats: int, load: float) -> float:
