@@ -17,8 +17,9 @@ With `--processors`, also what engines lose if as many of them share as many pro
   each token of a reply, and for each turn in addition,
 - `save_s`: writing a snapshot, by the size of its file.
 
-Each is the least of `--rounds`, as what else the machine does only adds to it; `request_s` is a
-median, and `outside`, `token_s` and `turn_s` are means. Needs the extra `serve`.
+Each is the least of `--rounds`, as what else the machine does, and the wait for the end of a step,
+only add to it; `request_s` is a median, and `outside`, `token_s` and `turn_s` are means. Needs the
+extra `serve`.
 """
 
 from __future__ import annotations
