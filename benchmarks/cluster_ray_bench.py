@@ -12,9 +12,10 @@ A tiny model with random weights, 2 replicas on one store, one host. Needs the e
   `sent_again`: refused requests.
 - `kills`: the owner of a conversation is killed with SIGKILL in the middle of a stream, and the
   client sends its request again, while other conversations go on. `first_answer_s`: from the kill
-  to the whole answer of another replica. `wrong_continuations`: answers that differ from the one
-  before the kill, or come from the replica that was killed. `lost_turns`, `foreign_texts` and
-  `sent_again` as above, of all conversations. Ray replaces a replica before the next one is killed.
+  to the whole answer of another replica; `answers_after_2_s`: how many took longer.
+  `wrong_continuations`: answers that differ from the one before the kill, or come from the replica
+  that was killed. `lost_turns`, `foreign_texts` and `sent_again` as above, of all conversations.
+  Ray replaces a replica before the next one is killed.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def kills(cluster: Cluster, count: int, first: int, scratch: Path) -> dict[str, 
             "p99": round(quantile(times, 0.99), 3),
             "largest": round(max(times), 3),
         },
+        "answers_after_2_s": sum(taken > 2 for taken in times),
     }
 
 
