@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,19 @@ def found(folders: list[str], endings: set[str], read: Callable[[str], set[str]]
     return names
 
 
+@cache
 def read_by_package() -> dict[str, str]:
     return found(["python"], {".py"}, read_by_python) | found(["csrc"], CPP, read_by_cpp)
 
 
+@cache
 def read_by_repository() -> dict[str, str]:
     folders = ["tests", "benchmarks"]
     read = found(folders, {".py"}, read_by_python) | found(folders, CPP, read_by_cpp)
     return {name: path for name, path in read.items() if name.startswith("SINKSTREAM_")}
 
 
+@cache
 def declared() -> dict[str, str]:
     settings = found(["cmake", "csrc", "tests/cpp"], {".cmake", ".txt"}, set_by_cmake)
     for name in set_by_cmake((ROOT / "CMakeLists.txt").read_text(encoding="utf-8")):

@@ -226,6 +226,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end(
 ) -> None:
     # `running` ends first, and joins the server's thread while the client is still connected.
     with ExitStack() as after, running(tiny_folder("llama")) as server:
-        after.enter_context(server.begin(CHAT, {"messages": HELLO, **ENDLESS}))
+        body = {"messages": HELLO, **ENDLESS}
+        after.enter_context(server.begin(CHAT, body, buffer_bytes=4096))
         # The reply is parked once all buffers between the engine and the client are full.
         server.wait_until(lambda: server.model.stats()["parked"] == 1, "the client has stalled")
