@@ -9,6 +9,7 @@
 #include "cache/snapshot.h"
 #include "canary_model.h"
 #include "engine_fixture.h"
+#include "sampling_kernels.h"
 
 namespace sinkstream {
 namespace {
@@ -331,7 +332,7 @@ TEST_P(CanarySoak, NoUserEverSeesAnothersSecretAndEachConversationIsAPlainList) 
   options.window = kWindow;
   options.max_sequences = kUsers * kConversations;
   options.prefill_chunk = 16;
-  options.kernels = &generic_kernels();
+  options.kernels = &sampling_kernels();
   options.threads = &threads;
   if (GetParam() == SampledBy::kDevice) {
     model.set_device_sampler(

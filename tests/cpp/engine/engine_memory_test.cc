@@ -8,6 +8,7 @@
 #include "engine_fixture.h"
 #include "fail_points/fail_points.h"
 #include "heap/heap.h"
+#include "sampling_kernels.h"
 
 namespace sinkstream {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
 TEST_P(EngineTest, ATokenTakesNothingFromTheHeapWhileTheConsumerKeepsUp) {
-  options.kernels = &generic_kernels();  // the reference table sorts copies
+  options.kernels = &sampling_kernels();  // the reference table sorts copies
   std::counting_semaphore<1 << 20> gate(1);
   model.gate = &gate;
   const auto stream = submit(greedy_request({5}, std::nullopt));
