@@ -167,7 +167,7 @@ class Workshop:
             place = planted / source if mutant.file == source else place
         flags = [*FLAGS, *TABLE_FLAGS.get(source, ())]
         command = [self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
-        if source.startswith("tests/cpp/"):
+        if source not in TABLE_FLAGS:  # the header is precompiled without them
             command += ["-include", str(self._prefix())]
         return [*command, "-c", str(place)]
 
@@ -183,7 +183,7 @@ class Workshop:
         return folder
 
     def _prefix(self) -> Path:
-        """Precompile the header that all tests include first, next to its copy."""
+        """Precompile the header that all sources include first, next to its copy."""
         text = (ROOT / PREFIX).read_text(encoding="utf-8")
         path = self.folder / "prefix" / _digest(text, self._version) / "prefix.h"
         with self._locks[str(path)]:

@@ -1,4 +1,4 @@
-// Headers that every test includes, compiled once.
+// Headers that tests and many sources include, compiled once.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -110,8 +110,9 @@ def test_a_changed_header_is_compiled_again(
     import tests.mutants.workshop as module
 
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    for folder in ("csrc/cache", "tests/cpp/cache"):
+    for folder in ("csrc/cache", "tests/cpp/cache", "tests/mutants/cpp"):
         (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / module.PREFIX).touch()
     header = tmp_path / "csrc/cache/answer.h"
     source = tmp_path / "csrc/cache/answer.cc"
     source.write_text('#include "cache/answer.h"\nint answer() { return kAnswer; }\n')
