@@ -10,7 +10,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -29,6 +30,8 @@ from sinkstream.server.conversations.snapshot_files import SnapshotFiles
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.writer import RETRY_S, Writer
+
+_T = TypeVar("_T")
 
 _NODE_COLUMNS = ("read_ids", "messages", "record", "note")
 _READERS = 8
@@ -65,7 +68,7 @@ class PostgresStore(Store):
         try:
             connection = PostgresWriteConnection(conninfo)
             try:
-                prepare(connection, conninfo, model)
+                _retried(partial(prepare, connection, conninfo, model))
                 return cls(conninfo, connection, files, replica or _own_name())
             except BaseException:
                 connection.close()
@@ -115,15 +118,15 @@ class PostgresStore(Store):
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         if any(isinstance(value, str) and "\0" in value for value in values):
             return []  # PostgreSQL has no such text
-        until = time.monotonic() + RETRY_S
-        while True:
-            try:
-                with self._pool.connection(timeout=RETRY_S) as reader:
-                    return reader.execute(marked(query), values).fetchall()
-            except psycopg.Error as error:
-                if not is_transient(error) or time.monotonic() > until:
-                    raise postgres_error(self._name, error) from error
-            time.sleep(_PAUSE_S)
+
+        def read() -> list[Any]:
+            with self._pool.connection(timeout=RETRY_S) as reader:
+                return reader.execute(marked(query), values).fetchall()
+
+        try:
+            return _retried(read)
+        except psycopg.Error as error:
+            raise postgres_error(self._name, error) from error
 
     def _transcript_bytes(self) -> int:
         rows = self._rows(
@@ -132,6 +135,18 @@ class PostgresStore(Store):
             f"(SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms)"
         )
         return int(rows[0][0])
+
+
+def _retried(call: Callable[[], _T]) -> _T:
+    """Return what a call returns; try it again for a while after errors that may be transient."""
+    until = time.monotonic() + RETRY_S
+    while True:
+        try:
+            return call()
+        except psycopg.Error as error:
+            if not is_transient(error) or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _own_name() -> str:

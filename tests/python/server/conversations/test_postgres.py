@@ -372,3 +372,20 @@ def test_a_snapshot_folder_must_be_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="must be a writable folder"):
         SnapshotFolder(tmp_path / "file")
+
+
+def test_tables_are_created_although_the_connection_is_lost_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, calls = postgres_database._create, []
+
+    def create_and_lose(connection: Any, model: str) -> None:
+        create(connection, model)
+        calls.append(model)
+        if len(calls) == 1:
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(postgres_database, "_create", create_and_lose)
+    store = place.open()
+    assert len(calls) == 2
+    assert store.node(written(store)) is not None
