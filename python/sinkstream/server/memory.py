@@ -8,8 +8,10 @@ import gc
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 TRIM_S = 60.0
+_M_ARENA_MAX = -8  # from glibc's malloc.h
 
 
 @contextmanager
@@ -28,15 +30,30 @@ def loaded_objects_aside() -> Iterator[None]:
         gc.unfreeze()
 
 
+def share_one_heap() -> None:
+    """Let all threads of the process allocate from one heap if the C library is glibc.
+
+    Otherwise each thread gets a heap, and requests of all sizes leave gaps in every one of them.
+    Tokens are generated without allocating, so threads rarely wait for each other.
+    """
+    call = _of_glibc("mallopt")
+    if call is not None:
+        call(_M_ARENA_MAX, 1)
+
+
 def trim() -> None:
     """Return free memory to the system if the C library is glibc; blocks for milliseconds.
 
-    Requests of all sizes leave gaps in the heap of each thread, which glibc keeps.
+    Requests of all sizes leave gaps in the heap, which glibc keeps.
     """
-    if sys.platform == "linux":
-        call = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if call is not None:
-            call(ctypes.c_size_t(0))
+    call = _of_glibc("malloc_trim")
+    if call is not None:
+        call(ctypes.c_size_t(0))
+
+
+def _of_glibc(name: str) -> Any:
+    """Return a function of the C library, or None if it has no such function."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 async def trim_repeatedly(

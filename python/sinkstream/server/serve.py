@@ -22,7 +22,7 @@ from sinkstream.server.connections import check_descriptors
 from sinkstream.server.gate import App
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
-from sinkstream.server.memory import loaded_objects_aside, trim_repeatedly
+from sinkstream.server.memory import loaded_objects_aside, share_one_heap, trim_repeatedly
 from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
@@ -64,6 +64,7 @@ def serve(
     """
     check_config(config)
     check_descriptors(config.max_connections)
+    share_one_heap()
     listener = open_socket(config.host, config.port)
     address = address_of(listener)
     if config.peer_secret and not config.address:

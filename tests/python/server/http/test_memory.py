@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -152,3 +153,35 @@ def test_what_is_loaded_is_left_aside_until_the_server_ends() -> None:
     with memory.loaded_objects_aside():
         assert gc.get_freeze_count() > len(kept)
     assert gc.get_freeze_count() == 0
+
+
+def test_all_threads_allocate_from_one_heap() -> None:
+    code = """
+import ctypes, sys, threading
+from sinkstream.server.memory import share_one_heap
+if sys.argv[1] == "one":
+    share_one_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.open_memstream.restype = ctypes.c_void_p
+together = threading.Barrier(4)
+def allocate():
+    together.wait()
+    libc.malloc(ctypes.c_size_t(1000))
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+text, size = ctypes.c_char_p(), ctypes.c_size_t()
+file = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(text.value.count(b"<heap nr="))
+"""
+    counts = [
+        int(subprocess.run([sys.executable, "-c", code, how], check=True, stdout=-1).stdout)
+        for how in ("one", "many")
+    ]
+    assert counts[0] == 1 < counts[1]
