@@ -51,7 +51,8 @@ py::list split_pairs(const py::list& texts) {
   py::list pairs(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     PyObject* text = texts[i].ptr();
-    if (!PyUnicode_Check(text)) throw py::type_error("a pair must be a string");
+    if (!PyUnicode_Check(text))
+      throw py::type_error("tokenizer: each merge must be a string of two parts");
     const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     const Py_ssize_t space = PyUnicode_FindChar(text, ' ', 0, length, 1);
     if (space == -2) throw py::error_already_set();

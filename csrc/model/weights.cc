@@ -168,7 +168,7 @@ void WeightStore::write(const std::string& name, const SplitPiece& piece, const 
     const bool is_fp8 = entry.storage == Storage::kFp8;
     throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales",
                               is_fp8 ? " and numbers" : "", ", but rows [", piece.row, ", ",
-                              piece.row + piece.rows, ") have one that is NaN or infinite."));
+                              piece.row + piece.rows, ") have a value that is NaN or infinite."));
   }
   std::atomic_ref(entry.written).fetch_add(piece.rows * piece.cols, std::memory_order_relaxed);
 }
@@ -195,7 +195,7 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
     write_rounded(name, entry, source, row, count, target);
   } else if (!pack_rows(entry.storage, source, row, count, entry.cols, target)) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
-                              row, ", ", row + count, ") have one that is NaN or infinite."));
+                              row, ", ", row + count, ") have a value that is NaN or infinite."));
   }
   std::atomic_ref(entry.written).fetch_add(count * entry.cols, std::memory_order_relaxed);
 }

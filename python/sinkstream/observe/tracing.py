@@ -58,7 +58,7 @@ def trace(path: str | os.PathLike[str], *, model: OpenModel | None = None) -> It
     except BaseException:
         failure = tracer.finish()
         if failure is not None:
-            warn_caller(f"trace: the file is not complete: {failure}")
+            warn_caller(f"trace: the file was not written: {failure}")
         raise
     failure = tracer.finish()
     if failure is not None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
@@ -168,9 +169,15 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
-    if isinstance(value, float) and abs(value) < float("inf"):
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise TypeError(f"{where} must hold only JSON, but holds {value}.")
         return float.__float__(value)
-    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                kind = type(name).__name__
+                raise TypeError(f"{where} must hold only JSON, but has a key of type {kind}.")
         return {
             _plain(name, where, depth): _plain(part, where, depth + 1)
             for name, part in value.items()

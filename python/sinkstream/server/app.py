@@ -144,7 +144,9 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         error.status_code,
         "invalid_request_error",
         _CODES.get(error.status_code, "invalid_argument"),
-        f"server: there is no such {'method' if error.status_code == 405 else 'path'}.",
+        "server: this path does not allow the method."
+        if error.status_code == 405
+        else "server: there is no such path.",
     )
     headers = {"content-type": "application/json", **(error.headers or {})}
     return Response(known.as_json(), error.status_code, headers)

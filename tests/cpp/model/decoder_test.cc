@@ -391,8 +391,8 @@ TEST(WeightStore, RefusesAScaleThatIsNotFinite) {
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_STREQ(error.what(),
-                 "load: weight \"q\" must have finite scales, but rows [0, 2) have one that is NaN "
-                 "or infinite.");
+                 "load: weight \"q\" must have finite scales, but rows [0, 2) have a value that "
+                 "is NaN or infinite.");
   }
 }
 
