@@ -51,7 +51,7 @@ void check_logit_bias(const char* name, const std::vector<TokenBias>& entries, i
   std::sort(ids.begin(), ids.end());
   const auto twice = std::adjacent_find(ids.begin(), ids.end());
   if (twice != ids.end()) {
-    refuse(name, "name each token once, but names ", *twice, " twice.");
+    refuse(name, "name each token once, but names token ", *twice, " twice.");
   }
   if (forbidden == vocab) {
     refuse(name, "leave a token to sample, but forbids all ", vocab, ".");

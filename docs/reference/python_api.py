@@ -49,7 +49,7 @@ MADE_BY_USERS = {"GenParams", "SinkLayer", "StartRecentKVCache", "StreamingCache
 PAGES = {
     "loading": Page(
         "Loading",
-        "`sinkstream.load` opens a model and takes all the memory that it will use.",
+        "`sinkstream.load` opens a model and allocates its memory.",
         "sinkstream",
         (
             "load",
@@ -83,8 +83,8 @@ PAGES = {
     ),
     "sessions": Page(
         "Sessions",
-        "A session is a conversation that keeps its cache: each turn processes only its new "
-        "tokens.",
+        "A session is a conversation that keeps its cache: apart from dropped thoughts, each turn "
+        "processes only its new tokens.",
         "sinkstream",
         ("Session", "SessionStats"),
     ),
@@ -103,8 +103,8 @@ PAGES = {
     ),
     "errors": Page(
         "Errors",
-        "Every error of the package is a `SinkstreamError`. Each also derives from the standard "
-        "exception that fits, such as ValueError.",
+        "The package's own errors are `SinkstreamError`s. Each also derives from the standard "
+        "exception that fits, such as ValueError. Wrong types raise TypeError.",
         "sinkstream",
         (
             *("SinkstreamError", "CapacityError", "CheckpointError", "DeviceError", "EngineDead"),

@@ -17,17 +17,18 @@ class Capacity:
     sinks: int
     """S, the number of tokens at the start of the text, which always stay in the cache."""
     window: int
-    """W, the number of most recent tokens, including the current one."""
+    """W: how many of the most recent tokens stay in the cache, including the current one."""
     max_sequences: int
     """Streams that can run at the same time."""
     bytes_per_token: int
     """Keys and values of one live token in all layers."""
     bytes_per_sequence: int
-    """The cache of one endless stream: whole pages for sinks, window and one page of margin."""
+    """The cache of one endless stream: whole pages for the sinks and the window, and one spare
+    page."""
     cache_bytes: int
     """The caches of all sequences together."""
     weight_bytes: int
-    """The weights, in the block format of the file."""
+    """The weights, in the file's block format, or in the one that `quantize` gives."""
     scratch_bytes: int
     """Activations of one step, and the logits of its sequences."""
 
@@ -119,7 +120,7 @@ class Cache(NeverCopied):
         return Cache(self._model.copy_of(self._native), self._model, self._sinks, self._window)
 
     def evict_for_space(self, n: int) -> None:
-        """Evict enough tokens at once for the next `n` to fit, as StreamingLLM's code does.
+        """Evict immediately as many tokens as the next `n` need, as StreamingLLM's code does.
 
         Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
         only changes what the first of these `n` tokens attend to. Applies to all rows.

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class SinkstreamError(Exception):
-    """Base class of all errors of the package.
+    """Base class of the package's own errors. Wrong types raise TypeError.
 
     Attributes:
         code: A stable identifier for programs, such as "invalid_argument".
@@ -52,13 +52,13 @@ class CheckpointError(SinkstreamError, ValueError):
 
 
 class CapacityError(SinkstreamError, RuntimeError):
-    """A request does not fit into the memory that was reserved at load."""
+    """There is not enough memory: for the model at `load`, or for a request later."""
 
     code = "capacity"
 
 
 class SessionBusy(SinkstreamError, RuntimeError):
-    """Another caller is using this stream or session right now."""
+    """The stream, session, cache or iterator is in use."""
 
     code = "session_busy"
 
@@ -106,7 +106,7 @@ def engine_dead(message: str) -> BaseException:
 
 
 class ForkError(SinkstreamError, RuntimeError):
-    """A model that was loaded before a fork was used in the child process."""
+    """The model was loaded before this process was forked. A child process cannot use it."""
 
     code = "fork"
 

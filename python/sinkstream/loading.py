@@ -55,7 +55,7 @@ def load(
 ) -> Model:
     """Load a model and start its generation thread.
 
-    All the memory that the model will ever use is allocated here.
+    The memory for all streams and sessions is allocated here. `new_cache` allocates its own.
 
     Args:
         path: A GGUF file (if split, any of its parts), a Hugging Face folder, or a name:
@@ -81,8 +81,8 @@ def load(
             they are.
         sinks: S, the number of tokens at the start of the text, which always stay in the cache. 0
             gives a plain sliding window.
-        window: W, the number of most recent tokens, including the current one. If None, the trained
-            length or 4,096, whichever is smaller, minus the sinks.
+        window: W: how many of the most recent tokens stay in the cache, including the current one.
+            If None, the trained length or 4,096, whichever is smaller, minus the sinks.
         max_sequences: Streams that can run at the same time; each has its own fixed cache.
         prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
             not change any result.

@@ -170,7 +170,7 @@ class Model(ClosesOnExit):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """Return the checkpoint's tokenizer, None if it has none."""
+        """Return the checkpoint's tokenizer, or None if it has none."""
         return self._text.tokenizer
 
     @property
@@ -228,7 +228,8 @@ class Model(ClosesOnExit):
         """Return the bytes of weights, keys and values that one decode step reads.
 
         The memory bandwidth divided by this number is an upper bound on the tokens per second of
-        one stream.
+        one stream. It assumes that every layer keeps `live` tokens; layers with a shorter window of
+        their own keep fewer.
 
         Args:
             live: Tokens in the cache.
@@ -300,8 +301,8 @@ class Model(ClosesOnExit):
             tools: For messages: functions that the reply may call, in OpenAI's form. The stream's
                 `tool_calls` are the calls. A message with the role "tool" carries the
                 result of a call. Needs llguidance, and a chat template with a place for tools.
-            tool_choice: "auto" (default), "none", "required", or a function that must be called,
-                in OpenAI's form. With "none", the model still sees the tools.
+            tool_choice: "auto" (default), "none", "required", a function that must be called, or
+                `allowed_tools`, in OpenAI's form. With "none", the model still sees the tools.
             parallel_tool_calls: Whether a reply may make several calls. If None, it may.
             **options: How to generate; `request/options.py` declares them.
 
@@ -507,10 +508,11 @@ class Model(ClosesOnExit):
                 reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
-        The default of `max_tokens` is 256; with None, a reply ends only when the model ends
-        its text, which many models never do. All prompts start together, so `timeout_s` limits the
-        whole call, and a `seed` applies to every prompt: equal prompts then get equal
-        replies. To read each reply when it is complete, use `generate_many`.
+        The default of `max_tokens` is 256; with None, there is no limit: many models never end
+        their text, so give stop strings or `timeout_s`. All prompts are submitted together, and
+        those that do not fit wait, so `timeout_s` limits the whole call. A `seed` applies to every
+        prompt: equal prompts then get equal replies. To read each reply when it is complete, use
+        `generate_many`.
 
         Returns:
             A result; for a list of prompts, a list of results in the same order.
@@ -647,10 +649,11 @@ class Model(ClosesOnExit):
             thinking: For a reasoning model: whether it thinks before it replies, or an effort such
                 as "low". If None, the chat template's default.
             thoughts: Whether the conversation keeps the thoughts of earlier replies. "drop" leaves
-                them out exactly as the chat template does. Each message and reply is then read a
-                second time; once the window moves, a second sequence's memory is also held until
-                the next turn. If None, the session does what the template does; most templates
-                drop them.
+                them out exactly as the chat template does. Each message and reply with
+                thoughts is then read twice. If a turn may evict tokens, it also holds a second
+                sequence's memory until the next turn begins. If there is none, and tokens are
+                evicted, the thoughts stay, with a warning. If None, the session does what the
+                template does; most templates drop them.
             tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are
                 part of the beginning of the conversation, so they cannot change later.
 
@@ -715,8 +718,8 @@ class Model(ClosesOnExit):
         """Open a session saved by `Session.save`; it continues bit for bit like the saved one.
 
         Raises:
-            CheckpointError: The file is missing or damaged, or was written by a different version
-                or for a different model, cache type or capacity (sinks + window). If a setting
+            CheckpointError: The file is missing or damaged, has another format version, or was
+                written for a different model, cache type or capacity (sinks + window). If a setting
                 differs, the message shows its value in the file and in the model.
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
@@ -843,7 +846,10 @@ class Model(ClosesOnExit):
         return logits
 
     def close(self) -> None:
-        """End all streams and the generation thread. May be called more than once."""
+        """End all streams and the generation thread, and free the model's memory.
+
+        May be called more than once.
+        """
         self._closed = True
         self._native.close()
         open_models.discard(self._number)

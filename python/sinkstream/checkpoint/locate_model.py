@@ -57,8 +57,8 @@ def locate_model(
     for option, value, neutral in (("revision", revision, None), ("download", download, False)):
         if value != neutral:
             raise InvalidArgument(
-                f"load: `{option}` must be {neutral} unless the model is an org/name on the hub, "
-                f"but is {quoted(value)}.",
+                f"load: `{option}` must be {neutral} unless the model is named `org/name`, as on "
+                f"the hub, but is {quoted(value)}.",
                 param=option,
             )
     if name in PACKAGES:

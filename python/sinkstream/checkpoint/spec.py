@@ -84,13 +84,13 @@ NO_ROPE = RopeSpec((), "half")
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A norm over a row."""
+    """A normalization of one token's vector."""
 
     kind: NormKind
     eps: float
     """Added to the mean square or to the variance."""
     bias: bool = False
-    """Whether it has a bias; only layer norms do."""
+    """Whether it has a bias; only a layer norm can have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ class Block:
     """Whether the MLP reads the normalized residual stream. If False in a parallel block, it reads
     what attention reads."""
     attention_post_norm: bool = False
-    """Whether what attention returns is normalized before it is added."""
+    """Whether attention's output is normalized before it is added."""
     mlp_post_norm: bool = False
-    """Whether what the MLP returns is normalized before it is added."""
+    """Whether the MLP's output is normalized before it is added."""
     parallel: bool = False
     """Whether the MLP reads the residual stream as it was before attention added to it."""
     residual_scale: float = 1.0
@@ -286,7 +286,7 @@ class DecoderSpec:
         return largest.sinks, largest.window
 
     def at_capacity(self, sinks: int, window: int) -> DecoderSpec:
-        """Return the spec with the frequencies for a cache of this S and W."""
+        """Return the spec with the frequencies for a cache with this S and W."""
         capacity = sum(self.kept(sinks, window))
 
         def resolved(block: Block) -> Block:

@@ -27,7 +27,7 @@ class _Family:
 def prometheus_text(models: OpenModel | Mapping[str, OpenModel]) -> str:
     """Return the counters, gauges and histograms of one or more models, for Prometheus to scrape.
 
-    Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; all samples of a
+    Serve it as `text/plain; version=0.0.4`. Base units are seconds and bytes; all counters of a
     model are taken at the same moment.
 
     Args:

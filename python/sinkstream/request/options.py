@@ -43,7 +43,8 @@ class Option:
 class StreamOptions(TypedDict, total=False):
     """How to generate: the keyword arguments of `Model.stream` and `Session.stream`.
 
-    If an option accepts None, None selects its default.
+    If an option accepts None, None selects its default (`generate` has its own default of
+    `max_tokens`).
     """
 
     max_tokens: Annotated[
@@ -78,7 +79,7 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             Number(0, 1, is_open=True),
-            "Keeps the most probable tokens that together have this probability.",
+            "Keeps the fewest most probable tokens that together have at least this probability.",
         ),
     ]
     min_p: Annotated[
@@ -171,8 +172,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             GrammarText(),
-            "A grammar for the reply, in llguidance's variant of Lark, whose first rule is "
-            "`start`, or in GBNF, whose first rule is `root`.",
+            "A grammar for the reply, in llguidance's variant of Lark, whose start rule is named "
+            "`start`, or in GBNF, whose start rule is named `root`.",
         ),
     ]
 
@@ -213,8 +214,7 @@ class Sampling:
 
         Args:
             generation: The values in its generation config. If they do not say how to choose
-                tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply. With
-                `do_sample: false`, the temperature is 0.
+                tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply.
         """
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOOSING):

@@ -25,7 +25,7 @@ class ByteBudget:
         """
         if self.held + count > self._limit:
             raise at_capacity(
-                f"server: {self._what} must have at most {self._limit} bytes together, but have "
+                f"server: {self._what} must have at most {self._limit} bytes in total, but have "
                 "more. Try again later.",
                 1,
             )

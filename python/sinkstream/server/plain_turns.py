@@ -100,7 +100,7 @@ class PlainTurns:
         Raises:
             NotFound: Always.
         """
-        raise NotFound("server: there are no stored responses.")
+        raise NotFound("server: this server does not store responses.")
 
     def note(self, name: str, note: str) -> None:
         """Do nothing: no turn is stored."""
@@ -119,7 +119,7 @@ class PlainTurns:
         Raises:
             NotFound: Always.
         """
-        raise NotFound("sessions: there are no stored conversations.")
+        raise NotFound("sessions: this server does not store conversations.")
 
     def save(self, tenant: str, name: str, path: Path) -> None:
         """Refuse: nothing is kept.
@@ -127,7 +127,7 @@ class PlainTurns:
         Raises:
             NotFound: Always.
         """
-        raise NotFound("sessions: there are no stored conversations.")
+        raise NotFound("sessions: this server does not store conversations.")
 
     def delete(self, tenant: str, name: str) -> None:
         """Refuse: nothing is kept.
@@ -135,7 +135,7 @@ class PlainTurns:
         Raises:
             NotFound: Always.
         """
-        raise NotFound("delete: there are no stored conversations.")
+        raise NotFound("delete: this server does not store conversations.")
 
     def close(self) -> None:
         """Do nothing: streams end with their requests."""
@@ -143,7 +143,7 @@ class PlainTurns:
 
 def _check_previous(request: TurnRequest) -> None:
     if request.previous is not None:
-        raise NotFound("server: there are no stored responses to continue.")
+        raise NotFound("server: this server does not store responses, so none can be continued.")
 
 
 def begin_text(

@@ -86,7 +86,7 @@ class Pool:
         queued = _Call(call)
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("pool: it is closed. This is a bug in sinkstream.")
+                raise RuntimeError("pool: the pool is closed. This is a bug in sinkstream.")
             self._queue.append(queued)
             try:
                 self._let_on()

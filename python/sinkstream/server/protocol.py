@@ -136,7 +136,9 @@ class BoundedHttp(Counted, HttpToolsProtocol):
         """Respond to what is not HTTP."""
         if self._must_close:
             return  # the response that is running is still sent
-        self._refuse(_error(400, "invalid_http", "headers: must be HTTP/1.1, but are not."))
+        self._refuse(
+            _error(400, "invalid_http", "headers: the request must be HTTP/1.1, but is not.")
+        )
 
     def _refuse_head(self) -> None:
         rule = f"headers: must have at most {MAX_HEAD_BYTES} bytes."

@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The sequence has received its memory. Carries the options in use: given, drawn or default."""
+    """The sequence has received its memory. Carries the seed and the sampling options in use."""
 
     prompt_tokens: int
     seed: int
@@ -74,7 +74,7 @@ class Finished:
     text: str = ""
     """Text that was held back and belongs to no new token."""
     thought: str = ""
-    """The same for an unfinished thought."""
+    """Text of a thought that was held back and belongs to no new token."""
 
 
 Event = Started | PromptToken | Prefill | Token | Evicted | Finished
@@ -95,8 +95,8 @@ class Stats:
     prompt_tokens: int
     generated_tokens: int
     cached_tokens: int
-    """Tokens that were in the cache when the request arrived: a prefix shared with an open session,
-    or all that a session holds."""
+    """Tokens that were in the cache when the request received its memory: a prefix shared with an
+    open session, or all that a session holds."""
     evicted_tokens: int
     """Tokens of prompt and reply that have left the cache: the model no longer sees them."""
     live_tokens: int
@@ -130,7 +130,7 @@ class Result:
     """Without the thoughts of a reasoning model, and without tool calls."""
     token_ids: list[int]
     logprobs: list[float]
-    """Of each token, from the model's own distribution."""
+    """The log-probability of each token, from the model's own distribution."""
     finish_reason: FinishReason
     stats: Stats
     seed: int
@@ -147,7 +147,7 @@ class Result:
     prompt_logprobs: list[PromptToken] = field(default_factory=list)
     """Each token of the prompt; empty without that option."""
     tool_calls: list[ToolCall] = field(default_factory=list)
-    """The tools that the reply calls. If the reply did not end with "stop", the last call may be
+    """The tool calls in the reply. If the reply did not end with "stop", the last call may be
     incomplete."""
 
     def __repr__(self) -> str:

@@ -29,8 +29,8 @@ class GenParams:
     top_k: int = 40
     """Keeps the k most probable tokens; 0 and below keep all."""
     top_p: float = 0.95
-    """Keeps the most probable tokens that together have this probability; 1 and above keep all, and
-    below 1e-8 only the most probable one stays."""
+    """Keeps the fewest most probable tokens that together have at least this probability; 1 and
+    above keep all, and below 1e-8 only the most probable one stays."""
     repeat_penalty: float = 1.1
     """Values above 1 make tokens that are live in the cache less likely; others have no effect."""
     frequency_penalty: float = 0.0

@@ -145,7 +145,7 @@ TEST(Params, ABiasIsFiniteOrForbids) {
 
 TEST(Params, ABiasNamesEachTokenOnce) {
   EXPECT_EQ(complaint([](SamplingParams& p) { p.logit_bias = {{5, 1}, {2, 1}, {5, 2}}; }),
-            "stream: `logit_bias` must name each token once, but names 5 twice.");
+            "stream: `logit_bias` must name each token once, but names token 5 twice.");
 }
 
 TEST(Params, ABiasLeavesAToken) {

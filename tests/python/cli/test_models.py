@@ -64,7 +64,10 @@ def test_what_is_not_in_the_cache_names_the_flag(run: Run, home: Path) -> None:
     outcome = run("generate", "hello", "-m", "org/name")
     assert outcome.err.endswith("Set `--download` to fetch it from the hub.\n")
     outcome = run("generate", "hello", "-m", "/gone", "--download")
-    assert "`--download` must be False unless the model is an org/name" in outcome.err
+    assert (
+        "`--download` must be False unless the model is named `org/name`, as on the hub"
+        in outcome.err
+    )
 
 
 def test_json_has_stable_keys(run: Run, root: Path) -> None:

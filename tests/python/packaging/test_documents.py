@@ -126,7 +126,7 @@ def test_the_guide_to_quantize_says_what_a_file_of_each_family_can_have() -> Non
 def test_pages_count_the_planted_bugs() -> None:
     native, python = len(CATALOGUE), len(CATALOGUE_PYTHON)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"each of {native + python} planted bugs" in readme
+    assert f"all {native + python} planted bugs" in readme
     users = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
     assert f"Each of {native + python} planted bugs" in users
     page = (ROOT / "docs" / "internals" / "exactness.md").read_text(encoding="utf-8")

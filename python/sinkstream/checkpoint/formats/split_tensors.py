@@ -135,7 +135,8 @@ def _find_by_columns(search: _Search, kind: Literal["awq", "gptq"]) -> None:
     if bits is None or group is None or (group := search.group_of(group, ".scales")) is None:
         return
     if rows * bits % 32:
-        search.refuse(".qweight", f"have a multiple of {32 // bits} outputs, but has {rows}")
+        rule = f"have a number of outputs that is a multiple of {32 // bits}"
+        search.refuse(".qweight", f"{rule}, but has {rows}")
         return
     groups, words = cols // group, rows * bits // 32
     codes = (cols, words) if kind == "awq" else (cols * bits // 32, rows)

@@ -132,7 +132,7 @@ class _Socket:
         if sum(lane.waiting for lane in lanes) >= MAX_WAITING:
             rule = f"at most {MAX_WAITING} requests can wait on one socket."
         elif sum(lane.waiting_bytes for lane in lanes) + size > most_bytes:
-            rule = f"requests that wait on one socket can have at most {most_bytes} bytes together."
+            rule = f"requests that wait on one socket can have at most {most_bytes} bytes in total."
         else:
             return
         raise ApiError(429, "rate_limit_error", "capacity", f"server: {rule}")

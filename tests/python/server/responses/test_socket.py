@@ -347,7 +347,7 @@ def test_requests_that_wait_have_a_largest_size(socket: ClientConnection, server
     while event["type"] != "error":
         event = receive(socket)
     assert (event["status"], event["error"]["code"]) == (429, "capacity")
-    assert "at most 33554432 bytes together" in event["error"]["message"]
+    assert "at most 33554432 bytes in total" in event["error"]["message"]
     socket.close()
     server.wait_until(lambda: server.model.stats()["running"] == 0, "replies go on")
 
