@@ -69,9 +69,9 @@ class Pool:
             self._at_work -= 1
             self._waiting += 1
             self._let_on()
-        if call.is_cancelled and cancel is not None:
-            cancel()
         try:
+            if call.is_cancelled and cancel is not None:
+                cancel()
             yield
         finally:
             with self._lock:

@@ -290,11 +290,10 @@ class Residency:
         if node is None:
             self.discard(resident)
             return
+        resident.undo = None  # the engine may have begun the turn: that is what it would undo
         session._conclude_last_turn()
         tokens = session.stats.tokens
-        if tokens == tokens_before:
-            resident.undo = None  # the engine may have begun the next turn: that is what it undoes
-        elif not undo(resident, node):
+        if tokens != tokens_before and not undo(resident, node):
             # A reply's last token is read with the next turn: until then it is not in `tokens`.
             before = tokens_before if resident.ahead else node.tokens
             resident.ahead.extend(ids[: tokens - before])

@@ -93,6 +93,7 @@ class _Socket:
                 await self._take(data)
             except ApiError as error:
                 await self._send(error_event(error), _lane_of(data))
+            del message, given, data  # it does not count any longer while the next is awaited
 
     async def _take(self, data: bytes) -> None:
         kind = _loaded(data).get("type")
