@@ -70,7 +70,7 @@ check-compiler:
 	@printf '#include <concepts>\n#include <semaphore>\n' | $(CXX) -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || { \
 	  echo 'make: `$(CXX)` must be a C++20 compiler, but cannot compile C++20. Install one: apt-get install g++' >&2; exit 2; }
 
-FIND_GTEST = printf '\#include <gtest/gtest.h>\n' | $(CXX) -std=c++20 -E -x c++ - >/dev/null 2>&1
+FIND_GTEST = printf '\#if !__has_include(<gtest/gtest.h>)\n\#error\n\#endif\n' | $(CXX) -std=c++20 -E -x c++ - >/dev/null 2>&1
 
 .PHONY: check-gtest
 check-gtest:
@@ -143,7 +143,7 @@ test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and tes
 # Debian's. With Ray it takes two minutes.
 .PHONY: test-hosts
 test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of three while it streams (needs root)
-	$(BIN)/python .ci/requirements.py ray | xargs $(BIN)/pip install --quiet
+	$(BIN)/python .ci/requirements.py ray | xargs $(PIP)
 	$(BIN)/python -m pytest -rs tests/hosts
 
 .PHONY: test-full
