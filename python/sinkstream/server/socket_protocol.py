@@ -37,6 +37,8 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol):
         """Bytes that are counted."""
         self._queued: deque[int] = deque()
         """Bytes of each message that the app has not received."""
+        self._queued_bytes = 0
+        """Their sum: there may be very many."""
         self._received = 0
         """Bytes of the message that the app has received last, and may still hold."""
         self._has_failed = False
@@ -69,6 +71,7 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
         if not (is_dropped or self._has_failed):
             self._queued.append(size)
+            self._queued_bytes += size
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message; the app no longer holds the last one."""
@@ -77,6 +80,7 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol):
         message = await super().receive()
         if message["type"] == "websocket.receive":
             self._received = self._queued.popleft()
+            self._queued_bytes -= self._received
         self._watch()
         return message
 
@@ -128,7 +132,7 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol):
         if self._has_failed:
             return
         arriving = len(self.conn.reader.buffer) + (self.conn.current_size or 0)
-        held = arriving + sum(self._queued) + self._received
+        held = arriving + self._queued_bytes + self._received
         if held <= self._held:
             self._bodies.give_back(self._held - held)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
@@ -48,13 +49,22 @@ class ControlLiterals:
         added = tokenizer.get_added_tokens_decoder()
         self._tokens = {i: token for i, token in added.items() if token.content}
         self._control = _Matcher({i: t for i, t in self._tokens.items() if t.special})
-        self._spaces = {i: _spaces_around(t, tokenizer.normalizer) for i, t in added.items()}
-        self._own_spaces = {i: _own_spaces(t, tokenizer.normalizer) for i, t in added.items()}
+        self._normalizer = tokenizer.normalizer
         # In the text as written, and then, between these, in the normalized text.
         self._rounds = [
             _Matcher({i: t for i, t in self._tokens.items() if t.normalized is normalized})
             for normalized in (False, True)
         ]
+
+    @cached_property
+    def _spaces(self) -> dict[int, str]:
+        """For each token, the whitespace that it may absorb."""
+        return {i: _spaces_around(token, self._normalizer) for i, token in self._tokens.items()}
+
+    @cached_property
+    def _own_spaces(self) -> dict[int, str]:
+        """For each token, the spaces of which it absorbs one, as its normalized text has it."""
+        return {i: _own_spaces(token, self._normalizer) for i, token in self._tokens.items()}
 
     def first_in(self, text: str) -> str | None:
         """Return the first literal in a text, or None."""
