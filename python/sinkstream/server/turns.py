@@ -260,3 +260,8 @@ def calls_of(turn: TurnText) -> list[dict[str, Any]]:
 
 class NotFound(LookupError):
     """There is no such node, session or response for this tenant."""
+
+
+def deleted(turn: str) -> NotFound:
+    """Return the error for a request that continues a turn which was deleted meanwhile."""
+    return NotFound(f"stream: `previous` must name a turn, but {turn} was deleted.")

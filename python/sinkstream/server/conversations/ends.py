@@ -62,11 +62,9 @@ class Ends:
         node = end.node
         assert node is not None  # it is a form
         with self._reading.of(turn_of(node.id), self._states.residency.waiting):
-            end = self._settling.refreshed(end)
-            if claim is not None:
-                end = self._settling.stored(end, claim)
+            settling = self._settling
+            end = settling.refreshed(end) if claim is None else settling.stored(end, claim)
             found = self._at_form(end, following, salt)
-            self._states.residency.hold(found.resident)
         passing = self._states.residency.claim(lambda one: one.is_passing and _is_of(one, node))
         if passing is not None:
             self._states.residency.discard(passing)
@@ -84,6 +82,7 @@ class Ends:
             resident = self._states.residency.at(name, following, keeps=True)
             if resident is not None:
                 resident.node, resident.is_stored = node, not node.is_draft
+                self._states.residency.hold(resident)
                 return Found(resident, "resident", nothing, 0, 0)
         states = self._states
         found = states.undone(node, nothing) or states.rebuilt(node, nothing, salt, forms)
@@ -103,6 +102,7 @@ class Ends:
             raise
         resident.is_stored = not node.is_draft
         resident.node, resident.undo, resident.ahead = node, None, array("i")
+        states.residency.hold(resident)
         return replace(found, read=len(found.ids), read_s=read_s)
 
     def _read(self, session: Session, ids: array[int], node: Node) -> None:

@@ -117,23 +117,28 @@ class Lookup:
         return next((node for node in own if self._residency.find(_is_idle_at(node))), own[0])
 
 
+def _unstored_turn(one: Resident) -> Node | None:
+    """Return the turn at whose end a session is, if it is only there."""
+    node = one.node
+    if node is None or one.is_stored or one.ahead or node.is_form:
+        return None
+    return node
+
+
 def _is_unstored(tenant: str, after: bytes, *, is_settled: bool) -> Callable[[Resident], bool]:
     def matches(one: Resident) -> bool:
-        node = one.node
-        if node is None or one.is_stored or one.ahead or node.is_form:
+        node = _unstored_turn(one)
+        if node is None or (is_settled and not node.is_settled):
             return False
-        is_right = node.is_settled or not is_settled
-        return is_right and (node.tenant, node.hash) == (tenant, after)
+        return (node.tenant, node.hash) == (tenant, after)
 
     return matches
 
 
 def _has_name(tenant: str, name: str) -> Callable[[Resident], bool]:
     def matches(one: Resident) -> bool:
-        node = one.node
-        if node is None or one.is_stored or one.ahead or node.is_form:
-            return False
-        return (node.tenant, node.id) == (tenant, name)
+        node = _unstored_turn(one)
+        return node is not None and (node.tenant, node.id) == (tenant, name)
 
     return matches
 

@@ -26,7 +26,7 @@ from sinkstream.server.conversations.node import (
 )
 from sinkstream.server.conversations.reading import BEGINNING, Drops, Place, read_settled
 from sinkstream.server.conversations.store import Store
-from sinkstream.server.turns import NotFound, calls_of
+from sinkstream.server.turns import calls_of, deleted
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.text.messages import Message
 from sinkstream.text.thoughts.thinking import Thinking
@@ -173,7 +173,7 @@ class Settling:
             forms = [*map(stored_form, end.forms)]
             if self._store.add_forms(claim, forms).result():
                 return End(forms[-1].node, forms, end.forms[-1].node.id)
-        raise _gone(turn_of(node.id))
+        raise deleted(turn_of(node.id))
 
     def last_end(self, turn: Node) -> End:
         """Return the end of a turn that a file for a client holds: before a user message.
@@ -186,7 +186,7 @@ class Settling:
             return end
         first = self._store.node(end.forms[0].turn_id)
         if first is None:
-            raise _gone(turn.id)
+            raise deleted(turn.id)
         system, said = None, self._messages_of(first)
         if said[0]["role"] == "system":
             system, said = said[0]["content"], said[1:]
@@ -209,7 +209,7 @@ class Settling:
             parent = at.parent
             at = None if parent is None else self._store.node(parent)
             if parent is not None and at is None:
-                raise _gone(turn.id)
+                raise deleted(turn.id)
         forms: list[Form] = []
         for one in reversed(unknown):
             ids = read_settled(turns, self._messages_of(one), place_after(at), drops)
@@ -221,7 +221,7 @@ class Settling:
         """Return the messages of a turn and its reply, as a client sends them back."""
         text = self._store.text_of(turn.tenant, turn.id)
         if text is None:
-            raise _gone(turn.id)
+            raise deleted(turn.id)
         reply: dict[str, object] = {"role": "assistant", "content": text.given + text.text}
         if calls := calls_of(text):
             reply["tool_calls"] = calls
@@ -232,7 +232,3 @@ class Settling:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("store: the thoughts of a reply stay in its conversation: %s", error)
-
-
-def _gone(turn_id: str) -> NotFound:
-    return NotFound(f"stream: `previous` must name a turn, but {turn_id} was deleted.")

@@ -13,7 +13,7 @@ from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.saving import Saving
 from sinkstream.server.conversations.snapshots import load_snapshot
 from sinkstream.server.conversations.store import Store
-from sinkstream.server.turns import NotFound, TurnState
+from sinkstream.server.turns import TurnState, deleted
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts
@@ -156,8 +156,7 @@ class States:
         """
         new = {form.node.id: form for form in forms}
         fresh = sum(len(form.ids) for form in forms)
-        parts: list[array[int]] = []
-        gone = NotFound(f"stream: `previous` must name a turn, but {node.id} was deleted.")
+        ids = following  # after `at`
         # A stored conversation goes on to a form in its session; a draft is only for one request.
         moves = node.is_form and not node.is_draft
         at: Node | None = node
@@ -169,26 +168,24 @@ class States:
                     f"the nearest state that is kept, but turn {node.id} is at least {replayed} "
                     "tokens after it."
                 )
-            ids = _joined([*reversed(parts), following])
             resident = None if at is node else self._in_memory(at, ids, moves=moves)
             state: TurnState = "loaded" if resident is None else "resident"
             if resident is None and at.id not in new:
                 resident = self._loaded(at, salt)
             if resident is not None:
-                if sum(map(len, parts)) != replayed:
+                if len(ids) - len(following) != replayed:
                     self.residency.unclaim(resident)
-                    raise gone
+                    raise deleted(node.id)
                 return found_at(resident, "replayed" if replayed > fresh else state, ids, replayed)
-            parts.append(new[at.id].ids if at.id in new else self._store.ids_of(at.id))
+            ids = (new[at.id].ids if at.id in new else self._store.ids_of(at.id)) + ids
             base = at.base
             at = None
             if base is not None:
                 at = new[base].node if base in new else self._store.state(base)
                 if at is None:
-                    raise gone
-        if sum(map(len, parts)) != node.tokens:  # deleted between the search and the reading
-            raise gone
-        ids = _joined([*reversed(parts), following])
+                    raise deleted(node.id)
+        if len(ids) - len(following) != node.tokens:  # deleted between the search and the reading
+            raise deleted(node.id)
         return replace(self.new(ids, salt), state="replayed", replayed=node.tokens)
 
     def _in_memory(self, node: Node, following: array[int], *, moves: bool) -> Resident | None:
@@ -288,10 +285,3 @@ class States:
         except BaseException:
             self.residency.free_seat()
             raise
-
-
-def _joined(parts: list[array[int]]) -> array[int]:
-    ids: array[int] = array("i")
-    for part in parts:
-        ids.extend(part)
-    return ids

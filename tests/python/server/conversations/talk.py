@@ -142,5 +142,17 @@ def lose_snapshot(conversations: Conversations, node_id: str) -> None:
     store._writer.submit(lambda connection: store._remove(connection, node_id)).result()
 
 
+def forget(conversations: Conversations, *, snapshots: bool) -> None:
+    """Close all sessions, after writing their snapshots or losing all that there are."""
+    states = conversations._states
+    for resident in states.residency.all():
+        if snapshots and states.saving.unsaved(resident) > 0:
+            states.saving.save(resident)
+        states.residency.discard(resident)
+    if not snapshots:
+        for state_id, _ in list(conversations._store.oldest_snapshots()):
+            lose_snapshot(conversations, state_id)
+
+
 def states(replies: list[Reply]) -> list[str]:
     return [reply.facts.state for reply in replies]

@@ -40,6 +40,7 @@ from tests.python.server.conversations.talk import (
     alone,
     ask,
     assistant,
+    forget,
     open_conversations,
     options,
     user,
@@ -101,18 +102,6 @@ def among(model: sinkstream.Model, template: str) -> dict[str, Any]:
         for i in model.tokenizer.encode(text, add_special_tokens=False).ids
     }
     return {"logit_bias": dict.fromkeys(ids, 1e5), "temperature": 100.0, "top_p": 1.0, "min_p": 0.0}
-
-
-def forget(conversations: Conversations, *, snapshots: bool) -> None:
-    """Close all sessions, after writing their snapshots or deleting all that there are."""
-    states = conversations._states
-    for resident in states.residency.all():
-        if snapshots and states.saving.unsaved(resident) > 0:
-            states.saving.save(resident)
-        states.residency.discard(resident)
-    if not snapshots:
-        for state_id, _ in list(conversations._store.oldest_snapshots()):
-            states.saving.drop_snapshot(state_id)
 
 
 def read_ids(conversations: Conversations, name: str) -> list[int]:

@@ -19,8 +19,8 @@ from tests.python.server.conversations.talk import (
     Reply,
     alone,
     ask,
+    forget,
     letters,
-    lose_snapshot,
     open_conversations,
     options,
     path_ids,
@@ -29,18 +29,6 @@ from tests.python.server.conversations.talk import (
 from tests.python.server.http.stopped_engine import stopped_engine
 
 FAR = 24  # turns: ten windows
-
-
-def forget(conversations: Conversations, *, snapshots: bool) -> None:
-    """Close all sessions; write their snapshots, or delete all that there are."""
-    states = conversations._states
-    for resident in states.residency.all():
-        if snapshots and states.saving.unsaved(resident) > 0:
-            states.saving.save(resident)
-        states.residency.discard(resident)
-    if not snapshots:
-        for node_id, _ in list(conversations._store.oldest_snapshots()):
-            lose_snapshot(conversations, node_id)
 
 
 @pytest.mark.parametrize("turns", [1, 3, FAR])
