@@ -35,8 +35,8 @@ from sinkstream.server.conversations.ownership import AskRelease, Ownership
 from sinkstream.server.conversations.reading import read_messages
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.running_turn import Begun, RunningTurn
+from sinkstream.server.conversations.saver import Saver
 from sinkstream.server.conversations.saving import Saving
-from sinkstream.server.conversations.saving_ahead import SavingAhead
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.states import Found, States, found_at
@@ -83,15 +83,19 @@ class Conversations:
         self._ownership = Ownership(self._store, self._is_running)
         seats = settings.seats or capacity.max_sequences
         self._settling = Settling(model, self._store, settings.thoughts)
-        replay_tokens = _or(settings.replay_tokens, capacity.tokens // 8)
-        snapshot_tokens = _or(settings.snapshot_tokens, capacity.tokens)
+        saving = Saving(
+            self._store,
+            self._ownership.held,
+            replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
+            snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
+        )
         self._states = States(
             host,
             self._turns,
             self._store,
             seats,
             max_replay=settings.max_replay,
-            saving=Saving(self._store, replay_tokens, self._ownership.held),
+            saving=saving,
             thoughts=self._settling.of_sessions,
         )
         self._ends = Ends(self._states, self._store, self._settling)
@@ -105,10 +109,9 @@ class Conversations:
             self._store,
             self._ownership,
             settings,
-            snapshot_tokens=snapshot_tokens,
             delete=self._delete_idle,
         )
-        self._saving = SavingAhead(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
+        self._saver = Saver(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
         self._heartbeat = Heartbeat(self._store, settings.address)
 
     # ---- turns -----------------------------------------------------------------------------------
@@ -431,8 +434,7 @@ class Conversations:
 
     def park_all(self) -> None:
         """Save all idle sessions, and give up all conversations without a running turn. Blocks."""
-        while self._states.residency.park_idle():
-            pass
+        self._states.residency.park_all()
         self._ownership.give_up_idle()
 
     def owner_of(self, name: str) -> Replica | None:
@@ -460,8 +462,8 @@ class Conversations:
                     break
         else:
             return False
-        residency = self._states.residency
-        while (resident := residency.claim(_belongs_to(session), keeps=True)) is not None:
+        residency, belongs = self._states.residency, _belongs_to(session)
+        while (resident := residency.claim(belongs, keeps=True, leaves=True)) is not None:
             residency.park(resident)
         return True
 
@@ -589,7 +591,7 @@ class Conversations:
             if is_starting or any(one.conversation == conversation for one in self._running):
                 return False
         residency = self._states.residency
-        while (resident := residency.claim(belongs)) is not None:
+        while (resident := residency.claim(belongs, leaves=True)) is not None:
             residency.discard(resident)
         return not residency.find(belongs)
 
@@ -602,7 +604,7 @@ class Conversations:
             return
         self._is_closed = True
         self._upkeep.close()
-        self._saving.close()
+        self._saver.close()
         with self._changed:
             running = list(self._running)
         for turn in running:
@@ -610,8 +612,7 @@ class Conversations:
                 turn.end()
             except Exception as error:  # the others are to be committed all the same
                 logger.warning("store: a turn could not be committed: %s", error)
-        while self._states.residency.park_idle():
-            pass
+        self._states.residency.park_all()
         self._heartbeat.close()
         if self._store.replica:
             try:

@@ -65,7 +65,9 @@ class Ends:
             settling = self._settling
             end = settling.refreshed(end) if claim is None else settling.stored(end, claim)
             found = self._at_form(end, following, salt)
-        passing = self._states.residency.claim(lambda one: one.is_passing and _is_of(one, node))
+        passing = self._states.residency.claim(
+            lambda one: one.is_passing and _is_of(one, node), leaves=True
+        )
         if passing is not None:
             self._states.residency.discard(passing)
         resident = self._states.fork_or_use(found.resident, evicts=True)

@@ -59,10 +59,23 @@ class Resident:
 class Residency:
     """The seats. Any thread may call it; nothing here waits for the model."""
 
-    def __init__(self, seats: int, park: Callable[[Resident], None]) -> None:
-        """Offer `seats` seats; `park` makes an idle session's turn restorable without it."""
+    def __init__(
+        self,
+        seats: int,
+        park: Callable[[Resident], None],
+        is_due: Callable[[Resident], bool] = lambda _: False,
+    ) -> None:
+        """Offer seats.
+
+        Args:
+            seats: Their number.
+            park: Makes an idle session's turn restorable without it.
+            is_due: Tells whether a session is to be saved before its next turn.
+        """
         self._seats = seats
         self._park = park
+        self._is_due = is_due
+        self._has_saver = False
         self.waiting: Waiting = _waiting
         """What a thread is in while it waits for a session that another one uses."""
         self._condition = threading.Condition()
@@ -77,12 +90,15 @@ class Residency:
 
     # ---- using a session -------------------------------------------------------------------------
 
-    def claim(self, matches: Callable[[Resident], bool], *, keeps: bool = False) -> Resident | None:
+    def claim(
+        self, matches: Callable[[Resident], bool], *, keeps: bool = False, leaves: bool = False
+    ) -> Resident | None:
         """Return an idle resident that matches, for the caller's exclusive use, or None.
 
         Args:
             matches: Tells whether a resident is wanted.
             keeps: Whether it is needed only for a moment, so that others wait for it.
+            leaves: Whether it will be parked or closed, so that no snapshot has to come first.
         """
         deadline = time.monotonic() + _UPKEEP_S
         while True:
@@ -90,10 +106,10 @@ class Residency:
                 found = [one for one in self._residents if matches(one)]
                 found.sort(key=lambda one: -len(one.ahead))  # less is left to read
                 for one in found:
-                    if one.state == "idle":
+                    if one.state == "idle" and (leaves or not self._waits_for_saver(one)):
                         one.state = "kept" if keeps else "running"
                         return one
-                is_saved = any(one.state in _BUSY_SAVING for one in found)
+                is_saved = any(one.state in _BUSY_SAVING or one.state == "idle" for one in found)
                 seen = self._changes
             if not is_saved or not self._await_change(seen, deadline):
                 return None
@@ -143,21 +159,42 @@ class Residency:
     def next_to_save(
         self, needs_saving: Callable[[Resident], bool], count: int, is_ending: threading.Event
     ) -> Resident | None:
-        """Wait until a session is to be saved ahead, and keep it; None once `is_ending` is set.
+        """Wait until a session is to be saved, and keep it; None once `is_ending` is set.
+
+        Sessions that are due come first: their next turns wait for that. While all seats are taken,
+        those that give up their seats next are saved ahead.
 
         Args:
             needs_saving: Tells whether parking a session would write its snapshot.
-            count: The number of sessions to look at, in the order in which they give up seats.
+            count: The number of sessions to save ahead.
             is_ending: Call `wake` after setting it.
         """
         with self._condition:
             while not is_ending.is_set():
-                for one in self._next_victims(count):
-                    if one.tried is not one.node and needs_saving(one):
-                        one.state = "kept"
-                        return one
+                one = self._due() or self._ahead(needs_saving, count)
+                if one is not None:
+                    one.state = "kept"
+                    return one
                 self._condition.wait()
         return None
+
+    def set_saver(self, has_saver: bool) -> None:
+        """Say whether a thread calls `next_to_save`, so that turns may wait for it."""
+        with self._condition:
+            self._has_saver = has_saver
+            self._note_change()
+
+    def _waits_for_saver(self, one: Resident) -> bool:
+        """Return whether an idle session is saved first. The caller holds the lock."""
+        return self._has_saver and one.tried is not one.node and self._is_due(one)
+
+    def _due(self) -> Resident | None:
+        due = filter(self._waits_for_saver, self._idle())
+        return min(due, key=lambda one: one.used, default=None)
+
+    def _ahead(self, needs_saving: Callable[[Resident], bool], count: int) -> Resident | None:
+        ahead = (one for one in self._next_victims(count) if one.tried is not one.node)
+        return next(filter(needs_saving, ahead), None)
 
     def _next_victims(self, count: int) -> list[Resident]:
         """Return the idle sessions that give up their seats first. The caller holds the lock."""
@@ -228,6 +265,18 @@ class Residency:
         if victim is not None:
             victim.state = "leaving"
         return victim
+
+    def park_all(self) -> None:
+        """Park all idle sessions, and those that are being saved once that is done."""
+        deadline = time.monotonic() + _UPKEEP_S
+        while True:
+            with self._condition:
+                seen = self._changes
+                is_saved = any(one.state in _BUSY_SAVING for one in self._residents)
+            if self.park_idle():
+                continue
+            if not is_saved or not self._await_change(seen, deadline):
+                return
 
     def park(self, resident: Resident) -> None:
         """Park a session that the caller has claimed or keeps."""

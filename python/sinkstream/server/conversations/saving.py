@@ -18,20 +18,27 @@ class Saving:
     """Of sessions that the caller has claimed or keeps. Any thread may call it."""
 
     def __init__(
-        self, store: Store, replay_tokens: int, claim_of: Callable[[str], Claim | None]
+        self,
+        store: Store,
+        claim_of: Callable[[str], Claim | None],
+        *,
+        replay_tokens: int,
+        snapshot_tokens: int,
     ) -> None:
         """Write snapshots into a store.
 
         Args:
             store: The store.
-            replay_tokens: A parked session that can be replayed with at most this many tokens gets
-                no snapshot.
             claim_of: Returns this replica's claim to a conversation; without a claim, none of its
                 snapshots is written or deleted.
+            replay_tokens: A parked session that can be replayed with at most this many tokens gets
+                no snapshot.
+            snapshot_tokens: A session that has grown by this many tokens gets one at once.
         """
         self._store = store
-        self._replay_tokens = replay_tokens
         self._claim_of = claim_of
+        self._replay_tokens = replay_tokens
+        self._snapshot_tokens = snapshot_tokens
         self.residents: Callable[[], Sequence[Resident]] = list
         """Returns all sessions, which note what is saved."""
 
@@ -45,6 +52,10 @@ class Saving:
     def needs_saving(self, resident: Resident) -> bool:
         """Return whether parking a session writes its snapshot."""
         return self.unsaved(resident) > self._replay_tokens
+
+    def is_due(self, resident: Resident) -> bool:
+        """Return whether a session has grown so much that it is saved before its next turn."""
+        return 0 < self.unsaved(resident) >= self._snapshot_tokens
 
     def save(self, resident: Resident) -> None:
         """Write a claimed or kept session's snapshot, if this replica owns the conversation.

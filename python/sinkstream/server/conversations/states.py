@@ -89,7 +89,7 @@ class States:
         self._max_replay = max_replay
         self._thoughts = thoughts
         self.saving = saving
-        self.residency = Residency(seats, saving.secure)
+        self.residency = Residency(seats, saving.secure, saving.is_due)
         saving.residents = self.residency.all
 
     def new(self, ids: array[int], salt: str) -> Found:

@@ -1,4 +1,4 @@
-"""What happens between turns: snapshots, parking, and deletion by age and size.
+"""What happens between turns: snapshots that failed, parking, and deletion by age and size.
 
 Conversations that other replicas own are not touched.
 """
@@ -67,7 +67,6 @@ class Upkeep:
         ownership: Ownership,
         settings: Settings,
         *,
-        snapshot_tokens: int,
         delete: Callable[[Claim, float], bool],
     ) -> None:
         """Run every `settings.upkeep_s` seconds.
@@ -77,7 +76,6 @@ class Upkeep:
             store: The store.
             ownership: What this replica may write.
             settings: The limits.
-            snapshot_tokens: How much a conversation may grow without a snapshot.
             delete: Deletes a conversation that has not been used since a time, unless it is
                 running; returns whether it did.
         """
@@ -85,7 +83,6 @@ class Upkeep:
         self._store = store
         self._ownership = ownership
         self._settings = settings
-        self._snapshot_tokens = snapshot_tokens
         self._delete = delete
         self._is_ending = threading.Event()
         self._swept = time.monotonic()
@@ -107,11 +104,11 @@ class Upkeep:
                 self._delete_orphans()
         with failures.noted():
             self._store.delete_loose_files()
-        residency = self._states.residency
+        residency, saving = self._states.residency, self._states.saving
         for resident in residency.all():
-            with failures.noted():
-                if self._states.saving.unsaved(resident) >= self._snapshot_tokens:
-                    self._with(resident, self._states.saving.save)
+            with failures.noted():  # those that could not be written at once
+                if saving.is_due(resident):
+                    self._with(resident, saving.save)
         oldest = time.monotonic() - self._settings.park_s
         for resident in residency.all():
             with failures.noted():

@@ -28,7 +28,7 @@ def open_conversations(model: sinkstream.Model, store: Path, **settings: Any) ->
 
     No thread saves or parks sessions by itself.
     """
-    still = {"upkeep_s": STILL, "saved_ahead": 0}
+    still = {"upkeep_s": STILL, "saved_ahead": 0, "snapshot_tokens": 1 << 40}
     settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
     OPENED.append(Conversations(model, store, Settings(**settings)))
     return OPENED[-1]

@@ -13,6 +13,8 @@ import pytest
 import sinkstream
 from sinkstream.errors import CapacityError
 from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.residency import Resident
+from sinkstream.server.conversations.saving import Saving
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.turns import TurnRequest
 from tests.python.server.conversations.talk import (
@@ -23,6 +25,7 @@ from tests.python.server.conversations.talk import (
     options,
     path_ids,
     user,
+    wait_until,
 )
 
 
@@ -144,13 +147,132 @@ def test_a_conversation_gets_a_snapshot_while_it_grows(
     saved = []
     for i in range(20):
         chat.say(f"Message {i}", seed=i)
-        conversations._upkeep.run()
         saved.append(len(list(conversations._store.oldest_snapshots())))
     assert saved[0] == 0
     assert saved[-1] == 2  # of one conversation, no more are kept
     files = [path for path in (tmp_path / "snapshots").rglob("*") if path.is_file()]
     assert len(files) == 2
     assert chat.say("Last").facts.state == "resident"  # it stays in memory
+    conversations.close()
+
+
+def test_a_conversation_without_a_pause_gets_a_snapshot_for_each_window(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=100, replay_tokens=10**6)
+    store = conversations._store
+    chat = Chat(conversations)
+    node = store.node(chat.say("First").node)
+    counts = set()
+    for i in range(30):
+        reply = chat.say(f"Message {i}", seed=i)
+        assert reply.facts.state == "resident"
+        assert node is not None
+        assert node.tokens - store.saved_tokens(node.id) < 100
+        counts.add(store.saved_tokens(node.id))
+        node = store.node(reply.node)
+    assert node is not None
+    assert 3 < len(counts) <= 1 + node.tokens // 100
+    conversations.close()
+
+
+def test_a_turn_waits_for_a_snapshot_that_is_due(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    saving, events = conversations._states.saving, []
+
+    def slow_save(resident: Resident) -> None:
+        time.sleep(0.2)
+        Saving.save(saving, resident)
+        events.append("saved")
+
+    monkeypatch.setattr(saving, "save", slow_save)
+    chat = Chat(conversations)
+    for _ in range(3):
+        assert chat.say("More").facts.state in ("new", "resident")
+        events.append("turn")
+    conversations.close()
+    assert events[:5] == ["turn", "saved", "turn", "saved", "turn"]
+
+
+@pytest.mark.parametrize("how", ["deleted", "parked"])
+def test_a_session_that_leaves_does_not_wait_for_the_saver(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1, replay_tokens=0)
+    saving, may_end = conversations._states.saving, threading.Event()
+    saves: list[str] = []
+
+    def save(resident: Resident) -> None:
+        saves.append(threading.current_thread().name)
+        assert saves[-1] != "sinkstream-saver" or may_end.wait(60)
+        Saving.save(saving, resident)
+
+    monkeypatch.setattr(saving, "save", save)
+    ask(conversations, [user("The saver is busy with this one")])
+    wait_until(lambda: saves)
+    other = ask(conversations, [user("Another")])
+    if how == "deleted":
+        conversations.delete("", other.facts.session)
+        assert len(saves) == 1
+    else:
+        assert conversations.release(other.facts.session)
+        assert conversations._store.snapshot_of(other.node)
+    assert not may_end.is_set()
+    may_end.set()
+    conversations.close()
+
+
+def test_all_are_parked_once_they_are_saved(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    saving, is_saving = conversations._states.saving, threading.Event()
+
+    def save(resident: Resident) -> None:
+        is_saving.set()
+        time.sleep(0.2)
+        Saving.save(saving, resident)
+
+    monkeypatch.setattr(saving, "save", save)
+    node = ask(conversations, [user("One")]).node
+    assert is_saving.wait(30)
+    conversations.park_all()
+    assert resident_nodes(conversations) == set()
+    assert conversations._store.snapshot_of(node)
+    conversations.close()
+
+
+def test_a_snapshot_that_cannot_be_written_delays_no_turn(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    tries = []
+
+    def full(resident: Resident) -> None:
+        tries.append(resident.node)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(conversations._states.saving, "save", full)
+    chat = Chat(conversations)
+    began = time.monotonic()
+    for _ in range(4):
+        assert chat.say("More").facts.state in ("new", "resident")
+    assert time.monotonic() - began < 10
+    assert len(tries) >= 3
+    assert len(set(map(id, tries))) == len(tries)  # once for each turn
+    conversations.close()
+
+
+def test_turns_do_not_wait_once_nothing_is_saved(model: sinkstream.Model, tmp_path: Path) -> None:
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations._saver.close()
+    chat = Chat(conversations)
+    began = time.monotonic()
+    for _ in range(3):
+        assert chat.say("More").facts.state in ("new", "resident")
+    assert time.monotonic() - began < 10
     conversations.close()
 
 

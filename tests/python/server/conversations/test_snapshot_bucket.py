@@ -73,7 +73,13 @@ def objects(server: str) -> int:
 
 def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
     settings = Settings(
-        seats=1, upkeep_s=STILL, replay_tokens=0, saved_ahead=0, replica=name, snapshots=BUCKET
+        seats=1,
+        upkeep_s=STILL,
+        replay_tokens=0,
+        saved_ahead=0,
+        snapshot_tokens=1 << 40,
+        replica=name,
+        snapshots=BUCKET,
     )
     OPENED.append(Conversations(model, folder, settings))
     return OPENED[-1]

@@ -278,7 +278,7 @@ def test_a_full_store_fails_the_turn_and_keeps_what_it_had(
 
 def parked(model: sinkstream.Model, folder: Path) -> Chat:
     """Hold a conversation whose only state is a snapshot."""
-    conversations = open_conversations(model, folder, snapshot_tokens=0, park_s=0.0)
+    conversations = open_conversations(model, folder, replay_tokens=0, park_s=0.0)
     chat = Chat(conversations)
     for i in range(5):
         chat.say(f"Message {i}", seed=i)

@@ -58,6 +58,7 @@ ERRORS = [
 
 def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
     conversations = open_conversations(model, folder, replica="one", **settings)
+    conversations._saver.close()  # what it would have saved is left to upkeep
     for text in "ab":
         Chat(conversations).say(text)
     return conversations
@@ -173,9 +174,8 @@ def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
 
 
 def filled(model: sinkstream.Model, place: Place, count: int) -> Conversations:
-    conversations = Conversations(
-        model, place.address, place.settings("one", upkeep_s=STILL, saved_ahead=0)
-    )
+    settings = place.settings("one", upkeep_s=STILL, saved_ahead=0, snapshot_tokens=1 << 40)
+    conversations = Conversations(model, place.address, settings)
     OPENED.append(conversations)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)

@@ -38,6 +38,7 @@ WAIT_S = 60
 def replica(model: sinkstream.Model, place: Place, name: str, **more: Any) -> Conversations:
     settings = place.settings(name, seats=1, upkeep_s=STILL, saved_ahead=0, **more)
     OPENED.append(Conversations(model, place.address, settings))
+    OPENED[-1]._saver.close()  # snapshots are written when the test says so
     return OPENED[-1]
 
 

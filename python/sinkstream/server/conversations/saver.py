@@ -1,4 +1,4 @@
-"""Writes snapshots of the sessions that give up their seats next, before a turn has to wait."""
+"""Writes the snapshots that are due, and those of sessions that give up their seats next."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from sinkstream.server.conversations.states import States
 logger = logging.getLogger("sinkstream")
 
 
-class SavingAhead:
-    """A thread that saves idle sessions while all seats are taken, so that one is freed quickly."""
+class Saver:
+    """A thread that saves idle sessions.
+
+    A session that has grown by a window is saved before its next turn, however soon that comes.
+    While all seats are taken, the next ones to be freed are saved, so that freeing one is quick.
+    """
 
     def __init__(self, states: States, count: int) -> None:
         """Keep the next `count` sessions to give up their seats saved."""
         self._states = states
         self._count = count
         self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="sinkstream-saving", daemon=True)
+        states.residency.set_saver(True)
+        self._thread = threading.Thread(target=self._run, name="sinkstream-saver", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -29,6 +34,12 @@ class SavingAhead:
         self._states.residency.wake()
         self._thread.join()
 
+    def _run(self) -> None:
+        try:
+            self._loop()
+        finally:
+            self._states.residency.set_saver(False)
+
     def _loop(self) -> None:
         states = self._states
         while (
@@ -36,13 +47,13 @@ class SavingAhead:
                 states.saving.needs_saving, self._count, self._is_ending
             )
         ) is not None:
-            # Tried once, whatever comes of it; parking tries again.
+            # Tried once, whatever comes of it; upkeep and parking try again.
             resident.tried = resident.node
             try:
                 states.saving.save(resident)
             except SessionMoved:
                 pass  # the replica that has taken the conversation saves it
             except (OSError, SinkstreamError) as error:
-                logger.warning("store: a snapshot could not be written ahead: %s", error)
+                logger.warning("store: a snapshot could not be written: %s", error)
             finally:
                 states.residency.release(resident)

@@ -45,7 +45,7 @@ class Saves:
 
     def ahead(self) -> list[str]:
         """Return the turns that the thread has begun to save."""
-        return [node for node, thread in self.done if thread == "sinkstream-saving"]
+        return [node for node, thread in self.done if thread == "sinkstream-saver"]
 
 
 def opened(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
@@ -67,7 +67,7 @@ def test_a_new_conversation_waits_for_no_snapshot(
         # Until it is idle again, another one would leave.
         wait_until(lambda: all(one.state == "idle" for one in residency.all()))
         ask(conversations, [user("another")])
-    assert {thread for _, thread in saves.done} == {"sinkstream-saving"}
+    assert {thread for _, thread in saves.done} == {"sinkstream-saver"}
     again = ask(conversations, [user("and")], previous=second.node, seed=3)
     assert again.facts.state == "loaded"
     assert again.bits == alone(model, path_ids(conversations, again.node)[:-8], 3)
@@ -83,7 +83,7 @@ def test_nothing_is_saved_while_a_seat_is_free(
     for _ in range(20):
         chat.say("go on")
     assert conversations._states.residency._next_victims(9) == []
-    conversations._saving.close()
+    conversations._saver.close()
     assert saves.done == []
 
 
@@ -98,7 +98,7 @@ def test_only_those_that_leave_next_are_saved_and_once(
     node = replies[2].node
     for _ in range(10):  # the one used last goes on: the others stay the next ones
         node = ask(conversations, [user("go on")], previous=node).node
-    conversations._saving.close()
+    conversations._saver.close()
     assert saves.ahead() == [reply.node for reply in replies[:count]]
 
 
@@ -108,7 +108,7 @@ def test_what_a_short_replay_restores_is_not_saved(
     conversations = open_conversations(model, tmp_path, replay_tokens=10_000, saved_ahead=3)
     saves = Saves(conversations, monkeypatch)
     begun(conversations, 6)
-    conversations._saving.close()
+    conversations._saver.close()
     assert saves.done == []
 
 
@@ -143,7 +143,7 @@ def test_a_snapshot_that_cannot_be_written_is_not_tried_again_and_its_turn_is_re
     saves = Saves(conversations, monkeypatch)
     saves.error = OSError(28, "No space left on device")
     replies = begun(conversations, 3)
-    wait_until(lambda: "could not be written ahead" in caplog.text)
+    wait_until(lambda: "a snapshot could not be written" in caplog.text)
     node = replies[2].node
     for _ in range(10):
         node = ask(conversations, [user("go on")], previous=node).node
