@@ -4,7 +4,7 @@
     BENCH_OUT=folder python benchmarks/cluster_calibration.py --processors 2
 
 - `step_s`: a step by the number of sequences that decode, from the engine's own count of steps,
-- `read_s`: time to the first token of a prompt by tokens, nothing else running,
+- `read_s`: time to the first token of a turn by its tokens, nothing else running,
 - `read_beside_s`, `step_beside_s`: the same while one sequence decodes, and its steps meanwhile,
 - `load_s`: opening a saved session by the size of its file,
 - `request_s`: a request of a server minus the time that the engine reports for it.
@@ -17,9 +17,9 @@ With `--processors`, also what engines lose if as many of them share as many pro
   each token of a reply, and for each turn in addition,
 - `save_s`: writing a snapshot, by the size of its file.
 
-Each is the least of `--rounds`, as what else the machine does, and the wait for the end of a step,
-only add to it; `request_s` is a median, and `outside`, `token_s` and `turn_s` are means. Needs the
-extra `serve`.
+Each sequence has a full window, as all but new conversations have. Each time is the least of
+`--rounds`, because other work of the machine, and the wait for the end of a step, only add to it;
+`request_s` is a median, and `outside`, `token_s` and `turn_s` are means. Needs the extra `serve`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def ids(tokens: int) -> list[int]:
 def decoding(model: sinkstream.Model, sequences: int) -> Iterator[None]:
     """Let `sequences` sequences decode during the block."""
     streams = [
-        model.stream(ids(16), max_tokens=1 << 20, ignore_eos=True, seed=number)
+        model.stream(ids(model.capacity.tokens), max_tokens=1 << 20, ignore_eos=True, seed=number)
         for number in range(sequences)
     ]
     try:
@@ -90,22 +90,22 @@ def step_s(model: sinkstream.Model, sequences: int) -> float:
         return step_now_s(model)
 
 
-def read_s(model: sinkstream.Model, tokens: int) -> float:
-    """Return the time to the first token of a prompt."""
-    with model.stream(ids(tokens), max_tokens=1, ignore_eos=True, seed=1) as stream:
+def read_s(session: sinkstream.Session, tokens: int) -> float:
+    """Return the time to the first token of a turn."""
+    with session.stream(ids(tokens), max_tokens=1, ignore_eos=True, seed=1) as stream:
         stats = stream.result().stats
     assert stats.time_to_first_token_s is not None
     return stats.time_to_first_token_s
 
 
-def read_beside_s(model: sinkstream.Model, tokens: int) -> tuple[float, float]:
+def read_beside_s(
+    model: sinkstream.Model, session: sinkstream.Session, tokens: int
+) -> tuple[float, float]:
     """Return the same while one sequence decodes, and the time of a step meanwhile."""
-    with model.stream(ids(16), max_tokens=1 << 20, ignore_eos=True, seed=1) as other:
-        next(iter(other))
-        time.sleep(0.05)
+    with decoding(model, 1):
         before = model.stats()["steps"]
         begin = time.perf_counter()
-        taken = read_s(model, tokens)
+        taken = read_s(session, tokens)
         passed, steps = time.perf_counter() - begin, model.stats()["steps"] - before
     return taken, passed / steps
 
@@ -273,8 +273,10 @@ def calibrate(
         batches = sorted({1, 2, 4, 8, running} & set(range(1, running + 1)))
         lengths = [tokens for tokens in (1, 16, 64, 256, 1024) if tokens <= capacity.tokens]
         steps = {n: [step_s(model, n) for _ in range(rounds)] for n in batches}
-        reads = {n: [read_s(model, n) for _ in range(rounds)] for n in lengths}
-        both = {n: [read_beside_s(model, n) for _ in range(rounds)] for n in lengths}
+        with model.session() as session:
+            session.append(ids(capacity.tokens))
+            reads = {n: [read_s(session, n) for _ in range(rounds)] for n in lengths}
+            both = {n: [read_beside_s(model, session, n) for _ in range(rounds)] for n in lengths}
         loads = [load_s(model, tokens, rounds) for tokens in sizes_of(capacity.tokens)]
         token_bytes = loads[-1][0] / capacity.tokens
     options = ["--model", str(path), "--threads", str(threads), "--window", str(window)]

@@ -11,8 +11,9 @@ Goal: each ratio of simulated to real is within 10 %, on a machine that does not
 `processor_s` is the processor time of the real run, without the server that is replaced, from then
 on: of the engines, of the rest of the servers, of the clients, and `elsewhere`. What is done
 elsewhere makes the real run slower than the simulated one, and more than in proportion: two engines
-need most of two processors. Left out are text that is merged to 40 events per second, and the time
-of a commit after the last token, which `request_s` counts before the first.
+need most of two processors. `replayed_tokens` are of few turns, fewer than ten in a minute, so that
+their ratio depends on chance. Left out are text that is merged to 40 events per second, and the
+time of a commit after the last token, which `request_s` counts before the first.
 
 Needs the extra `serve`.
 """
