@@ -112,7 +112,7 @@ def serve(
         int,
         typer.Option(
             help="A conversation's state is saved whenever it has grown by this number of tokens, "
-            "so that a restart reads no more than that again; 0: sinks + window."
+            "so that after a kill only that and the last turn are read again; 0: sinks + window."
         ),
     ] = 0,
     session_ttl: Annotated[
