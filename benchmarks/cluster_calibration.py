@@ -33,7 +33,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import Manager
 from pathlib import Path
 from threading import Barrier
@@ -62,18 +62,19 @@ def ids(tokens: int) -> list[int]:
 @contextmanager
 def decoding(model: sinkstream.Model, sequences: int) -> Iterator[None]:
     """Let `sequences` sequences decode during the block."""
-    streams = [
-        model.stream(ids(model.capacity.tokens), max_tokens=1 << 20, ignore_eos=True, seed=number)
-        for number in range(sequences)
-    ]
-    try:
-        while model.stats()["running"] < sequences or model.stats()["waiting"]:
-            time.sleep(0.001)
-        time.sleep(0.05)  # the last prompt has been read
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(model.session()) for _ in range(sequences)]
+        for session in sessions:
+            session.append(ids(model.capacity.tokens))
+        streams = [
+            stack.enter_context(
+                session.stream(ids(1), max_tokens=1 << 20, ignore_eos=True, seed=number)
+            )
+            for number, session in enumerate(sessions)
+        ]
+        while any(stream.stats.time_to_first_token_s is None for stream in streams):
+            time.sleep(0.001)  # they are being read
         yield
-    finally:
-        for stream in streams:
-            stream.close()
 
 
 def step_now_s(model: sinkstream.Model) -> float:
