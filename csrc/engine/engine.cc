@@ -479,13 +479,13 @@ void Engine::fail_starved() {
     // A cancelled or expired sequence ends for that reason in the next iteration, however late this
     // one runs.
     if (now < memory_wait_deadline(*sequence) || early_finish(*sequence, now)) return false;
-    finish(
-        *sequence, FinishReason::kError,
-        std::make_exception_ptr(CapacityError(cat(
-            "stream: timed out waiting for cache memory: it is held by ", describe_holders(),
-            ". The cache has room for ", options_.max_sequences,
-            " sequences. Read, close or cancel a stream, close a session, or load the model with "
-            "a larger `max_sequences`."))));
+    finish(*sequence, FinishReason::kError,
+           std::make_exception_ptr(CapacityError(
+               cat("stream: timed out waiting for cache memory: it is held by ", describe_holders(),
+                   ". The cache has room for ", options_.max_sequences,
+                   options_.max_sequences == 1 ? " sequence" : " sequences",
+                   ". Read, close or cancel a stream, close a session, or load the model with "
+                   "a larger `max_sequences`."))));
     return true;
   });
 }

@@ -131,7 +131,7 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
   const auto check_last = [&] {
     if (session.turn() == turn) return;
     throw InvalidArgument(
-        "cancel: `keep` is \"drop\", but must be \"partial\": the session has continued since. The "
+        "cancel: `keep` must be \"partial\", but is \"drop\": the session has continued since. The "
         "reply stays.",
         "keep");
   };
@@ -144,12 +144,12 @@ void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& tur
     const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
     if (!before) {
       throw InvalidArgument(
-          "cancel: `keep` is \"drop\", but must be \"partial\": the turn has already been undone.",
+          "cancel: `keep` must be \"partial\", but is \"drop\": the turn has already been undone.",
           "keep");
     }
     if (!session.cache->can_rewind(before->length)) {
       throw InvalidArgument(
-          "cancel: `keep` is \"drop\", but must be \"partial\": tokens have left the window since "
+          "cancel: `keep` must be \"partial\", but is \"drop\": tokens have left the window since "
           "the turn began and cannot be restored. The reply stays.",
           "keep");
     }
@@ -270,13 +270,13 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
   const int64_t free = options_.pool->free_pages();
   if (pages > free) {
     const int64_t page_bytes = options_.pool->shape().bytes();
-    throw CapacityError(cat("session: a new session needs ", human_bytes(pages * page_bytes),
-                            " of cache, but less is free: ", human_bytes(free * page_bytes),
-                            ". The cache has room for ", options_.max_sequences,
-                            " sequences (open sessions: ", sessions_.size(),
-                            ", running requests: ", running_.size(),
-                            "). Close a session or a stream, or load the model with a larger "
-                            "`max_sequences`."));
+    throw CapacityError(cat(
+        "session: a new session needs ", human_bytes(pages * page_bytes), " of cache, but only ",
+        human_bytes(free * page_bytes), " is free. The cache has room for ", options_.max_sequences,
+        options_.max_sequences == 1 ? " sequence" : " sequences",
+        " (open sessions: ", sessions_.size(), ", running requests: ", running_.size(),
+        "). Close a session or a stream, or load the model with a larger "
+        "`max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);

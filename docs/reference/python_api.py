@@ -83,8 +83,8 @@ PAGES = {
     ),
     "sessions": Page(
         "Sessions",
-        "A session is a conversation that keeps its cache: apart from dropped thoughts, each turn "
-        "processes only its new tokens.",
+        "A session is a conversation that keeps its cache, so each turn processes only its new "
+        "tokens, unless thoughts are dropped.",
         "sinkstream",
         ("Session", "SessionStats"),
     ),

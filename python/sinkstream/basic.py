@@ -37,11 +37,11 @@ def generate_text_basic(
         model: From `sinkstream.load`.
         ids: The prompts, int64 [batch, tokens], all of the same length, at least 1.
         max_new_tokens: Tokens to generate, at least 0.
-        eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
+        eos_token_id: The id that ends a row. The row then repeats it until all rows have ended.
 
     Returns:
         Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
-        which the last unfinished row ended is left out.
+        which the last one ended is left out.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -71,11 +71,11 @@ def generate_text_basic_cache(
         model: From `sinkstream.load`.
         ids: The prompts, int64 [batch, tokens], all of the same length, at least 1.
         max_new_tokens: Tokens to generate, at least 0.
-        eos_token_id: Ends a row. An ended row repeats this id until all rows have ended.
+        eos_token_id: The id that ends a row. The row then repeats it until all rows have ended.
 
     Returns:
         Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
-        which the last unfinished row ended is left out.
+        which the last one ended is left out.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])

@@ -23,8 +23,8 @@ class Capacity:
     bytes_per_token: int
     """Keys and values of one live token in all layers."""
     bytes_per_sequence: int
-    """The cache of one endless stream: whole pages for the sinks and the window, and one spare
-    page."""
+    """The cache of one endless stream: whole pages, in each layer at most two more than the live
+    tokens fill."""
     cache_bytes: int
     """The caches of all sequences together."""
     weight_bytes: int
@@ -37,7 +37,8 @@ class Capacity:
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
         return (
             f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights, "
-            f"{human_bytes(self.cache_bytes)} of cache for {self.max_sequences} sequences of "
+            f"{human_bytes(self.cache_bytes)} of cache for {self.max_sequences} "
+            f"sequence{'s' * (self.max_sequences > 1)} of "
             f"{self.sinks} sinks + {self.window} window, "
             f"{human_bytes(self.scratch_bytes)} of scratch"
         )
@@ -115,12 +116,13 @@ class Cache(NeverCopied):
         """Return an independent cache with the same tokens.
 
         Raises:
+            CapacityError: The system cannot provide the memory.
             SessionBusy: A forward pass is using the cache.
         """
         return Cache(self._model.copy_of(self._native), self._model, self._sinks, self._window)
 
     def evict_for_space(self, n: int) -> None:
-        """Evict immediately as many tokens as the next `n` need, as StreamingLLM's code does.
+        """Immediately evict as many tokens as the next `n` need, as StreamingLLM's code does.
 
         Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
         only changes what the first of these `n` tokens attend to. Applies to all rows.

@@ -33,7 +33,7 @@ class ListedModel:
     store: str
     """Where it was found: `"folder"`, `"huggingface"`, `"lmstudio"`, `"ollama"` or `"package"`."""
     path: str | None
-    """The file or the folder; None if the store's record of it is damaged."""
+    """The file or the folder; None if there is no complete one, as `problem` says."""
     family: str | None
     """The `general.architecture` of a GGUF file, the `model_type` of a folder."""
     quantization: str | None
@@ -54,7 +54,7 @@ def list_models(
 ) -> list[ListedModel]:
     """List the models in Ollama, LM Studio, the Hugging Face cache, packages and folders.
 
-    Only headers are read, never weights, and tokenizers are not built; so a damaged tokenizer is
+    Only headers are read, never weights, and tokenizers are not built, so a damaged tokenizer is
     detected only when the model is loaded. Nothing is fetched.
 
     Args:

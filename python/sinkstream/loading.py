@@ -221,7 +221,7 @@ def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
         if window < 1:
             raise InvalidArgument(
                 f"load: `sinks` must be less than {min(trained, _DEFAULT_CAPACITY)} if no `window` "
-                f"is given, but is {sinks}. Give `window` as well.",
+                f"is given, but is {sinks}. Pass `window` as well.",
                 param="sinks",
             )
     elif sinks + window > trained:

@@ -508,10 +508,10 @@ class Model(ClosesOnExit):
                 reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
-        The default of `max_tokens` is 256; with None, there is no limit: many models never end
-        their text, so give stop strings or `timeout_s`. All prompts are submitted together, and
-        those that do not fit wait, so `timeout_s` limits the whole call. A `seed` applies to every
-        prompt: equal prompts then get equal replies. To read each reply when it is complete, use
+        The default of `max_tokens` is 256. None sets no limit. Many models never end their text, so
+        pass stop strings or `timeout_s` with it. All prompts are submitted together, and those that
+        do not fit wait, so `timeout_s` limits the whole call. A `seed` applies to every prompt:
+        equal prompts then get equal replies. To read each reply as soon as it is complete, use
         `generate_many`.
 
         Returns:
@@ -577,7 +577,7 @@ class Model(ClosesOnExit):
         parallel_tool_calls: bool | None = None,
         **options: Unpack[StreamOptions],
     ) -> Replies:
-        """Generate for many prompts, and return each reply when it is complete.
+        """Generate for many prompts, and yield each reply as soon as it is complete.
 
         A prompt that fails does not affect the others: its error takes the place of its reply. The
         replies come in the order in which they are completed, each with the index of its prompt.
@@ -651,9 +651,9 @@ class Model(ClosesOnExit):
             thoughts: Whether the conversation keeps the thoughts of earlier replies. "drop" leaves
                 them out exactly as the chat template does. Each message and reply with
                 thoughts is then read twice. If a turn may evict tokens, it also holds a second
-                sequence's memory until the next turn begins. If there is none, and tokens are
-                evicted, the thoughts stay, with a warning. If None, the session does what the
-                template does; most templates drop them.
+                sequence's memory until the next turn begins. If no such memory is free and tokens
+                are evicted, the thoughts stay, and a warning says so. If None, the session does
+                what the template does; most templates drop them.
             tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are
                 part of the beginning of the conversation, so they cannot change later.
 
@@ -798,7 +798,8 @@ class Model(ClosesOnExit):
 
         Raises:
             InvalidArgument: A value is out of range.
-            MemoryError: There is not enough memory.
+            CapacityError: The system cannot provide the memory.
+            EngineDead: The model is closed.
         """
         self._check_open("new_cache")
         most = 1 << 28
@@ -823,6 +824,7 @@ class Model(ClosesOnExit):
         Raises:
             InvalidArgument: An id is not in the vocabulary, or the batch sizes differ.
             TypeError: `ids` is not an int64 tensor on the CPU.
+            CapacityError: `cache` is None, and the system cannot provide the memory for a new one.
             SessionBusy: Another forward pass is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """

@@ -29,6 +29,6 @@ def open_tensors(
     if found.suffix == ".safetensors" and found.is_file():
         raise CheckpointError(
             f"load: {quoted(found.name)} must be a GGUF file or a Hugging Face folder, but is a "
-            "safetensors file. Give the folder that holds it."
+            "safetensors file. Pass the folder that holds it."
         )
     return open_folder(found, headers_only) if is_folder(found) else open_gguf(found)

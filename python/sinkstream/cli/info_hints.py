@@ -56,7 +56,7 @@ def _faster_kernels(facts: Facts) -> Iterator[Hint]:
         yield Hint(
             "kernels",
             f"This build lacks the kernel table {missing[0]}, which this processor can run. "
-            "Install a build for it.",
+            "Install a build that has it.",
         )
     elif best == "generic":
         yield Hint(

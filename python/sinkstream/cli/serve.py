@@ -258,11 +258,11 @@ def _serve_with_ray(
 
 def _report(address: str, model: Model) -> None:
     capacity = model.capacity
+    replies = "1 reply" if capacity.max_sequences == 1 else f"{capacity.max_sequences} replies"
     print(f"Listening on {address}", flush=True)
     print(
         f"{Path(model.path).name} with {capacity.sinks:,} sinks and a window of "
-        f"{capacity.window:,} tokens, {capacity.max_sequences} replies at a time. Ctrl-C ends the "
-        "server.",
+        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.",
         file=sys.stderr,
     )
 

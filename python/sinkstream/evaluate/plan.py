@@ -123,7 +123,7 @@ def _choose_window(
     if sinks + window >= read:
         raise InvalidArgument(
             f"perplexity: sinks + window must be less than the {read} tokens that are read, but "
-            f"is {sinks + window}. Nothing would be evicted. Give a longer text, a smaller "
+            f"is {sinks + window}. Nothing would be evicted. Pass a longer text, a smaller "
             '`window`, or method="dense".',
             param="window",
         )

@@ -44,9 +44,10 @@ def perplexity(
 ) -> PerplexityResult:
     """Measure how well a model predicts a text, token by token, with one kind of cache.
 
-    All tokens except the first are scored. Each sees exactly the tokens that it would see if the
-    text were generated one token at a time, but the text is read at the speed of a prompt (the
-    methods of StreamingLLM's figures 3 and 10, https://arxiv.org/abs/2309.17453).
+    All tokens except the first are scored, unless `sample` is set. Each sees exactly the tokens
+    that it would see if the text were generated one token at a time, although most methods read the
+    text in chunks. The methods are those of StreamingLLM's figures 3 and 10
+    (https://arxiv.org/abs/2309.17453).
 
     Args:
         model: The model to measure; its streams may run at the same time.

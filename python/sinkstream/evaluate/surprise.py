@@ -36,6 +36,6 @@ def surprise(logits: torch.Tensor, following: torch.Tensor, first: int) -> Nlls:
     if wrong.size:
         raise NonFiniteLogits(
             f"perplexity: logits must be finite, but those for token {first + int(wrong[0])} are "
-            "not. The weights or the kernels are damaged."
+            "not. The weights are damaged, or a kernel is wrong."
         )
     return found

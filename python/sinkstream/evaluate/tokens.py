@@ -66,7 +66,7 @@ def encoder(where: str, model: Model) -> PlainEncoder:
     if model.tokenizer is None:
         raise InvalidArgument(
             f"{where}: the model must have a tokenizer to read text, but has none. "
-            "Give token ids instead."
+            "Pass token ids instead."
         )
     return PlainEncoder(model.tokenizer)
 

@@ -147,7 +147,7 @@ def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> l
         if inside is not None and stop not in control_tokens:
             warn_caller(
                 f"stream: `stop` has {stop!r}, but a stream never shows {inside!r}, a control "
-                "token. To stop at the token, give its text alone."
+                "token. To stop at the token, pass its text alone."
             )
     return [control_tokens[stop] for stop in stops if stop in control_tokens]
 

@@ -49,8 +49,8 @@ FIELDS = {
     "max_tokens": "Maximum number of tokens to generate. Default: the server's `--max-tokens`; 16 "
     "for "
     "completions. At most 65,536 without `stream`.",
-    "ResponseRequest.max_tokens": "Without effect; `max_output_tokens` limits a response.",
-    "max_tool_calls": "Accepted without effect.",
+    "ResponseRequest.max_tokens": "Has no effect; `max_output_tokens` limits a response.",
+    "max_tool_calls": "Accepted, but has no effect.",
     "messages": "The conversation: objects with `role` and `content`, a string or text parts.",
     "metadata": "Up to 16 strings that are returned with the response.",
     "min_p": "Drops tokens less probable than this share of the most probable one.",
@@ -58,10 +58,10 @@ FIELDS = {
     "model": "The model's name; any name is accepted unless the server was started with "
     "`--strict-model`.",
     "n": "How many replies to generate. With a `seed`, reply *i* uses the seed plus *i*.",
-    "ResponseRequest.n": "Without effect: a response has one reply.",
+    "ResponseRequest.n": "Has no effect: a response has one reply.",
     "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
-    "presence_penalty": "Lowers by this number the logit of each token that was generated.",
+    "presence_penalty": "Subtracted from the logit of each token that was generated.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
     "prompt": "A string or token ids, or a list of either.",
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
@@ -83,7 +83,7 @@ FIELDS = {
     "return_tokens_as_token_ids": "Whether log-probabilities name tokens by their ids, such as "
     "`token_id:42`.",
     "return_token_strs": "Whether the text of each token is returned as well.",
-    "safety_identifier": "Accepted without effect.",
+    "safety_identifier": "Accepted, but has no effect.",
     "seed": "Makes the reply reproducible; a 64-bit integer. Default: random.",
     "stop": "A string, or a list of up to 64, that ends the reply and is not part of it.",
     "stop_token_ids": "Further tokens that end the reply.",
@@ -111,7 +111,7 @@ FIELDS = {
     "top_p": "Keeps the most probable tokens whose probabilities add up to this number.",
     "truncation": "`auto`, the default: the oldest tokens leave the window. `disabled`: a longer "
     "conversation is refused.",
-    "user": "Accepted without effect; returned with a response.",
+    "user": "Accepted, but has no effect; returned with a response.",
     "web_search_options": "Refused: web search is not supported.",
     "with_pieces": "Whether each id comes with its text.",
 }

@@ -73,7 +73,7 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_argumen
 
 def not_supported(what: str, param: str) -> ApiError:
     """Return the error for a feature that this server does not have."""
-    return invalid(f"`{param}`: {what} is not supported yet by this server.", param, "unsupported")
+    return invalid(f"`{param}`: {what} is not yet supported by this server.", param, "unsupported")
 
 
 def at_capacity(message: str, retry_after_s: int) -> ApiError:

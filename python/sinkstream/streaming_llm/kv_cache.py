@@ -26,7 +26,7 @@ class StartRecentKVCache:
     that evict tokens take `past`, too. `past` is None or one of the following:
 
     - a `StreamingCache` (from `new_cache`), changed in place: positions are always correct;
-    - legacy tuples, `((key, value), …)` per layer: only sliced, as the original does, without
+    - legacy tuples, `((key, value), …)` per layer: only sliced, as in the original, without
       changing the positions of keys;
     - the cache that a model returned when called without one (a `DynamicCache`). Its tokens move
       into a new `StreamingCache`, which is returned. The original's loops therefore run unchanged:
@@ -206,7 +206,7 @@ class StartRecentKVCache:
         *,
         logits_to_keep: int = 1,
     ) -> tuple[torch.Tensor, StreamingCache]:
-        """Read any number of tokens, each as if it were read alone.
+        """Read any number of tokens, with the same result as one token at a time.
 
         Args:
             input_ids: int64 [batch, tokens], at least one token, without padding.

@@ -1,4 +1,4 @@
-"""Reads any number of tokens into a cache, each as if it were read alone.
+"""Reads any number of tokens into a cache, with the same result as one token at a time.
 
 All tokens of a forward pass share the keys that the cache returns, but each query has its own
 window and its own distance to the sinks. A chunk that evicts therefore gets its own mask, and one

@@ -123,7 +123,7 @@ class Result:
     """The complete output of a stream.
 
     A stream without `max_tokens`, or with more than 65,536, keeps only the last 4,096 tokens and
-    counts those it dropped.
+    the last 32,768 characters, and counts what it dropped.
     """
 
     text: str

@@ -71,7 +71,7 @@ def encode_chat(
     checked = check_messages(messages)
     if text.tokenizer is None or text.chat_template is None:
         lacks = "tokenizer" if text.tokenizer is None else "chat template"
-        remedy = "Give token ids" if text.tokenizer is None else "Give a string or token ids"
+        remedy = "Pass token ids" if text.tokenizer is None else "Pass a string or token ids"
         raise InvalidArgument(
             "stream: `prompt` must not be a list of messages, because the checkpoint has "
             f"no {lacks}. {remedy} instead.",
@@ -240,7 +240,7 @@ class ChatFormat:
                     literal = str.__str__(written[found.begin : found.end])
                     raise InvalidArgument(
                         f"{argument.call}: with the checkpoint's chat template, it is unclear "
-                        f"whether {literal!r} comes from the template or from a message. Give "
+                        f"whether {literal!r} comes from the template or from a message. Pass "
                         "token ids instead.",
                         param=argument.name,
                     )

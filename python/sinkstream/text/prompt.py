@@ -111,7 +111,7 @@ def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
     if text.tokenizer is None:
         raise InvalidArgument(
             "stream: `prompt` must not be a string, because the checkpoint has no tokenizer. "
-            "Give token ids instead.",
+            "Pass token ids instead.",
             param="prompt",
         )
     check_characters(prompt, "stream: `prompt`")

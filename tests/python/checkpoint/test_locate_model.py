@@ -250,5 +250,5 @@ def test_a_folder_with_several_gguf_files_says_to_name_one(tmp_path: Path) -> No
 
 def test_a_safetensors_file_says_to_give_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(8))
-    with pytest.raises(CheckpointError, match="Give the folder that holds it"):
+    with pytest.raises(CheckpointError, match="Pass the folder that holds it"):
         open_checkpoint(tmp_path / "model.safetensors")

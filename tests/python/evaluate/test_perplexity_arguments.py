@@ -22,7 +22,7 @@ from tests.python.evaluate.conftest import random_ids
         ({"method": "sink"}, '`method` must be one of "dense", "protocol", "recompute", "sinks", '
                              '"window", but is "sink".'),
         ({"window": 96}, r"sinks \+ window must be less than the 99 tokens that are read, but is "
-                         r"100\. Nothing would be evicted\. Give a longer text"),
+                         r"100\. Nothing would be evicted\. Pass a longer text"),
         ({"window": 95}, "but is 99. Nothing would be evicted"),
         ({"method": "window", "window": 99}, "but is 99. Nothing would be evicted"),
         ({"method": "recompute", "window": 99}, "but is 99. Nothing would be evicted"),

@@ -131,7 +131,7 @@ def test_a_reply_that_evicted_stays(model: sinkstream.Model) -> None:
     with model.session() as session:
         stream = session.stream([5, 6], max_tokens=100, ignore_eos=True)
         stream.result()
-        must = r"cancel: `keep` is \"drop\", but must be \"partial\": .*stays"
+        must = r"cancel: `keep` must be \"partial\", but is \"drop\": .*stays"
         with pytest.raises(InvalidArgument, match=must):
             stream.cancel(keep="drop")
         assert session.stats.turns == 1
@@ -204,7 +204,7 @@ def test_the_last_turn_can_be_undone_without_its_stream(model: sinkstream.Model)
 def test_a_session_whose_last_turn_it_does_not_know_undoes_nothing(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
-    no_turn = r"cancel: `keep` is \"drop\", but must be \"partial\": no turn has begun"
+    no_turn = r"cancel: `keep` must be \"partial\", but is \"drop\": no turn has begun"
     with model.session() as session:
         with pytest.raises(InvalidArgument, match=no_turn):
             session.cancel("drop")
@@ -288,8 +288,8 @@ def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) ->
     sessions = [model.session()]
     for make in (model.session, sessions[0].fork):
         sentence = (
-            r"session: a new session needs \d+\.\d kB of cache, but less is free: "
-            r"\d+(\.\d k| )[Bb]\w*\. The cache has room for \d+ sequences "
+            r"session: a new session needs \d+\.\d kB of cache, but only "
+            r"\d+(\.\d k| )[Bb]\w* is free\. The cache has room for \d+ sequences "
             r"\(open sessions: [1-9]\d*, running requests: 0\)\. Close a session or a stream, or"
         )
         with pytest.raises(CapacityError, match=sentence):

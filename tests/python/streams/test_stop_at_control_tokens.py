@@ -66,7 +66,7 @@ def test_a_stop_string_around_a_control_token_causes_a_warning(
         model.generate(PROMPT, stop=["end", stop], max_tokens=1)
     assert [str(warning.message) for warning in caught] == [
         f"stream: `stop` has {stop!r}, but a stream never shows '<|im_start|>', a control token. "
-        "To stop at the token, give its text alone."
+        "To stop at the token, pass its text alone."
     ]
 
 

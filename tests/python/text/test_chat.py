@@ -417,10 +417,10 @@ def test_a_checkpoint_without_template_or_tokenizer_says_what_to_give() -> None:
     text = vocabularies.qwen3()
     message = [{"role": "user", "content": "x"}]
     with pytest.raises(
-        InvalidArgument, match=r"no chat template. Give a string or token ids instead"
+        InvalidArgument, match=r"no chat template. Pass a string or token ids instead"
     ):
         encode_chat(dataclasses.replace(text, chat_template=None), message)
-    with pytest.raises(InvalidArgument, match=r"no tokenizer. Give token ids instead"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer. Pass token ids instead"):
         encode_chat(dataclasses.replace(text, tokenizer=None), message)
 
 

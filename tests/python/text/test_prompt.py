@@ -207,7 +207,7 @@ def test_a_lone_surrogate_is_named_with_its_position(prompt: str, position: int)
 def test_without_a_tokenizer_ids_work_and_text_says_so() -> None:
     text = TextFormat(None, None)
     assert encode_prompt(text, VOCAB, [1, 2]) == [1, 2]
-    with pytest.raises(InvalidArgument, match=r"no tokenizer. Give token ids instead"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer. Pass token ids instead"):
         encode_prompt(text, VOCAB, "x")
 
 

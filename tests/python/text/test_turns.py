@@ -465,7 +465,7 @@ def test_without_tokenizer_a_session_takes_ids_alone() -> None:
         lambda: turns.message("user", "x", after=None),
     ):
         with pytest.raises(
-            InvalidArgument, match=r"^session: .* no tokenizer. Give token ids instead\.$"
+            InvalidArgument, match=r"^session: .* no tokenizer. Pass token ids instead\.$"
         ):
             call()
 

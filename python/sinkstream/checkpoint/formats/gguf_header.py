@@ -171,7 +171,7 @@ def _check_extents(
         if tensor.offset != expected:
             raise CheckpointError(
                 f"load: {what} must begin at byte {expected} of the tensor data, right after the "
-                f"tensor before it, but begins at {tensor.offset}."
+                f"previous tensor, but begins at {tensor.offset}."
             )
         size = _tensor_bytes(file, tensor)
         end = expected + size

@@ -116,7 +116,7 @@ def _check_extents(
         if tensor.offset != expected:
             raise CheckpointError(
                 f"{where}: {what} must begin at byte {expected} of the tensor data, right after "
-                f"the tensor before it, but begins at {tensor.offset}."
+                f"the previous tensor, but begins at {tensor.offset}."
             )
         expected += size
         if data_begin + expected > file.size:

@@ -112,7 +112,11 @@ def _unknown(what: str, kind: Any, where: str) -> ApiError:
     if kind in _MEDIA:
         return not_supported(f'"{kind}"', where)
     shown = f'"{kind[:40]}"' if isinstance(kind, str) else "not a string"
-    return invalid(f"body: the type of {what} must be known, but is {shown}.", where, "unsupported")
+    return invalid(
+        f"body: the type of {what} must be one that this server supports, but is {shown}.",
+        where,
+        "unsupported",
+    )
 
 
 def items_of(messages: Sequence[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

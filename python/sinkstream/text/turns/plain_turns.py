@@ -92,7 +92,7 @@ class PlainTurns:
         if self.text.tokenizer is None:
             raise InvalidArgument(
                 f"{argument} must not be a string, because the checkpoint has no tokenizer. "
-                "Give token ids instead.",
+                "Pass token ids instead.",
                 param=argument.name,
             )
         encoder = PlainEncoder(self.text.tokenizer)
