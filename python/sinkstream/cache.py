@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sinkstream import _core
-from sinkstream.observe.notebook import cache_bar, human_bytes, summary
+from sinkstream.observe.notebook import cache_bar, counted, human_bytes, summary
 from sinkstream.request.checks import as_int
 from sinkstream.streams.closing import NeverCopied
 
@@ -37,8 +37,8 @@ class Capacity:
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
         return (
             f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights, "
-            f"{human_bytes(self.cache_bytes)} of cache for {self.max_sequences} "
-            f"sequence{'s' * (self.max_sequences > 1)} of "
+            f"{human_bytes(self.cache_bytes)} of cache for "
+            f"{counted(self.max_sequences, 'sequence')} of "
             f"{self.sinks} sinks + {self.window} window, "
             f"{human_bytes(self.scratch_bytes)} of scratch"
         )
@@ -81,7 +81,7 @@ class Cache(NeverCopied):
         return summary("Cache", facts, bar)
 
     def _rows(self) -> str:
-        return f"{self.batch} row{'s' * (self.batch > 1)}"
+        return counted(self.batch, "row")
 
     @property
     def batch(self) -> int:

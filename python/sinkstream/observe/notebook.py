@@ -56,6 +56,11 @@ def cache_bar(sinks: int, window: int, live: int, evicted: int) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 turn", "2,000 turns"."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def human_bytes(count: int) -> str:
     """Return a number of bytes in decimal units, such as "8.8 MB"."""
     size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CapacityError, InvalidArgument, SessionBusy, warn_caller
-from sinkstream.observe.notebook import cache_bar, summary
+from sinkstream.observe.notebook import cache_bar, counted, summary
 from sinkstream.request.checks import as_ids
 from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
@@ -148,12 +148,13 @@ class Session(ClosesOnExit):
         self._caller = threading.Lock()
 
     def __repr__(self) -> str:
-        state = "closed" if self._native.is_closed else f"{self.stats.live_tokens} live tokens"
-        return f"<sinkstream.Session {self.stats.turns} turns, {state}>"
+        live = counted(self.stats.live_tokens, "live token")
+        state = "closed" if self._native.is_closed else live
+        return f"<sinkstream.Session {counted(self.stats.turns, 'turn')}, {state}>"
 
     def _repr_html_(self) -> str:
         stats = self.stats
-        facts = [f"{stats.turns} turns", f"{stats.tokens:,} tokens"]
+        facts = [counted(stats.turns, "turn"), counted(stats.tokens, "token")]
         if self._native.is_closed:
             return summary("Session", [*facts, "closed"])
         bar = cache_bar(self.sinks, self.window, stats.live_tokens, stats.evicted_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sinkstream.observe.notebook import quotation, summary
+from sinkstream.observe.notebook import counted, quotation, summary
 from sinkstream.request.options import Sampling
 from sinkstream.text.thoughts.thought_format import Kind
 from sinkstream.text.tools.tool_call import ToolCall
@@ -163,4 +163,4 @@ class Result:
     def _facts(self) -> list[str]:
         rate = self.stats.tokens_per_s
         speed = [] if rate is None else [f"{rate:.1f} tokens/s"]
-        return [self.finish_reason, f"{self.stats.generated_tokens} tokens", *speed]
+        return [self.finish_reason, counted(self.stats.generated_tokens, "token"), *speed]

@@ -17,7 +17,7 @@ from sinkstream.errors import (
     warn_caller,
 )
 from sinkstream.observe import logs
-from sinkstream.observe.notebook import cache_bar, summary
+from sinkstream.observe.notebook import cache_bar, counted, summary
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams import aio
 from sinkstream.streams.batch import Batch
@@ -133,15 +133,18 @@ class Stream(ClosesOnExit):
         self._record: Callable[[Batch], None] | None = None
 
     def __repr__(self) -> str:
-        return f"<sinkstream.Stream {self._state()}, {self.stats.generated_tokens} tokens>"
+        return f"<sinkstream.Stream {self._state()}, {self._generated()}>"
 
     def _repr_html_(self) -> str:
         stats = self.stats
-        facts = [self._state(), f"{stats.generated_tokens:,} tokens"]
+        facts = [self._state(), self._generated()]
         if stats.tokens_per_s is not None:
             facts.append(f"{stats.tokens_per_s:.1f} tokens/s")
         bar = cache_bar(*self._window, stats.live_tokens, stats.evicted_tokens)
         return summary("Stream", facts, bar)
+
+    def _generated(self) -> str:
+        return counted(self.stats.generated_tokens, "token")
 
     def _state(self) -> str:
         return self._inbox.finish_reason or (

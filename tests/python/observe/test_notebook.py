@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.observe.notebook import cache_bar, human_bytes, quotation
+from sinkstream.observe.notebook import cache_bar, counted, human_bytes, quotation
 
 HOSTILE = '<script src="http://x">&"'
 
@@ -88,6 +89,21 @@ def test_a_text_cannot_become_html() -> None:
 )  # fmt: skip
 def test_sizes_have_units(count: int, says: str) -> None:
     assert human_bytes(count) == says
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(0, "0 turns"), (1, "1 turn"), (2, "2 turns"), (1000, "1,000 turns")]
+)
+def test_only_one_is_singular(number: int, says: str) -> None:
+    assert counted(number, "turn") == says
+
+
+def test_a_model_for_one_sequence_says_so(model: sinkstream.Model) -> None:
+    one = replace(model.capacity, max_sequences=1)
+    assert " for 1 sequence of 4 sinks" in str(one)
+    with model.session() as session:
+        session.stream([5], **options(max_tokens=1)).result()
+        assert repr(session).startswith("<sinkstream.Session 1 turn, ")
 
 
 def test_a_result_shows_text_reason_and_speed_but_no_ids(model: sinkstream.Model) -> None:

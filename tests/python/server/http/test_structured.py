@@ -133,7 +133,7 @@ def test_max_tokens_cuts_it_and_the_reason_is_length(server: Running) -> None:
         ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs",
          "of at least 1 string."),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs",
-         "not supported yet"),
+         "not yet supported"),
         ({"grammar": 'root ::= other'}, "grammar",
          "stream: `grammar` must be valid GBNF, but is not: Rule 'other' not found."),
         ({"json_schema": {}, "grammar": 'start: "a"'}, "grammar",

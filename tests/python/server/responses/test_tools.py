@@ -190,7 +190,7 @@ def test_calls_survive_a_restart(tiny_folder: Callable[[str], Path], tmp_path: P
 @pytest.mark.parametrize(
     ("fields", "param", "sentence"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools", "not supported yet"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "not yet supported"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools", "`name` must be 1 to 64"),
         ({"tools": [{"type": "function"}]}, "tools", "`name` must be 1 to 64"),
         ({"tools": [*TOOLS, *TOOLS]}, "tools", "must have different names"),
