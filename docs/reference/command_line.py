@@ -31,6 +31,10 @@ GUIDES = {
     "quantize": "[Quantize](../guides/quantize.md) says what the types are.",
 }
 LONGEST_DEFAULT = 40
+# A quoted value, an address, a flag or a variable, a command of a chat or a path of the server.
+CODE = re.compile(
+    r'"[\w./:-]+"|\b\w+://[^\s;,]*\w|(?<![\w`-])(?:--[a-z][a-z-]+|\$[A-Z_]+|/[a-z]+\b(?!/))'
+)
 
 
 def page() -> str:
@@ -111,7 +115,7 @@ def split_default(parameter: Parameter) -> tuple[str, str]:
 
 def shown(default: Any) -> str:
     """Return a default as a user would type it; "" if there is none to show."""
-    if default is None or default is False:
+    if default is None or default is False or default == "":
         return ""
     text = str(default).partition("\n")[0]
     if text != str(default) or len(text) > LONGEST_DEFAULT:
@@ -120,6 +124,5 @@ def shown(default: Any) -> str:
 
 
 def marked(text: str) -> str:
-    """Mark flags, variables and quoted values as code."""
-    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]+|\$[A-Z_]+|/[a-z]+\b(?!/))", r"`\1`", text)
-    return re.sub(r'"([\w./-]+)"', r"`\1`", text)
+    """Mark quoted values, addresses, flags, variables and commands of a chat as code."""
+    return CODE.sub(lambda found: f"`{found[0].strip(chr(34))}`", text)

@@ -25,8 +25,7 @@ FIELDS = {
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
     "log-probabilities as well.",
-    "frequency_penalty": "Lowers a token's logit by this number for each time that it was "
-    "generated.",
+    "frequency_penalty": "Subtracted from a token's logit once for each time it was generated.",
     "function_call": "The old form of `tool_choice`; a forced call is refused.",
     "functions": "Refused: the old form of `tools`.",
     "grammar": "A grammar that the reply must follow, as in llama.cpp.",

@@ -126,6 +126,27 @@ def test_a_parameter_is_read_as_typer_reads_it(scripts: dict[str, ModuleType]) -
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('such as "https://chat.example". More', "such as `https://chat.example`. More"),
+        ("or postgresql://user@host/db for", "or `postgresql://user@host/db` for"),
+        ("a folder, or s3://bucket/path.", "a folder, or `s3://bucket/path`."),
+        ("saved with /save, --load or $X", "saved with `/save`, `--load` or `$X`"),
+        ('"none" keeps none', "`none` keeps none"),
+        ("no page at /; ~/.local/state", "no page at /; ~/.local/state"),
+    ],
+)
+def test_values_of_a_help_are_code(
+    scripts: dict[str, ModuleType], text: str, expected: str
+) -> None:
+    assert scripts["command_line"].marked(text) == expected
+
+
+def test_an_empty_default_is_not_shown(scripts: dict[str, ModuleType]) -> None:
+    assert scripts["command_line"].shown("") == ""
+
+
 def test_every_exit_code_is_on_the_page(scripts: dict[str, ModuleType]) -> None:
     page = scripts["command_line"].page()
     assert set(EXIT_CODES) == {0, 1, 2, 130, 143}
