@@ -23,6 +23,7 @@ from sinkstream.server.turns import Waiting
 from sinkstream.sessions.session import Session
 
 _UPKEEP_S = 30.0  # the longest wait for a session that is being saved
+_SAVER_S = 1.0  # and for the saver to begin with it: it may be writing others to a slow store
 _BUSY_SAVING = ("kept", "leaving")
 
 
@@ -70,7 +71,8 @@ class Residency:
         Args:
             seats: Their number.
             park: Makes an idle session's turn restorable without it.
-            is_due: Tells whether a session is to be saved before its next turn.
+            is_due: Tells whether a session is to be saved before its next turn, if that can begin
+                soon.
         """
         self._seats = seats
         self._park = park
@@ -100,18 +102,22 @@ class Residency:
             keeps: Whether it is needed only for a moment, so that others wait for it.
             leaves: Whether it will be parked or closed, so that no snapshot has to come first.
         """
-        deadline = time.monotonic() + _UPKEEP_S
+        began = time.monotonic()
         while True:
             with self._condition:
                 found = [one for one in self._residents if matches(one)]
                 found.sort(key=lambda one: -len(one.ahead))  # less is left to read
+                may_wait = not leaves and time.monotonic() < began + _SAVER_S
                 for one in found:
-                    if one.state == "idle" and (leaves or not self._waits_for_saver(one)):
+                    if one.state == "idle" and not (may_wait and self._waits_for_saver(one)):
                         one.state = "kept" if keeps else "running"
                         return one
-                is_saved = any(one.state in _BUSY_SAVING or one.state == "idle" for one in found)
+                is_due = any(one.state == "idle" for one in found)
+                is_saved = any(one.state in _BUSY_SAVING for one in found)
                 seen = self._changes
-            if not is_saved or not self._await_change(seen, deadline):
+            if is_due:
+                self._await_change(seen, began + _SAVER_S)
+            elif not is_saved or not self._await_change(seen, began + _UPKEEP_S):
                 return None
 
     def _await_change(self, seen: int, deadline: float) -> bool:

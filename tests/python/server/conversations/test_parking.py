@@ -12,6 +12,7 @@ import pytest
 
 import sinkstream
 from sinkstream.errors import CapacityError
+from sinkstream.server.conversations import residency
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.saving import Saving
@@ -196,6 +197,30 @@ def test_a_turn_waits_for_a_snapshot_that_is_due(
     assert events[:5] == ["turn", "saved", "turn", "saved", "turn"]
 
 
+def test_a_turn_does_not_wait_for_long_until_others_are_saved(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "_SAVER_S", 0.1)
+    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    saving, may_end = conversations._states.saving, threading.Event()
+    saves = []
+
+    def slow_save(resident: Resident) -> None:
+        saves.append(resident)
+        assert may_end.wait(60)
+        Saving.save(saving, resident)
+
+    monkeypatch.setattr(saving, "save", slow_save)
+    ask(conversations, [user("The saver is busy with this one")])
+    wait_until(lambda: saves)
+    chat = Chat(conversations)
+    chat.say("Another")
+    assert chat.say("More").facts.state == "resident"
+    assert len(saves) == 1
+    may_end.set()
+    conversations.close()
+
+
 @pytest.mark.parametrize("how", ["deleted", "parked"])
 def test_a_session_that_leaves_does_not_wait_for_the_saver(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -290,11 +315,11 @@ def test_upkeep_leaves_running_turns_alone(model: sinkstream.Model, tmp_path: Pa
 def test_a_request_waits_for_a_session_that_is_being_saved(conversations: Conversations) -> None:
     chat = Chat(conversations)
     chat.say("One")
-    residency = conversations._states.residency
-    (resident,) = residency.all()
-    assert residency.keep(resident)
-    assert not residency.keep(resident)
-    timer = threading.Timer(0.2, residency.release, [resident])
+    seats = conversations._states.residency
+    (resident,) = seats.all()
+    assert seats.keep(resident)
+    assert not seats.keep(resident)
+    timer = threading.Timer(0.2, seats.release, [resident])
     timer.start()
     assert chat.say("Two").facts.state == "resident"
     timer.join()
