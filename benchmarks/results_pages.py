@@ -81,6 +81,7 @@ KINDS = {
         "takeover_bench.py --kills 100",
     ),
     "timeline": ("Overlap", "timeline_bench.py"),
+    "vocabulary": ("The tokenizer of a large vocabulary", "vocabulary_bench.py"),
 }
 _SETTINGS = ("dtype", "kv_dtype", "sinks", "window", "threads")
 _BOOK_FIELDS = ("kind", "book", "method", "tokens", "perplexity", "standard_error", "commit")
