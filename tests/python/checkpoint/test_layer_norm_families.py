@@ -235,8 +235,3 @@ def test_a_file_of_starcoder2_has_the_window_of_its_models(
     fields: dict[str, Any], windows: tuple[int, ...]
 ) -> None:
     assert from_gguf("starcoder2", fields).own_windows == windows
-
-
-@pytest.mark.parametrize("family", ["falcon", "gpt_neox", "nemotron", "stablelm", "starcoder2"])
-def test_a_file_that_does_not_say_how_much_rotates_means_all(family: str) -> None:
-    assert from_gguf(family, {}).ropes[0].rotary_dim == 16
