@@ -22,7 +22,6 @@ from tests.data.family_configs import FAMILY_CONFIGS, INTERLEAVED, PERMUTED
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
-    "hidden_act": "silu",
     "hidden_size": 96,
     "intermediate_size": 160,
     "num_hidden_layers": 3,
