@@ -23,6 +23,7 @@ _SIZES: dict[str, Any] = {
 }
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
+_GEMMA = {**_SIZES, "model_type": "gemma", "head_dim": 32}
 _GEMMA2 = {
     **_SIZES,
     "model_type": "gemma2",
@@ -113,6 +114,8 @@ def _longrope(original: int) -> dict[str, Any]:
 
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma": _GEMMA,
+    "gemma-biases": {**_GEMMA, "hidden_act": "gelu", "attention_bias": True},
     "gemma2": _GEMMA2,
     "gemma2-no-caps": {
         **_GEMMA2,
@@ -312,6 +315,7 @@ NOT_WRITTEN = {
     "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", but does; llama\.cpp',
     "exaone4-windows": rf"{_WINDOWS}, but has some.* unless they have 64 layers",
     "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',
+    "gemma-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.attention\.scale` would be',
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "mistral-windows": _WINDOWS,

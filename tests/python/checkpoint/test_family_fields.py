@@ -116,6 +116,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "`layer_types` must conta",
     ),
     ("exaone4", {"sliding_window_pattern": "LLXG"}, "`sliding_window_pattern` must be an integer"),
+    ("gemma", {"hidden_act": "silu"}, "`hidden_act` must be one of gelu, gelu_pytorch_tanh, but"),
+    ("gemma", {"hidden_activation": "gelu"}, '`hidden_activation` must be "gelu_pytorch_tanh" or'),
     ("gemma2", {"hidden_activation": "gelu"}, '`hidden_activation` must be "gelu_pytorch_tanh" or'),
     ("gemma2", {"use_bidirectional_attention": True}, "`use_bidirectional_attention` must be"),
     ("gemma2", {"attn_logit_softcapping": 0}, "`attn_logit_softcapping` must be a number from 0"),
