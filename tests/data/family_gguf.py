@@ -119,21 +119,25 @@ def _add_windows(writer: gguf.GGUFWriter, config: PretrainedConfig, *, has_patte
         writer.add_sliding_window_pattern(slides)
 
 
+_SCALES = {
+    "attention_multiplier": "attention_scale",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "logit_scale": "logit_scale",
+    "logits_scaling": "logit_scale",
+    "residual_multiplier": "residual_scale",
+    "use_parallel_residual": "parallel_residual",
+}
+"""What the writer calls fields of config.json."""
+
+
 def _add_scales(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    if config.model_type == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if config.model_type == "granite":
-        writer.add_attention_scale(config.attention_multiplier)
-        writer.add_embedding_scale(config.embedding_multiplier)
-        writer.add_residual_scale(config.residual_multiplier)
-        writer.add_logit_scale(config.logits_scaling)
-    if config.model_type == "cohere2":
-        writer.add_logit_scale(config.logit_scale)
+    for field, name in _SCALES.items():
+        if getattr(config, field, None) is not None:
+            getattr(writer, f"add_{name}")(getattr(config, field))
     if config.model_type == "mpt":
         writer.add_max_alibi_bias(config.attn_config.alibi_bias_max)
-    if hasattr(config, "use_parallel_residual"):
-        writer.add_parallel_residual(config.use_parallel_residual)
 
 
 def _added(norm: torch.nn.Module) -> float:
