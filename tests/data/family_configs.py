@@ -198,6 +198,7 @@ _MPT = {
     "n_layers": 3,
     "max_seq_len": 512,
 }
+_COHERE = {**_SIZES, "model_type": "cohere", "logit_scale": 0.25}
 _COHERE2 = {
     **_SIZES,
     "model_type": "cohere2",
@@ -248,6 +249,8 @@ FAMILY_CONFIGS |= {
         "n_heads": 8,
         "attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.4},
     },
+    "cohere": _COHERE,
+    "cohere-biases": {**_COHERE, "attention_bias": True, "model_max_length": 4096},
     "cohere2": _COHERE2,
     "cohere2-untied": {
         **_COHERE2,
@@ -275,7 +278,7 @@ FAMILY_CONFIGS |= {
     "starcoder2-no-biases": {**_STARCODER2, "use_bias": False, "tie_word_embeddings": False},
 }
 
-INTERLEAVED = ("cohere2", "glm4")
+INTERLEAVED = ("cohere", "cohere2", "glm4")
 """Families that rotate adjacent dimensions."""
 PERMUTED = ("granite", "llama", "ministral3", "mistral", "smollm3")
 """Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
@@ -312,6 +315,7 @@ NOT_CONVERTED = {
 
 _WINDOWS = "must have no sliding-window layers"
 NOT_WRITTEN = {
+    "cohere-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", but does; llama\.cpp',
     "exaone4-windows": rf"{_WINDOWS}, but has some.* unless they have 64 layers",
     "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',

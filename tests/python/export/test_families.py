@@ -125,7 +125,7 @@ def test_heads_must_be_as_wide_as_the_hidden_size_where_llama_cpp_takes_them_to_
         write_quantized(tmp_path / "model", tmp_path / "out.gguf", "Q8_0")
 
 
-@pytest.mark.parametrize("name", ["cohere2", "gemma", "gemma2"])
+@pytest.mark.parametrize("name", ["cohere", "cohere2", "gemma", "gemma2"])
 def test_an_output_matrix_without_a_place_is_refused(name: str, tmp_path: Path) -> None:
     save_family(name, tmp_path / "model", tie_word_embeddings=False)
     with pytest.raises(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sinkstream.checkpoint.families import (
+    cohere,
     cohere2,
     exaone4,
     falcon,
@@ -35,6 +36,7 @@ from sinkstream.errors import CheckpointError
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
+        cohere.FAMILY,
         cohere2.FAMILY,
         exaone4.FAMILY,
         falcon.FAMILY,
