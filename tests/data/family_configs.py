@@ -206,6 +206,7 @@ _COHERE2 = {
     "logit_scale": 0.25,
     "rope_parameters": {"rope_type": "default", "rope_theta": 50_000.0},
 }
+_ARCEE = {**_SIZES, "model_type": "arcee"}
 _NEMOTRON = {**_SIZES, "model_type": "nemotron"}
 _STABLELM = {**_SIZES, "model_type": "stablelm"}
 _STARCODER2 = {**_SIZES, "model_type": "starcoder2"}
@@ -249,6 +250,9 @@ FAMILY_CONFIGS |= {
         "n_heads": 8,
         "attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.4},
     },
+    "arcee": _ARCEE,
+    "arcee-biases": {**_ARCEE, "attention_bias": True, "mlp_bias": True},
+    "arcee-yarn": {**_ARCEE, "tie_word_embeddings": True, "rope_parameters": _YARN},
     "cohere": _COHERE,
     "cohere-biases": {**_COHERE, "attention_bias": True, "model_max_length": 4096},
     "cohere2": _COHERE2,
@@ -280,7 +284,7 @@ FAMILY_CONFIGS |= {
 
 INTERLEAVED = ("cohere", "cohere2", "glm4")
 """Families that rotate adjacent dimensions."""
-PERMUTED = ("granite", "llama", "ministral3", "mistral", "smollm3")
+PERMUTED = ("arcee", "granite", "llama", "ministral3", "mistral", "smollm3")
 """Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
 
 NOT_IN_GGUF = {
@@ -315,6 +319,7 @@ NOT_CONVERTED = {
 
 _WINDOWS = "must have no sliding-window layers"
 NOT_WRITTEN = {
+    "arcee-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "cohere-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", but does; llama\.cpp',
     "exaone4-windows": rf"{_WINDOWS}, but has some.* unless they have 64 layers",

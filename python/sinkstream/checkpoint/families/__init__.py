@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sinkstream.checkpoint.families import (
+    arcee,
     cohere,
     cohere2,
     exaone4,
@@ -36,6 +37,7 @@ from sinkstream.errors import CheckpointError
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
+        arcee.FAMILY,
         cohere.FAMILY,
         cohere2.FAMILY,
         exaone4.FAMILY,
