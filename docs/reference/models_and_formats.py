@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from sinkstream import _core, loading
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, Family, sizes
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats import gguf_header, quantization_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
@@ -19,7 +20,6 @@ from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
-from sinkstream.export.architectures import ARCHITECTURES as WRITTEN
 from sinkstream.text.tokenizers import from_gguf
 from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 
@@ -45,10 +45,6 @@ SMALLEST = {
     "vocab_size": 8,
     "max_position_embeddings": 8,
     "rms_norm_eps": 1e-6,
-    "d_model": 64,
-    "n_heads": 2,
-    "n_layers": 12,
-    "max_seq_len": 8,
 }
 NORMS = {"rms": "RMS", "layer": "layer norm"}
 PLACES = {
@@ -72,6 +68,7 @@ SCALED = {
     "residual_multiplier": 2.0,
     "logits_scaling": 2.0,
 }
+OWN_WINDOW = {"sliding_window": 4}
 
 
 def page() -> str:
@@ -91,14 +88,13 @@ def _models() -> Iterator[str]:
     yield "A family is the `model_type` of a folder's config.json, or of the `text_config` in that"
     yield "of a larger model, and the architecture of a GGUF file. Any other name raises an error"
     yield "that lists these.\n"
-    yield "| `model_type` | GGUF | written as | |"
+    yield "| `model_type` | models | GGUF | |"
     yield "|---|---|---|---|"
     for name, family in FAMILIES.items():
         architectures = ", ".join(f"`{each}`" for each in family.gguf_architectures)
-        read, written = architectures or shared_architecture(family), WRITTEN[name].name
-        yield f"| `{name}` | {read} | `{written}` | {about(name)} |"
-    yield "\n`sinkstream quantize` writes a folder as the architecture in the third column, with"
-    yield "[some exceptions](../guides/quantize.md#from-a-hugging-face-folder)."
+        read = architectures or shared_architecture(family)
+        text = f"{about(name)} {family.notes}".strip()
+        yield f"| `{name}` | {family.models} | {read} | {text} |"
     yield "\nWhat the models of a family have. Norms are before attention and the MLP, after them,"
     yield "or on both sides. Optional parts depend on the model; an empty cell means none.\n"
     rows = {name: parts(name) for name in FAMILIES}
@@ -126,6 +122,18 @@ def _models() -> Iterator[str]:
         values = (f"`{name}` {shown(value)}" for name, value in neutral.items())
         yield f"- {where}: {', '.join(values)}"
     yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
+    yield "\n### Written GGUF files\n"
+    yield "What `sinkstream quantize` writes of a folder. A folder with a part whose cell is empty"
+    yield "is refused: llama.cpp would not load such a file, or would compute something else. The"
+    yield "rotary schemes `default`, `linear` and `yarn`, and biases of queries, keys and values,"
+    yield "are written in all families."
+    yield "[Quantize](../guides/quantize.md#from-a-hugging-face-folder) says more.\n"
+    written = {name: parts_of_file(name, family.written) for name, family in FAMILIES.items()}
+    columns = list(next(iter(written.values())))
+    yield f"| | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name, row in written.items():
+        yield f"| `{name}` | {' | '.join(row.values())} |"
 
 
 def shared_architecture(family: Family) -> str:
@@ -163,17 +171,38 @@ def parts(name: str) -> dict[str, str]:
     }
 
 
+def parts_of_file(name: str, written: Architecture) -> dict[str, str]:
+    """Return the cells of a family's row: what a GGUF file of it can, must or cannot have."""
+    spec = spec_of(name, True)
+    has_biases = any(block.attention.output_bias or block.mlp.bias for block in spec.blocks)
+    needs_biases = any(slot.endswith("_bias") for slot in written.needs)
+    has_windows = spec.own_windows and written.has_windows
+    at = "" if written.windows_at is None else f"in models of {written.windows_at} layers"
+    output = "required" if "output" in written.needs else "optional"
+    return {
+        "architecture": f"`{written.name}`",
+        "windows": (at or "yes") if has_windows else "",
+        "other rotary schemes": ", ".join(f"`{scheme}`" for scheme in written.schemes),
+        "biases of output and MLP": ("required" if needs_biases else "optional")
+        if has_biases and written.biases
+        else "",
+        "output matrix": "" if "output" in written.ignores else output,
+        "heads together as wide as the hidden size": "required" if written.heads_fill else "",
+    }
+
+
 def spec_of(name: str, has_all: bool) -> DecoderSpec:
-    """Return a spec without optional parts, or with all; not all families may have windows."""
-    config = {"model_type": name, **SMALLEST, **dict.fromkeys(FLAGS, has_all)}
+    """Return a spec without optional parts, or with all that the family does not refuse."""
     read = FAMILIES[name].spec_from_config
-    if not has_all:
-        return read(Fields(config, "config.json"))
-    config |= SCALED
-    try:
-        return read(Fields({**config, "sliding_window": 4}, "config.json"))
-    except CheckpointError:
-        return read(Fields(config, "config.json"))
+    config = {"model_type": name, **SMALLEST}
+    more = {**dict.fromkeys(FLAGS, has_all), **({**SCALED, **OWN_WINDOW} if has_all else {})}
+    for field, value in more.items():
+        try:
+            read(Fields({**config, field: value}, "config.json"))
+        except CheckpointError:
+            continue
+        config[field] = value
+    return read(Fields(config, "config.json"))
 
 
 def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) -> str:

@@ -1,7 +1,8 @@
 """Tiny configs of the families that transformers builds, one for each variant of a family.
 
 Each is what `AutoConfig.for_model` takes, `model_type` included. The sizes are awkward on purpose,
-and own windows are shorter than the texts of the tests.
+and own windows are shorter than the texts of the tests. Below them is what the tests cannot find
+out by themselves, because the code under test says it: most variants are in none of these tables.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _SIZES: dict[str, Any] = {
 }
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
+_GEMMA = {**_SIZES, "model_type": "gemma", "head_dim": 32}
 _GEMMA2 = {
     **_SIZES,
     "model_type": "gemma2",
@@ -112,6 +114,8 @@ def _longrope(original: int) -> dict[str, Any]:
 
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma": _GEMMA,
+    "gemma-biases": {**_GEMMA, "hidden_act": "gelu", "attention_bias": True},
     "gemma2": _GEMMA2,
     "gemma2-no-caps": {
         **_GEMMA2,
@@ -194,6 +198,7 @@ _MPT = {
     "n_layers": 3,
     "max_seq_len": 512,
 }
+_COHERE = {**_SIZES, "model_type": "cohere", "logit_scale": 0.25}
 _COHERE2 = {
     **_SIZES,
     "model_type": "cohere2",
@@ -201,6 +206,7 @@ _COHERE2 = {
     "logit_scale": 0.25,
     "rope_parameters": {"rope_type": "default", "rope_theta": 50_000.0},
 }
+_ARCEE = {**_SIZES, "model_type": "arcee"}
 _NEMOTRON = {**_SIZES, "model_type": "nemotron"}
 _STABLELM = {**_SIZES, "model_type": "stablelm"}
 _STARCODER2 = {**_SIZES, "model_type": "starcoder2"}
@@ -244,6 +250,11 @@ FAMILY_CONFIGS |= {
         "n_heads": 8,
         "attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.4},
     },
+    "arcee": _ARCEE,
+    "arcee-biases": {**_ARCEE, "attention_bias": True, "mlp_bias": True},
+    "arcee-yarn": {**_ARCEE, "tie_word_embeddings": True, "rope_parameters": _YARN},
+    "cohere": _COHERE,
+    "cohere-biases": {**_COHERE, "attention_bias": True, "model_max_length": 4096},
     "cohere2": _COHERE2,
     "cohere2-untied": {
         **_COHERE2,
@@ -270,3 +281,59 @@ FAMILY_CONFIGS |= {
     "starcoder2": {**_STARCODER2, "sliding_window": 40},
     "starcoder2-no-biases": {**_STARCODER2, "use_bias": False, "tie_word_embeddings": False},
 }
+
+INTERLEAVED = ("cohere", "cohere2", "glm4")
+"""Families that rotate adjacent dimensions."""
+PERMUTED = ("arcee", "granite", "llama", "ministral3", "mistral", "smollm3")
+"""Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
+
+NOT_IN_GGUF = {
+    "cohere2-untied": "which layers have windows",
+    "falcon-alibi": "ALiBi",
+    "gemma2-no-caps": "its scale, which is not that of the head's size",
+    "gemma3-linear": "its scale, and which layers have windows",
+    "gpt_neox-sequential": "its activation",
+    "mpt-clipped": "its scale",
+    "smollm3-windows": "windows",
+}
+"""What the GGUF files of some variants cannot say: no such file is written by family_gguf.py."""
+
+_GEMMA3_AS_PUBLISHED = {"query_pre_attn_scalar": 32, "num_hidden_layers": 7, "layer_types": None}
+AS_PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 32},
+    "gemma3": _GEMMA3_AS_PUBLISHED,
+    "gemma3-linear": _GEMMA3_AS_PUBLISHED,
+    "gemma3-wrapped": _GEMMA3_AS_PUBLISHED,
+    "gpt_neox-sequential": {"hidden_act": "gelu", "rotary_emb_base": 10_000},
+    "falcon-groups-one-norm": {"ffn_hidden_size": 4 * 96, "rope_theta": 10_000.0},
+    "mpt-clipped": {"attn_config": {"clip_qkv": 0.8}},
+}
+"""Fields that llama.cpp's converter does not write, with the values of all published models."""
+
+NOT_CONVERTED = {
+    "cohere2-untied": "llama.cpp's Command R7B has no output matrix but the embedding",
+    "falcon-alibi": "llama.cpp's Falcon has neither ALiBi nor a second norm in each layer",
+    "gemma2-no-caps": "llama.cpp's Gemma 2 always has soft caps",
+}
+"""Variants of which llama.cpp's converter makes no file."""
+
+_WINDOWS = "must have no sliding-window layers"
+NOT_WRITTEN = {
+    "arcee-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
+    "cohere-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
+    "cohere2-untied": r'must not have the tensor "blk\.0\.attn_output\.bias", but does; llama\.cpp',
+    "exaone4-windows": rf"{_WINDOWS}, but has some.* unless they have 64 layers",
+    "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',
+    "gemma-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
+    "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.attention\.scale` would be',
+    "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
+    "mistral-windows": _WINDOWS,
+    "nemotron-tied": r'must have the tensor "output\.weight"',
+    "qwen2-windows": _WINDOWS,
+    "qwen3-all-windows": _WINDOWS,
+    "smollm3-windows": _WINDOWS,
+    "stablelm-parallel": r'must have the tensor "output\.weight"',
+    "starcoder2-no-biases": r'must have the tensor "blk\.0\.attn_output\.bias"',
+}
+"""Variants that `sinkstream quantize` refuses, and why: llama.cpp would not load such a file, or
+would compute something else, though its converter writes most of them."""

@@ -6,59 +6,41 @@ The names of tensors are those of the package gguf, and not the ones under test.
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-_ARCHITECTURES = {
-    "gemma3_text": "gemma3",
-    "gpt_neox": "gptneox",
-    "ministral3": "mistral3",
-    "olmo3": "olmo2",
-}
-_PERMUTED = ("granite", "ministral3", "smollm3")
-_WITHOUT = {
-    "cohere2-untied": "which layers have windows",
-    "falcon-alibi": "ALiBi",
-    "gemma2-no-caps": "its scale, which is not that of the head's size",
-    "gemma3-linear": "its scale, and which layers have windows",
-    "gpt_neox-sequential": "its activation",
-    "mpt-clipped": "its scale",
-    "smollm3-windows": "windows",
-}
-"""What the files of some variants cannot say."""
-
-
-def is_writable(name: str) -> bool:
-    """Return whether a GGUF file can describe a variant."""
-    return name not in _WITHOUT
+from sinkstream.checkpoint.families import FAMILIES
+from tests.data.family_configs import PERMUTED
 
 
 def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     """Write a model as a GGUF file without a tokenizer."""
     config = model.config.get_text_config()
-    architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
+    written = FAMILIES[config.model_type].written  # test_llama_cpp_converter.py checks the name
+    architecture = written.name
     writer = gguf.GGUFWriter(path, architecture)
     _add_sizes(writer, config)
     _add_rope(writer, config)
-    _add_windows(writer, config)
+    _add_windows(writer, config, has_pattern="attention.sliding_window_pattern" in written.fields)
     _add_scales(writer, config)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
-    for tensor, weight in model.state_dict().items():
-        is_tied = (
-            tensor in ("embed_out.weight", "lm_head.weight") and model.config.tie_word_embeddings
-        )
-        if is_tied or "vision" in tensor or "multi_modal" in tensor:
+    for tensor, weight in model.named_parameters():  # those that are tied, once
+        if "vision" in tensor or "multi_modal" in tensor:
             continue
         name = tensor.replace("model.language_model.", "model.")
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, f"gguf has no name for {name}"
-        writer.add_tensor(found, _stored(weight.numpy(), name, config))
+        norm = model.get_submodule(tensor.rpartition(".")[0])
+        added = _added(norm) if weight.dim() == 1 and tensor.endswith(".weight") else 0.0
+        writer.add_tensor(found, _stored(weight.detach().numpy() + added, name, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -78,9 +60,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
-        eps = _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-        assert eps is not None, f"under which name does {config.model_type} have its epsilon?"
-        writer.add_layer_norm_eps(eps)
+        (name,) = (name for name in config.to_dict() if "norm" in name and "eps" in name)
+        writer.add_layer_norm_eps(getattr(config, name))
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
@@ -128,43 +109,54 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
             writer.add_tensor(f"rope_factors_{kind}.weight", factors)
 
 
-def _add_windows(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+def _add_windows(writer: gguf.GGUFWriter, config: PretrainedConfig, *, has_pattern: bool) -> None:
     window = getattr(config, "sliding_window", None)
     if window is None:
         return
     writer.add_sliding_window(window)
-    if config.model_type in ("exaone4", "olmo3"):  # not Gemma
+    if has_pattern:
         slides = [kind == "sliding_attention" for kind in config.layer_types]
         writer.add_sliding_window_pattern(slides)
 
 
+_SCALES = {
+    "attention_multiplier": "attention_scale",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "logit_scale": "logit_scale",
+    "logits_scaling": "logit_scale",
+    "residual_multiplier": "residual_scale",
+    "use_parallel_residual": "parallel_residual",
+}
+"""What the writer calls fields of config.json."""
+
+
 def _add_scales(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    if config.model_type == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if config.model_type == "granite":
-        writer.add_attention_scale(config.attention_multiplier)
-        writer.add_embedding_scale(config.embedding_multiplier)
-        writer.add_residual_scale(config.residual_multiplier)
-        writer.add_logit_scale(config.logits_scaling)
-    if config.model_type == "cohere2":
-        writer.add_logit_scale(config.logit_scale)
+    for field, name in _SCALES.items():
+        if getattr(config, field, None) is not None:
+            getattr(writer, f"add_{name}")(getattr(config, field))
     if config.model_type == "mpt":
         writer.add_max_alibi_bias(config.attn_config.alibi_bias_max)
-    if hasattr(config, "use_parallel_residual"):
-        writer.add_parallel_residual(config.use_parallel_residual)
+
+
+def _added(norm: torch.nn.Module) -> float:
+    """Return what a norm adds to its weight: 1, or 0. GGUF files hold the sum."""
+    bare = deepcopy(norm)
+    with torch.no_grad():
+        for parameter in bare.parameters():
+            parameter.zero_()
+        return 1.0 if bare(torch.randn(1, 1, bare.weight.numel())).any() else 0.0
 
 
 def _stored(
     weight: npt.NDArray[np.float32], name: str, config: PretrainedConfig
 ) -> npt.NDArray[np.float32]:
-    if config.model_type.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
-        return weight + 1
     if "query_key_value" in name:
         return _stacked(weight, config)
     heads = {"q_proj": config.num_attention_heads, "k_proj": _kv_heads(config)}
     part = name.split(".")[-2]
-    if config.model_type not in _PERMUTED or part not in heads:
+    if config.model_type not in PERMUTED or part not in heads:
         return weight
     # The two halves of each head are interleaved.
     halves = weight.reshape(heads[part], 2, -1, *weight.shape[1:])

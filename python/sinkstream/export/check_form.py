@@ -7,10 +7,10 @@ from typing import Any
 
 from sinkstream.checkpoint.checkpoint import TensorsOnly
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
-from sinkstream.export.architectures import Architecture
 from sinkstream.export.rope_metadata import scheme_of
 
 _SCHEMES = ("default", "linear", "yarn")
@@ -67,8 +67,7 @@ def _check_layers(form: Architecture, spec: DecoderSpec, where: str) -> None:
 
 
 def _has_windows(form: Architecture, spec: DecoderSpec) -> bool:
-    is_told = "attention.sliding_window" in form.fields
-    return is_told and form.windows_at in (None, spec.layers)
+    return form.has_windows and form.windows_at in (None, spec.layers)
 
 
 def _check_tensors(form: Architecture, opened: TensorsOnly, where: str) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
-from sinkstream.checkpoint.families import GgufDescription
+from sinkstream.checkpoint.families import FAMILIES, GgufDescription
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
@@ -23,7 +24,6 @@ from sinkstream.checkpoint.sampling_defaults import sampling_metadata
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.storage import as_float32
 from sinkstream.errors import CheckpointError
-from sinkstream.export.architectures import ARCHITECTURES, Architecture
 from sinkstream.export.check_form import LOAD_THE_FOLDER, check_form
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
 from sinkstream.export.rope_metadata import Divisors, rope_metadata
@@ -41,7 +41,7 @@ def model_from_folder(opened: TensorsOnly) -> GgufModel:
     """
     assert isinstance(opened.text, FolderText)
     where, spec, config = opened.text.folder.name, opened.spec, opened.text.config
-    form = ARCHITECTURES[spec.family]
+    form = FAMILIES[spec.family].written
     _check_matrices(opened, where)
     check_form(form, opened, config, where)
     rope, divisors = rope_metadata(config, spec, has_log_multiplier=form.has_log_multiplier)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sinkstream.checkpoint.families.architecture import base_of, rotating_ropes
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.rope import default_frequencies, yarn_attention_factor
@@ -16,13 +17,6 @@ _LENGTH = "rope.scaling.original_context_length"
 
 Divisors = dict[str, tuple[float, ...]]
 """Tensors of numbers by which frequencies are divided, by name."""
-
-
-def rotating_ropes(spec: DecoderSpec) -> tuple[RopeSpec | None, RopeSpec | None]:
-    """Return how layers with their own windows rotate, and how the others do; None if none does."""
-    attentions = [block.attention for block in spec.blocks if block.attention.rope.rotary_dim]
-    local = next((each.rope for each in attentions if each.window), None)
-    return local, next((each.rope for each in attentions if not each.window), None)
 
 
 def scheme_of(config: Mapping[str, Any]) -> tuple[str, Fields]:
@@ -37,11 +31,6 @@ def scheme_of(config: Mapping[str, Any]) -> tuple[str, Fields]:
     scaling = scaling or Fields({}, fields.where)
     name = scaling.value("rope_type") or scaling.value("type") or "default"
     return "longrope" if name == "su" else name, scaling
-
-
-def base_of(frequencies: Sequence[float]) -> float:
-    """Return the base of frequencies without a scheme; for a single pair, any base will do."""
-    return frequencies[1] ** -len(frequencies) if len(frequencies) > 1 else 10_000.0
 
 
 def rope_metadata(

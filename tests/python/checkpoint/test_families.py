@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import CONFIG_MAPPING
 
+from sinkstream.checkpoint import families
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from tests.data import tiny
-from tests.data.family_configs import FAMILY_CONFIGS
+from tests.data.family_configs import FAMILY_CONFIGS, INTERLEAVED, PERMUTED
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
-    "hidden_act": "silu",
     "hidden_size": 96,
     "intermediate_size": 160,
     "num_hidden_layers": 3,
@@ -32,10 +34,16 @@ LLAMA: dict[str, Any] = {
 }
 
 
-LIKE_LLAMA = sorted(
-    FAMILIES.keys() - {"cohere2", "falcon", "gpt_neox", "mpt", "nemotron", "stablelm", "starcoder2"}
-)
+IN_TRANSFORMERS = [name for name in FAMILIES if name in CONFIG_MAPPING]
+LIKE_LLAMA = [name for name in IN_TRANSFORMERS if hasattr(CONFIG_MAPPING[name], "rms_norm_eps")]
 """Families whose configs have the fields of `LLAMA`; test_layer_norm_families.py has the others."""
+
+
+def test_a_family_is_one_short_file() -> None:
+    folder = Path(families.__file__).parent
+    lines = {name: len((folder / f"{name}.py").read_text().splitlines()) for name in FAMILIES}
+    longest = max(lines, key=lines.__getitem__)
+    assert lines[longest] <= 80, f"{longest}.py has {lines[longest]} lines"
 
 
 def test_every_family_has_a_tiny_checkpoint() -> None:
@@ -366,12 +374,10 @@ def test_a_gguf_file_and_a_folder_describe_the_same_decoder(architecture: str) -
     metadata = {"attention__key_length": 16, **metadata, "tensors": tensors}
     config = {"head_dim": 16, "sliding_window": None, "tie_word_embeddings": False, **config}
     ours, theirs = from_gguf(family, **metadata).as_dict(), from_config(family, **config).as_dict()
-    # Files of these architectures permute the rows of q and k; GLM's never need it.
-    in_files = {"glm4": "interleaved"}.get(family, "half")
-    permuted = ("granite", "llama", "ministral3", "mistral", "smollm3")
+    in_folders = "interleaved" if family in INTERLEAVED else "half"
     for description, pairing in (
-        (ours, "interleaved" if family in permuted else in_files),
-        (theirs, in_files),
+        (ours, "interleaved" if family in PERMUTED else in_folders),
+        (theirs, in_folders),
     ):
         for block in description["blocks"]:
             rope = block["attention"]["rope"]
@@ -437,7 +443,7 @@ def test_gguf_metadata_that_the_decoder_cannot_compute_is_refused(
         from_gguf("llama", **changes)
 
 
-@pytest.mark.parametrize("family", LIKE_LLAMA)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_slot_has_a_name_of_its_own_in_both_formats(family: str) -> None:
     spec = from_config(family, tie_word_embeddings=False)
     for names in (FAMILIES[family].folder_names, FAMILIES[family].gguf_names):

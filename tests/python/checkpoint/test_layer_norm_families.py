@@ -44,6 +44,17 @@ def from_gguf(family: str, fields: dict[str, Any], *tensors: str) -> DecoderSpec
     return FAMILIES[family].spec_from_gguf(GgufDescription(metadata, frozenset(tensors), 0, None))
 
 
+def test_cohere_has_the_length_that_it_was_trained_on() -> None:
+    assert from_config("cohere", SIZES).trained_length == 512
+    assert from_config("cohere", {**SIZES, "model_max_length": 4096}).trained_length == 4096
+
+
+def test_a_file_of_cohere_without_a_scale_does_not_scale_its_logits() -> None:
+    assert from_config("cohere", SIZES).logit_scale == 0.0625
+    assert from_gguf("cohere", {}).logit_scale == 1
+    assert from_gguf("cohere", {"logit_scale": 0.5}).logit_scale == 0.5
+
+
 @pytest.mark.parametrize(
     ("fields", "rotary_dim", "second"),
     [
@@ -207,6 +218,8 @@ def test_stablelm_without_a_second_norm_is_parallel() -> None:
 def test_norms_of_single_heads_are_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"`qk_layernorm` must be false .* for each head"):
         from_config("stablelm", {**SIZES, "qk_layernorm": True})
+    with pytest.raises(CheckpointError, match=r"`use_qk_norm` must be false .* for each head"):
+        from_config("cohere", {**SIZES, "use_qk_norm": True})
     with pytest.raises(CheckpointError, match=r'must not have "blk.0.attn_q_norm.weight"'):
         from_gguf("stablelm", {}, "blk.0.attn_q_norm.weight")
 
@@ -235,8 +248,3 @@ def test_a_file_of_starcoder2_has_the_window_of_its_models(
     fields: dict[str, Any], windows: tuple[int, ...]
 ) -> None:
     assert from_gguf("starcoder2", fields).own_windows == windows
-
-
-@pytest.mark.parametrize("family", ["falcon", "gpt_neox", "nemotron", "stablelm", "starcoder2"])
-def test_a_file_that_does_not_say_how_much_rotates_means_all(family: str) -> None:
-    assert from_gguf(family, {}).ropes[0].rotary_dim == 16

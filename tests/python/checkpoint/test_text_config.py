@@ -105,6 +105,10 @@ def test_errors_say_where_a_field_is(nested: dict[str, Any], sentence: str, tmp_
             r'json: `tie_word_embeddings` must be true or false, .*"no"',
         ),
         ({"is_encoder_decoder": True}, r"json: `is_encoder_decoder` must be false or absent"),
+        (
+            {"model_type": "paligemma"},
+            'json: `model_type` must be that of a causal model, but is "paligemma". Tokens of a ',
+        ),
     ],
 )
 def test_errors_of_the_larger_model(outer: dict[str, Any], sentence: str, tmp_path: Path) -> None:

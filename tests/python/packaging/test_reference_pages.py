@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from sinkstream import Capacity, DecoderSpec, RopeSpec
+from sinkstream.checkpoint.families import FAMILIES
 from sinkstream.cli import options
 from sinkstream.cli.program import COMMANDS, EXIT_CODES
 
@@ -165,6 +166,25 @@ def test_a_family_says_what_it_has(scripts: dict[str, ModuleType]) -> None:
     assert parts("glm4")["rotated"] == "interleaved, 0.5 of a head"
     assert parts("olmo2")["norms"] == "RMS, after"
     assert parts("granite")["scaled"] == "embedding, residuals, logits"
+
+
+def test_a_family_says_what_its_written_files_can_have(scripts: dict[str, ModuleType]) -> None:
+    module = scripts["models_and_formats"]
+
+    def of(name: str) -> dict[str, str]:
+        cells: dict[str, str] = module.parts_of_file(name, FAMILIES[name].written)
+        return cells
+
+    assert of("gemma2")["windows"] == of("olmo3")["windows"] == of("starcoder2")["windows"] == "yes"
+    assert of("exaone4")["windows"] == "in models of 64 layers"
+    assert of("mistral")["windows"] == of("olmo2")["windows"] == of("smollm3")["windows"] == ""
+    assert of("phi3")["other rotary schemes"] == "`longrope`"
+    biases = {
+        name: of(name)["biases of output and MLP"] for name in ("gpt_neox", "llama", "mistral")
+    }
+    assert biases == {"gpt_neox": "required", "llama": "optional", "mistral": ""}
+    output = {name: of(name)["output matrix"] for name in ("gemma2", "llama", "olmo3")}
+    assert output == {"gemma2": "", "llama": "optional", "olmo3": "required"}
 
 
 def test_kernel_tables_are_those_of_the_core(scripts: dict[str, ModuleType]) -> None:

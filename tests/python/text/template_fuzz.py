@@ -147,7 +147,7 @@ EXPRESSION_SOURCES = [f"{{{{ {expression} }}}}" for expression in EXPRESSIONS] +
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Render random conversations; return 1 if one differs."""
-    from tests.python.text.test_chat import TEMPLATES
+    from tests.python.text.templates import TEMPLATES
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--cases", type=int, default=10_000)

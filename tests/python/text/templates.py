@@ -1,4 +1,7 @@
-"""Chat templates in the style of the supported families, as found in checkpoints."""
+"""Chat templates in the style of the supported families, as found in checkpoints.
+
+Each is a constant; `TEMPLATES` has them all. Families that mark turns in the same way share one.
+"""
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -203,3 +206,8 @@ NEMOTRON = """\
 
 PHI3 = """\
 {% for message in messages %}{% if message['role'] == 'system' and message['content'] %}{{ '<|system|>\\n' + message['content'] + '<|end|>\\n' }}{% elif message['role'] == 'user' %}{{ '<|user|>\\n' + message['content'] + '<|end|>\\n' }}{% elif message['role'] == 'assistant' %}{{ '<|assistant|>\\n' + message['content'] + '<|end|>\\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""  # noqa: E501
+
+TEMPLATES: dict[str, str] = {
+    name.lower(): text for name, text in [*vars().items()] if name.isupper()
+}
+"""All templates, by name in lower case."""

@@ -19,6 +19,7 @@ from sinkstream.text.messages import ROLES
 from sinkstream.text.templates.chat_template import MAX_TEMPLATE_CHARACTERS
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from tests.python.text import templates, vocabularies
+from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES
 
 Messages = list[dict[str, str]]
@@ -48,20 +49,6 @@ CONVERSATIONS: dict[str, Messages] = {
         {"role": "tool", "content": '{"t": "[21]"}'},
     ],
     "edges": [{"role": "user", "content": ">|< <| |> <|im_ start|> [INST] <<SYS>>"}],
-}
-TEMPLATES = {
-    "gemma": templates.GEMMA,
-    "llama2": templates.LLAMA2,
-    "llama3": templates.LLAMA3,
-    "mistral": templates.MISTRAL,
-    "mistral_last": templates.MISTRAL_LAST,
-    "nemotron": templates.NEMOTRON,
-    "phi3": templates.PHI3,
-    "qwen2": templates.QWEN2,
-    "qwen3": templates.QWEN3,
-    "smollm2": templates.SMOLLM2,
-    "vicuna": templates.VICUNA,
-    "zephyr": templates.ZEPHYR,
 }
 
 

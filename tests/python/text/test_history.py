@@ -14,7 +14,7 @@ from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
 from tests.python.text import templates, vocabularies
-from tests.python.text.test_chat import TEMPLATES
+from tests.python.text.templates import TEMPLATES
 from tests.python.text.test_messages import PARTS, TOOLS, WITH_TOOLS
 from tests.python.text.test_turns import WITHOUT_SYSTEM, chat, probed
 from tests.python.text.vocabularies import FAMILIES

@@ -30,7 +30,7 @@ from tests.python.text.reasoning_templates import (
     WRITTEN,
     text_format,
 )  # fmt: skip
-from tests.python.text.test_chat import TEMPLATES
+from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import special
 
 FORMATS: dict[str, TextFormat] = {

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sinkstream.checkpoint.families import (
+    arcee,
+    cohere,
     cohere2,
     exaone4,
     falcon,
+    gemma,
     gemma2,
     gemma3_text,
     glm4,
@@ -34,9 +37,12 @@ from sinkstream.errors import CheckpointError
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
+        arcee.FAMILY,
+        cohere.FAMILY,
         cohere2.FAMILY,
         exaone4.FAMILY,
         falcon.FAMILY,
+        gemma.FAMILY,
         gemma2.FAMILY,
         gemma3_text.FAMILY,
         glm4.FAMILY,

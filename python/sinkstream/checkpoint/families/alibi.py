@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
+def alibi_slopes(heads: int, most: float = 8.0) -> tuple[float, ...]:
     """Return each head's slope (ALiBi, section 3).
 
     With n heads, a power of two, they are 2^(-most · i / n) for i from 1 to n. Any further heads
@@ -18,7 +18,7 @@ def alibi_slopes(heads: int, most: float = 8.0) -> list[float]:
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-most * i / power) for i in range(1, power + 1)]
     between = [2.0 ** (-most * i / (2 * power)) for i in range(1, 2 * power, 2)]
-    return [*slopes, *between][:heads]
+    return (*slopes, *between)[:heads]
 
 
 def rounded_slopes(heads: int) -> list[float]:

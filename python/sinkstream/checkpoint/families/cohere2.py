@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import NO_SCHEME, WINDOW, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config
 from sinkstream.checkpoint.families.sizes import (
@@ -11,8 +12,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import gguf_window, periodic_windows
 from sinkstream.checkpoint.fields import Fields
@@ -33,7 +32,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     config.must_be("use_parallel_block", True)
     config.must_be("use_gated_activation", True)
     config.must_be("rotary_pct", 1)
-    sizes = sizes_from_config(config)
+    sizes = sizes_from_config(config, tie_embeddings=True)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, pairing="interleaved")
     norm = layer_norm_from_config(config, "layer_norm_eps", bias=False)
     return sizes.spec(
@@ -41,7 +40,6 @@ def _from_config(config: Fields) -> DecoderSpec:
         _block(sizes, rope, norm, biases_from_config(config)),
         periodic_windows(config, _PERIOD, _WINDOW),
         full_rope=NO_ROPE,
-        tie_embeddings=tie_from_config(config, True),
         logit_scale=config.number("logit_scale", *_LOGIT_SCALES, 0.0625),
     )
 
@@ -54,9 +52,19 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         _block(sizes, gguf_rope(file, sizes, "interleaved"), norm, {}),
         gguf_window(file.metadata, sizes.layers, _PERIOD, _WINDOW),
         full_rope=NO_ROPE,
-        tie_embeddings=tie_from_gguf(file),
         logit_scale=file.metadata.number("logit_scale", *_LOGIT_SCALES),
     )
 
 
-FAMILY = Family("cohere2", _from_config, _from_gguf)
+FAMILY = Family(
+    "cohere2",
+    _from_config,
+    _from_gguf,
+    written=Architecture(
+        "cohere2",
+        {**WINDOW, **NO_SCHEME, "logit_scale": lambda spec: spec.logit_scale},
+        ignores=("output",),
+        heads_fill=True,
+    ),
+    models="Command R7B, Command A",
+)

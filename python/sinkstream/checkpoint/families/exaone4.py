@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import WINDOW, WINDOW_PATTERN, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import FOLDER_POST_NORMS, POST_NORMS
 from sinkstream.checkpoint.families.sizes import (
@@ -11,8 +12,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
 from sinkstream.checkpoint.families.windows import gguf_window, periodic_windows
@@ -36,7 +35,6 @@ def _from_config(config: Fields) -> DecoderSpec:
         _block(sizes, rope, rms_norm_from_config(config)),
         periodic_windows(config, _PERIOD, _WINDOW),
         full_rope=rope if config.is_null("sliding_window") else NO_ROPE,
-        tie_embeddings=tie_from_config(config),
     )
 
 
@@ -50,8 +48,21 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         _block(sizes, rope, rms_norm_from_gguf(file.metadata)),
         windows,
         full_rope=NO_ROPE if windows else rope,
-        tie_embeddings=tie_from_gguf(file),
     )
 
 
-FAMILY = Family("exaone4", _from_config, _from_gguf, FOLDER_NAMES.with_names(FOLDER_POST_NORMS))
+FAMILY = Family(
+    "exaone4",
+    _from_config,
+    _from_gguf,
+    FOLDER_NAMES.with_names(FOLDER_POST_NORMS),
+    written=Architecture(
+        "exaone4",
+        {**WINDOW, **WINDOW_PATTERN},
+        schemes=("llama3",),
+        windows_at=_LAYERS_OF_32B,
+        heads_fill=True,
+    ),
+    models="EXAONE 4.0",
+    notes="With windows (32B) and without (1.2B).",
+)

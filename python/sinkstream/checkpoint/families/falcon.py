@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sinkstream.checkpoint.families.alibi import rounded_slopes
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import DENSE_MLP, ungated_block, with_inner_size
 from sinkstream.checkpoint.families.sizes import (
@@ -14,8 +15,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES
 from sinkstream.checkpoint.fields import Fields
@@ -34,7 +33,7 @@ _DEFAULTS = {"max_position_embeddings": 2048}  # older configs do not say
 
 def _from_config(config: Fields) -> DecoderSpec:
     config = with_inner_size(config.renamed(_OTHER_NAMES).with_defaults(_DEFAULTS), 4)
-    sizes = sizes_from_config(config, reads=("hidden_act",))
+    sizes = sizes_from_config(config, reads=("hidden_act",), tie_embeddings=True)
     is_new = config.flag("new_decoder_architecture", False)
     if not is_new:
         sizes = replace(sizes, kv_heads=1 if config.flag("multi_query", True) else sizes.heads)
@@ -45,21 +44,19 @@ def _from_config(config: Fields) -> DecoderSpec:
         rope, slopes = rope_from_config(config, sizes.head_dim, sizes.trained_length), ()
     bias, activation = config.flag("bias", False), activation_from_config(config, "gelu")
     is_parallel = is_new or config.flag("parallel_attn", True)
-    norms = config.whole("num_ln_in_parallel_attn", 1, 2, 2) if is_new else 1
+    has_two = config.whole("num_ln_in_parallel_attn", 1, 2, 2) == 2 if is_new else not is_parallel
     attention = sizes.attention(rope, slopes=slopes, qkv_bias=bias, output_bias=bias)
     norm = layer_norm_from_config(config, "layer_norm_epsilon", bias=True)
     block = ungated_block(sizes, attention, norm, activation=activation, bias=bias)
-    block = replace(block, mlp_norm=norms == 2 or not is_parallel, parallel=is_parallel)
-    return sizes.spec("falcon", block, tie_embeddings=tie_from_config(config, True))
+    return sizes.spec("falcon", replace(block, mlp_norm=has_two, parallel=is_parallel))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)  # the converter knows neither ALiBi nor biases
     attention = sizes.attention(gguf_rope(file, sizes, "half"))
     block = ungated_block(sizes, attention, layer_norm_from_gguf(file.metadata, bias=True))
-    has_two_norms = "blk.0.attn_norm_2.weight" in file.tensors
-    block = replace(block, mlp_norm=has_two_norms, parallel=True)
-    return sizes.spec("falcon", block, tie_embeddings=tie_from_gguf(file))
+    has_two = "blk.0.attn_norm_2.weight" in file.tensors
+    return sizes.spec("falcon", replace(block, mlp_norm=has_two, parallel=True))
 
 
 FAMILY = Family(
@@ -76,4 +73,8 @@ FAMILY = Family(
     GGUF_NAMES.with_qkv("attn_qkv").with_parallel(
         {"attention_norm": "attn_norm_2", "mlp_norm": "attn_norm"}
     ),
+    # The field says how the rows of queries, keys and values lie: in the same way in all files.
+    written=Architecture("falcon", {"tensor_data_layout": lambda spec: "jploski"}, heads_fill=True),
+    models="Falcon 7B, Falcon 11B, Falcon 40B, Falcon 180B, Falcon RW",
+    notes="Falcon RW loads as a folder only.",
 )

@@ -7,8 +7,9 @@ only what is specific to it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, WeightNames
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -40,10 +41,18 @@ class Family:
     spec_from_gguf: Callable[[GgufDescription], DecoderSpec]
     folder_names: WeightNames = FOLDER_NAMES
     gguf_names: WeightNames = GGUF_NAMES
-    architectures: tuple[str, ...] | None = None
-    """Its names in GGUF; None: the same name. Empty if another family reads its files."""
+    written: Architecture = field(kw_only=True)
+    """What `sinkstream quantize` makes of a folder."""
+    architectures: tuple[str, ...] | None = field(default=None, kw_only=True)
+    """Its names in GGUF files; None: the one it is written as. Empty if another family reads its
+    files."""
+    models: str = field(kw_only=True)
+    """The models, as their publishers call them, separated by commas."""
+    notes: str = field(default="", kw_only=True)
+    """What else a user should know, in sentences: which of the models load from one format only, or
+    not at all."""
 
     @property
     def gguf_architectures(self) -> tuple[str, ...]:
-        """Return its names in GGUF."""
-        return (self.name,) if self.architectures is None else self.architectures
+        """Return its names in GGUF files."""
+        return (self.written.name,) if self.architectures is None else self.architectures

@@ -1,52 +1,50 @@
-"""What Gemma 2 and Gemma 3 share: scaled embeddings, norms on both sides, and GELU."""
+"""Gemma and CodeGemma: llama's layers with scaled embeddings and GELU; heads are 256 wide."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
-
-from sinkstream.checkpoint.families.parts import FOLDER_POST_NORMS, SANDWICH
-from sinkstream.checkpoint.families.sizes import Sizes, sizes_from_config
+from sinkstream.checkpoint.families.architecture import Architecture
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.gemma_parts import gemma_sizes, gemma_spec
+from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
+from sinkstream.checkpoint.families.sizes import (
+    gguf_rope,
+    rms_norm_from_config,
+    rms_norm_from_gguf,
+    sizes_from_gguf,
+)
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
+from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import Block, DecoderSpec, Norm, RopeSpec
+from sinkstream.checkpoint.rope import rope_from_config
+from sinkstream.checkpoint.spec import Block, DecoderSpec
 
-# Norms multiply by 1 + weight; GGUF files hold the sum.
-GEMMA_NAMES = FOLDER_NAMES.with_names(FOLDER_POST_NORMS).with_added(
-    1.0,
-    ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm", "q_norm", "k_norm",
-     "final_norm"),
-)  # fmt: skip
+_NAMES_OF_GELU = ("gelu", "gelu_pytorch_tanh")  # older configs say gelu and mean the other
 
 
-def gemma_sizes(config: Fields) -> Sizes:
-    """Read the sizes of a Gemma's config.json."""
-    config.must_be("hidden_activation", "gelu_pytorch_tanh")
-    config.must_be("use_bidirectional_attention", False)
-    return sizes_from_config(config, 256, reads=("hidden_act",))
+def _from_config(config: Fields) -> DecoderSpec:
+    no_windows(config)
+    sizes = gemma_sizes(config)
+    if config.word("hidden_act", "gelu") not in _NAMES_OF_GELU:
+        raise config.error("hidden_act", f"be one of {', '.join(_NAMES_OF_GELU)}")
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    attention = sizes.attention(rope, **biases_from_config(config))
+    block = Block(attention, sizes.mlp(activation="gelu_tanh"), rms_norm_from_config(config))
+    return gemma_spec("gemma", sizes, block)
 
 
-def gemma_block(sizes: Sizes, norm: Norm, rope: RopeSpec, scalar: float, **rest: Any) -> Block:
-    """Return a Gemma's block; scores are divided by `scalar`'s root; `rest` goes to attention."""
-    attention = sizes.attention(rope, scale=scalar**-0.5, **rest)
-    return Block(attention, sizes.mlp(activation="gelu_tanh"), norm, **SANDWICH)
+def _from_gguf(file: GgufDescription) -> DecoderSpec:
+    sizes = sizes_from_gguf(file)
+    attention = sizes.attention(gguf_rope(file, sizes, "half"), **biases_from_gguf(file))
+    block = Block(attention, sizes.mlp(activation="gelu_tanh"), rms_norm_from_gguf(file.metadata))
+    return gemma_spec("gemma", sizes, block)
 
 
-def scalar_of(config: Fields) -> float:
-    """Return the scalar in a config.json."""
-    return config.number("query_pre_attn_scalar", 1, 1e6, 256)
-
-
-def gguf_scalar(sizes: Sizes, layers_of_largest: int) -> float:
-    """Return the scalar, which GGUF lacks: the head size, except in the largest model."""
-    is_largest = sizes.layers == layers_of_largest
-    return sizes.hidden_size // sizes.heads if is_largest else sizes.head_dim
-
-
-def gemma_spec(
-    family: str, sizes: Sizes, block: Block, windows: Sequence[int], **rest: Any
-) -> DecoderSpec:
-    """Return a Gemma; `rest` is as in `Sizes.spec`."""
-    scale = math.sqrt(sizes.hidden_size)
-    return sizes.spec(family, block, windows, embedding_scale=scale, **rest)
+FAMILY = Family(
+    "gemma",
+    _from_config,
+    _from_gguf,
+    # Norms multiply by 1 + weight; GGUF files hold the sum.
+    FOLDER_NAMES.with_added(1.0, ("attention_norm", "mlp_norm", "final_norm")),
+    written=Architecture("gemma", ignores=("output",)),
+    models="Gemma 2B, Gemma 7B, CodeGemma",
+)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import (
+    LOGIT_CAP,
+    WINDOW,
+    Architecture,
+    attention_of,
+)
 from sinkstream.checkpoint.families.family import Family, GgufDescription
-from sinkstream.checkpoint.families.gemma import (
+from sinkstream.checkpoint.families.gemma_parts import (
     GEMMA_NAMES,
-    gemma_block,
+    block_from_config,
+    block_from_gguf,
     gemma_sizes,
     gemma_spec,
-    gguf_scalar,
-    scalar_of,
 )
-from sinkstream.checkpoint.families.parts import (
-    biases_from_config,
-    biases_from_gguf,
-    soft_cap_from_config,
-    soft_cap_from_gguf,
-)
-from sinkstream.checkpoint.families.sizes import (
-    gguf_rope,
-    rms_norm_from_config,
-    rms_norm_from_gguf,
-    sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
-)
+from sinkstream.checkpoint.families.parts import soft_cap_from_config, soft_cap_from_gguf
+from sinkstream.checkpoint.families.sizes import gguf_rope, sizes_from_gguf
 from sinkstream.checkpoint.families.windows import gguf_window, periodic_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
@@ -36,42 +29,39 @@ _GGUF_READS = ("attention.sliding_window", _ATTENTION_CAP, _LOGIT_CAP)
 
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = gemma_sizes(config)
-    block = gemma_block(
-        sizes,
-        rms_norm_from_config(config),
-        rope_from_config(config, sizes.head_dim, sizes.trained_length),
-        scalar_of(config),
-        soft_cap=soft_cap_from_config(config, _ATTENTION_CAP, 50),
-        **biases_from_config(config),
-    )
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    cap = soft_cap_from_config(config, _ATTENTION_CAP, 50)
     return gemma_spec(
         "gemma2",
         sizes,
-        block,
+        block_from_config(config, sizes, rope, soft_cap=cap),
         periodic_windows(config, 2, 4096),
-        tie_embeddings=tie_from_config(config, True),
         logit_soft_cap=soft_cap_from_config(config, _LOGIT_CAP, 30),
     )
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, _GGUF_READS)
-    block = gemma_block(
-        sizes,
-        rms_norm_from_gguf(file.metadata),
-        gguf_rope(file, sizes, "half"),
-        gguf_scalar(sizes, 46),
-        soft_cap=soft_cap_from_gguf(file.metadata, _ATTENTION_CAP, 50),
-        **biases_from_gguf(file),
-    )
+    rope = gguf_rope(file, sizes, "half")
+    cap = soft_cap_from_gguf(file.metadata, _ATTENTION_CAP, 50)
     return gemma_spec(
         "gemma2",
         sizes,
-        block,
+        block_from_gguf(file, sizes, rope, 46, soft_cap=cap),
         gguf_window(file.metadata, sizes.layers, 2, 4096),
-        tie_embeddings=tie_from_gguf(file),
         logit_soft_cap=soft_cap_from_gguf(file.metadata, _LOGIT_CAP, 30),
     )
 
 
-FAMILY = Family("gemma2", _from_config, _from_gguf, GEMMA_NAMES)
+FAMILY = Family(
+    "gemma2",
+    _from_config,
+    _from_gguf,
+    GEMMA_NAMES,
+    written=Architecture(
+        "gemma2",
+        {**WINDOW, **LOGIT_CAP, _ATTENTION_CAP: lambda spec: attention_of(spec).soft_cap or None},
+        ignores=("output",),
+    ),
+    models="Gemma 2",
+)

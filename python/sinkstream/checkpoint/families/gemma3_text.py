@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import LOCAL_BASE, LOGIT_CAP, WINDOW, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
-from sinkstream.checkpoint.families.gemma import (
+from sinkstream.checkpoint.families.gemma_parts import (
     GEMMA_NAMES,
-    gemma_block,
+    block_from_config,
+    block_from_gguf,
     gemma_sizes,
     gemma_spec,
-    gguf_scalar,
-    scalar_of,
 )
 from sinkstream.checkpoint.families.parts import (
-    biases_from_config,
-    biases_from_gguf,
     ropes_from_config,
     ropes_from_gguf,
     soft_cap_from_config,
     soft_cap_from_gguf,
 )
-from sinkstream.checkpoint.families.sizes import (
-    rms_norm_from_config,
-    rms_norm_from_gguf,
-    sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
-)
+from sinkstream.checkpoint.families.sizes import sizes_from_gguf
 from sinkstream.checkpoint.families.windows import gguf_window, periodic_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -45,33 +37,37 @@ _CAP = "final_logit_softcapping"
 def _from_config(config: Fields) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
     config.must_be("attn_logit_softcapping", None)
-    sizes, norm, scalar = gemma_sizes(config), rms_norm_from_config(config), scalar_of(config)
+    sizes = gemma_sizes(config)
     local, full = ropes_from_config(config, sizes, 1e6, _LOCAL_BASE, "rope_local_base_freq")
-    biases = biases_from_config(config)
     return gemma_spec(
         "gemma3_text",
         sizes,
-        gemma_block(sizes, norm, local, scalar, qk_norm="head", **biases),
+        block_from_config(config, sizes, local, qk_norm="head"),
         periodic_windows(config, _PERIOD, 4096),
         full_rope=full,
-        tie_embeddings=tie_from_config(config, True),
         logit_soft_cap=soft_cap_from_config(config, _CAP),
     )
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, ("attention.sliding_window", _CAP))
-    norm, scalar = rms_norm_from_gguf(file.metadata), gguf_scalar(sizes, 62)
     local, full = ropes_from_gguf(file, sizes, "half", _LOCAL_BASE)
     return gemma_spec(
         "gemma3_text",
         sizes,
-        gemma_block(sizes, norm, local, scalar, qk_norm="head", **biases_from_gguf(file)),
+        block_from_gguf(file, sizes, local, 62, qk_norm="head"),
         gguf_window(file.metadata, sizes.layers, _PERIOD),
         full_rope=full,
-        tie_embeddings=tie_from_gguf(file),
         logit_soft_cap=soft_cap_from_gguf(file.metadata, _CAP),
     )
 
 
-FAMILY = Family("gemma3_text", _from_config, _from_gguf, GEMMA_NAMES, architectures=("gemma3",))
+FAMILY = Family(
+    "gemma3_text",
+    _from_config,
+    _from_gguf,
+    GEMMA_NAMES,
+    written=Architecture("gemma3", {**WINDOW, **LOCAL_BASE, **LOGIT_CAP}),
+    models="Gemma 3",
+    notes="All sizes, text only.",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import SANDWICH
 from sinkstream.checkpoint.families.sizes import (
@@ -10,8 +11,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.families.windows import no_windows
@@ -31,7 +30,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     )
     attention = sizes.attention(rope, qkv_bias=config.flag("attention_bias", True))
     block = Block(attention, sizes.mlp(), rms_norm_from_config(config), **SANDWICH)
-    return sizes.spec("glm4", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("glm4", block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -42,7 +41,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         gguf_rope(file, sizes, "interleaved"), qkv_bias="blk.0.attn_q.bias" in file.tensors
     )
     block = Block(attention, sizes.mlp(), rms_norm_from_gguf(file.metadata), **SANDWICH)
-    return sizes.spec("glm4", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("glm4", block)
 
 
 FAMILY = Family(
@@ -56,4 +55,6 @@ FAMILY = Family(
         }
     ).with_fused({"mlp.gate_up_proj.weight": _GATE_UP}),
     GGUF_NAMES.with_fused({"ffn_up.weight": _GATE_UP}),
+    written=Architecture("glm4"),
+    models="GLM-4-9B-0414, GLM-4-32B-0414",
 )

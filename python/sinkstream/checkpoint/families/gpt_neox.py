@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, PARALLEL, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import DENSE_MLP
 from sinkstream.checkpoint.families.sizes import (
@@ -11,8 +12,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES
 from sinkstream.checkpoint.fields import Fields
@@ -34,7 +33,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         layer_norm_from_config(config, "layer_norm_eps", bias=True),
         parallel=config.flag("use_parallel_residual", True),
     )
-    return sizes.spec("gpt_neox", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("gpt_neox", block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -47,7 +46,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         layer_norm_from_gguf(file.metadata, bias=True),
         parallel=file.metadata.flag("use_parallel_residual", True),
     )
-    return sizes.spec("gpt_neox", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("gpt_neox", block)
 
 
 FAMILY = Family(
@@ -66,5 +65,12 @@ FAMILY = Family(
     .with_qkv("attention.query_key_value", "head")
     .with_unused("*.attention.bias", "*.attention.masked_bias"),
     GGUF_NAMES.with_qkv("attn_qkv"),
-    architectures=("gptneox",),
+    written=Architecture(
+        "gptneox",
+        PARALLEL,
+        biases=ALL_BIASES,
+        needs=("output", "layers.0.q_bias", "layers.0.o_bias"),
+        heads_fill=True,
+    ),
+    models="GPT-NeoX, Pythia",
 )

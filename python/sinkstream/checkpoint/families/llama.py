@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
@@ -10,8 +11,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
@@ -29,7 +28,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         sizes.mlp(bias=config.flag("mlp_bias", False)),
         rms_norm_from_config(config),
     )
-    return sizes.spec("llama", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("llama", block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -40,7 +39,14 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors),
         rms_norm_from_gguf(file.metadata),
     )
-    return sizes.spec("llama", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("llama", block)
 
 
-FAMILY = Family("llama", _from_config, _from_gguf)
+FAMILY = Family(
+    "llama",
+    _from_config,
+    _from_gguf,
+    written=Architecture("llama", schemes=("llama3",), pairs_adjoin=True, biases=ALL_BIASES),
+    models="Llama 2, Llama 3, SmolLM2, TinyLlama",
+    notes="Biases and the RoPE scaling of Llama 3 are included.",
+)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.llama import FAMILY as LLAMA
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
     rms_norm_from_config,
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import gguf_window, one_window
 from sinkstream.checkpoint.fields import Fields
@@ -25,7 +24,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
     windows = one_window(config, _WINDOW)
-    return sizes.spec("mistral", block, windows, tie_embeddings=tie_from_config(config))
+    return sizes.spec("mistral", block, windows)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -34,7 +33,16 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     rope = gguf_rope(file, sizes, "interleaved")
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
     windows = gguf_window(file.metadata, sizes.layers)
-    return sizes.spec("mistral", block, windows, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("mistral", block, windows)
 
 
-FAMILY = Family("mistral", _from_config, _from_gguf)
+FAMILY = Family(
+    "mistral",
+    _from_config,
+    _from_gguf,
+    written=LLAMA.written,
+    architectures=("mistral",),
+    models="Mistral 7B, Mistral Nemo, Mistral Small 3",
+    notes="Sliding windows (version 0.1) are included. Most GGUF files have the "
+    "architecture `llama` or `mistral3`.",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, NO_SCHEME, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import (
     biases_from_config,
@@ -15,8 +16,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
 from sinkstream.checkpoint.fields import Fields
@@ -34,7 +33,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         activation=activation_from_config(config, "relu2"),
         bias=config.flag("mlp_bias", False),
     )
-    return sizes.spec("nemotron", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("nemotron", block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -55,7 +54,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         activation="relu2",
         bias="blk.0.ffn_up.bias" in file.tensors,
     )
-    return sizes.spec("nemotron", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("nemotron", block)
 
 
 FAMILY = Family(
@@ -64,4 +63,15 @@ FAMILY = Family(
     _from_gguf,
     # Norms multiply by 1 + weight; GGUF files hold the sum.
     FOLDER_NAMES.with_added(1.0, ("attention_norm", "mlp_norm", "final_norm")),
+    written=Architecture(
+        "nemotron",
+        # The converter writes epsilon under both names.
+        {**NO_SCHEME, "attention.layer_norm_rms_epsilon": lambda spec: spec.final_norm.eps},
+        biases=ALL_BIASES,
+        needs=("output",),
+        heads_fill=True,
+    ),
+    models="Nemotron-4, Nemotron-Mini, Minitron",
+    notes="No hybrids (`nemotron_h`). Minitron 8B loads as a folder only, because GGUF requires "
+    "that the heads together are as wide as the hidden size.",
 )

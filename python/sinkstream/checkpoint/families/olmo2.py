@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sinkstream.checkpoint.families.architecture import (
+    LOCAL_BASE,
+    WINDOW,
+    WINDOW_PATTERN,
+    Architecture,
+)
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import (
     FOLDER_POST_NORMS,
@@ -18,8 +24,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
 from sinkstream.checkpoint.families.windows import gguf_window, no_windows
@@ -41,7 +45,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     block = olmo_block(sizes, rms_norm_from_config(config), rope, biases_from_config(config))
-    return sizes.spec("olmo2", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("olmo2", block)
 
 
 def from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -53,8 +57,16 @@ def from_gguf(file: GgufDescription) -> DecoderSpec:
         olmo_block(sizes, rms_norm_from_gguf(file.metadata), local, biases_from_gguf(file)),
         gguf_window(file.metadata, sizes.layers, 4),
         full_rope=full,
-        tie_embeddings=tie_from_gguf(file),
     )
 
 
-FAMILY = Family("olmo2", _from_config, from_gguf, OLMO_NAMES)
+FAMILY = Family(
+    "olmo2",
+    _from_config,
+    from_gguf,
+    OLMO_NAMES,
+    written=Architecture(
+        "olmo2", {**WINDOW, **WINDOW_PATTERN, **LOCAL_BASE}, needs=("output",), heads_fill=True
+    ),
+    models="OLMo 2",
+)

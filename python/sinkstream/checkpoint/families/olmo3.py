@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.family import Family
+from sinkstream.checkpoint.families.olmo2 import FAMILY as OLMO2
 from sinkstream.checkpoint.families.olmo2 import OLMO_NAMES, from_gguf, olmo_block
 from sinkstream.checkpoint.families.parts import biases_from_config, ropes_from_config
 from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_config,
     sizes_from_config,
-    tie_from_config,
 )
 from sinkstream.checkpoint.families.windows import periodic_windows
 from sinkstream.checkpoint.fields import Fields
@@ -25,8 +25,15 @@ def _from_config(config: Fields) -> DecoderSpec:
         olmo_block(sizes, rms_norm_from_config(config), local, biases_from_config(config)),
         periodic_windows(config, 4, 4096),
         full_rope=full,
-        tie_embeddings=tie_from_config(config),
     )
 
 
-FAMILY = Family("olmo3", _from_config, from_gguf, OLMO_NAMES, architectures=())
+FAMILY = Family(
+    "olmo3",
+    _from_config,
+    from_gguf,
+    OLMO_NAMES,
+    written=OLMO2.written,
+    architectures=(),
+    models="OLMo 3",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import WINDOW_OR_0, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
@@ -9,8 +10,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.families.windows import gguf_window, one_window
@@ -28,7 +27,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, partial=1.0)
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
     windows = one_window(config, None)
-    return sizes.spec("phi3", block, windows, tie_embeddings=tie_from_config(config))
+    return sizes.spec("phi3", block, windows)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -36,7 +35,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     rope = gguf_rope(file, sizes, "half")
     block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
     windows = gguf_window(file.metadata, sizes.layers)
-    return sizes.spec("phi3", block, windows, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("phi3", block, windows)
 
 
 FAMILY = Family(
@@ -47,4 +46,7 @@ FAMILY = Family(
         {"self_attn.qkv_proj.weight": _QKV, "mlp.gate_up_proj.weight": _GATE_UP}
     ),
     GGUF_NAMES.with_fused({"attn_qkv.weight": _QKV, "ffn_up.weight": _GATE_UP}),
+    written=Architecture("phi3", WINDOW_OR_0, schemes=("longrope",), heads_fill=True),
+    models="Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini",
+    notes="With longrope, the frequencies depend on sinks + window.",
 )

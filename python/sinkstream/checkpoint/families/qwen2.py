@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
@@ -9,8 +10,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import last_windows
 from sinkstream.checkpoint.fields import Fields
@@ -23,14 +22,21 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     block = Block(sizes.attention(rope, qkv_bias=True), sizes.mlp(), rms_norm_from_config(config))
     windows = last_windows(config)
-    return sizes.spec("qwen2", block, windows, tie_embeddings=tie_from_config(config))
+    return sizes.spec("qwen2", block, windows)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)
     attention = sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=True)
     block = Block(attention, sizes.mlp(), rms_norm_from_gguf(file.metadata))
-    return sizes.spec("qwen2", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("qwen2", block)
 
 
-FAMILY = Family("qwen2", _from_config, _from_gguf)
+FAMILY = Family(
+    "qwen2",
+    _from_config,
+    _from_gguf,
+    written=Architecture("qwen2", heads_fill=True),
+    models="Qwen2, Qwen2.5",
+    notes="Windows of single layers are included.",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
@@ -10,8 +11,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import last_windows
 from sinkstream.checkpoint.fields import Fields
@@ -30,7 +29,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         rms_norm_from_config(config),
     )
     windows = last_windows(config)
-    return sizes.spec("qwen3", block, windows, tie_embeddings=tie_from_config(config))
+    return sizes.spec("qwen3", block, windows)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -44,7 +43,14 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         sizes.mlp(),
         rms_norm_from_gguf(file.metadata),
     )
-    return sizes.spec("qwen3", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("qwen3", block)
 
 
-FAMILY = Family("qwen3", _from_config, _from_gguf)
+FAMILY = Family(
+    "qwen3",
+    _from_config,
+    _from_gguf,
+    written=Architecture("qwen3"),
+    models="Qwen3",
+    notes="No mixture of experts.",
+)

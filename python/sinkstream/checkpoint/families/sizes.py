@@ -37,7 +37,7 @@ NO_LAYER_WINDOWS = "This family has no sliding-window layers."
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a decoder, which are the same in all layers."""
+    """What every decoder has: sizes, which are the same in all layers, and a source of logits."""
 
     vocab_size: int
     hidden_size: int
@@ -47,6 +47,8 @@ class Sizes:
     kv_heads: int
     head_dim: int
     trained_length: int
+    tie_embeddings: bool
+    """Whether the logits use the embedding."""
 
     def attention(self, rope: RopeSpec, **rest: Any) -> Attention:
         """Return attention with these sizes and the usual scale; `rest` are its other fields."""
@@ -87,6 +89,7 @@ class Sizes:
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
             trained_length=self.trained_length,
+            tie_embeddings=self.tie_embeddings,
             **{"final_norm": block.norm, **rest},
         )
 
@@ -112,14 +115,19 @@ _CONFIG_NEUTRAL = {
 
 
 def sizes_from_config(
-    config: Fields, head_dim: int | None = None, reads: Collection[str] = ()
+    config: Fields,
+    head_dim: int | None = None,
+    reads: Collection[str] = (),
+    *,
+    tie_embeddings: bool = False,
 ) -> Sizes:
-    """Read the sizes of a config.json.
+    """Read the sizes of a config.json, and whether the logits use the embedding.
 
     Args:
         config: Its fields.
         head_dim: Default for an absent `head_dim`. If None, the hidden size divided by the heads.
         reads: Fields that the family reads itself; others must not ask for what it has not.
+        tie_embeddings: Default for an absent `tie_word_embeddings`.
 
     Raises:
         CheckpointError: A field is missing, out of range, or requires an unsupported feature.
@@ -147,6 +155,7 @@ def sizes_from_config(
         kv_heads=kv_heads,
         head_dim=even(config, "head_dim", head_dim, MAX_HEAD_DIM),
         trained_length=config.whole("max_position_embeddings", 1, MAX_LENGTH),
+        tie_embeddings=config.flag("tie_word_embeddings", tie_embeddings),
     )
 
 
@@ -178,11 +187,6 @@ def layer_norm_from_config(config: Fields, name: str, *, bias: bool) -> Norm:
     return Norm("layer", config.number(name, MIN_EPS, MAX_EPS, 1e-5), bias)
 
 
-def tie_from_config(config: Fields, default: bool = False) -> bool:
-    """Return whether the logits use the embedding."""
-    return config.flag("tie_word_embeddings", default)
-
-
 _GGUF_NEUTRAL = {
     "attention.causal": True,
     "attention.clamp_kqv": 0.0,
@@ -199,7 +203,7 @@ _GGUF_NEUTRAL = {
 
 
 def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes:
-    """Read the sizes of GGUF metadata.
+    """Read the sizes of GGUF metadata, and whether the logits use the embedding.
 
     Args:
         file: Its metadata and the names of its tensors.
@@ -233,6 +237,7 @@ def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes
         kv_heads=kv_heads,
         head_dim=head_dim,
         trained_length=metadata.whole("context_length", 1, MAX_LENGTH),
+        tie_embeddings="output.weight" not in file.tensors,  # GGUF has no field for it
     )
 
 
@@ -262,11 +267,6 @@ def rms_norm_from_gguf(metadata: Fields) -> Norm:
 def layer_norm_from_gguf(metadata: Fields, *, bias: bool) -> Norm:
     """Return the layer norm of GGUF metadata."""
     return Norm("layer", metadata.number("attention.layer_norm_epsilon", MIN_EPS, MAX_EPS), bias)
-
-
-def tie_from_gguf(file: GgufDescription) -> bool:
-    """Return whether the logits use the embedding: GGUF has no field for it."""
-    return "output.weight" not in file.tensors
 
 
 def even(fields: Fields, name: str, default: int, high: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
@@ -13,8 +14,6 @@ from sinkstream.checkpoint.families.sizes import (
     rms_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
     with_windows,
 )
 from sinkstream.checkpoint.families.windows import switched_windows
@@ -26,7 +25,7 @@ _PERIOD = 4
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    sizes = sizes_from_config(config)
+    sizes = sizes_from_config(config, tie_embeddings=True)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, base=2e6)
     block = Block(
         sizes.attention(rope, **biases_from_config(config)),
@@ -35,13 +34,11 @@ def _from_config(config: Fields) -> DecoderSpec:
     )
     rotates = _rotating_layers(config, sizes.layers)
     windows = switched_windows(config, [not each for each in rotates], None)
+    layers = with_windows(block, windows or (0,) * sizes.layers)
     layers = [
-        each if rotated else _unrotated(each)
-        for each, rotated in zip(
-            with_windows(block, windows or (0,) * sizes.layers), rotates, strict=True
-        )
+        each if rotated else _unrotated(each) for each, rotated in zip(layers, rotates, strict=True)
     ]
-    return sizes.spec("smollm3", block, layers=layers, tie_embeddings=tie_from_config(config, True))
+    return sizes.spec("smollm3", block, layers=layers)
 
 
 def _rotating_layers(config: Fields, layers: int) -> list[bool]:
@@ -71,7 +68,13 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     layers = [
         block if (layer + 1) % _PERIOD else _unrotated(block) for layer in range(sizes.layers)
     ]
-    return sizes.spec("smollm3", block, layers=layers, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("smollm3", block, layers=layers)
 
 
-FAMILY = Family("smollm3", _from_config, _from_gguf)
+FAMILY = Family(
+    "smollm3",
+    _from_config,
+    _from_gguf,
+    written=Architecture("smollm3", pairs_adjoin=True),
+    models="SmolLM3",
+)

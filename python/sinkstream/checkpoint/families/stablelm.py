@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import PARALLEL, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.sizes import (
     gguf_rope,
@@ -9,8 +10,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
@@ -36,7 +35,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         mlp_norm=not is_parallel,
         parallel=is_parallel,
     )
-    return sizes.spec("stablelm", block, tie_embeddings=tie_from_config(config))
+    return sizes.spec("stablelm", block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -55,7 +54,14 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         mlp_norm=has_norm,
         parallel=not has_norm,
     )
-    return sizes.spec("stablelm", block, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("stablelm", block)
 
 
-FAMILY = Family("stablelm", _from_config, _from_gguf)
+FAMILY = Family(
+    "stablelm",
+    _from_config,
+    _from_gguf,
+    written=Architecture("stablelm", PARALLEL, needs=("output",), heads_fill=True),
+    models="StableLM 3B, StableLM 2 1.6B",
+    notes="No QK norm with separate weights for each head (`qk_layernorm`).",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, WINDOW_OR_0, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.sizes import (
     activation_from_config,
@@ -10,8 +11,6 @@ from sinkstream.checkpoint.families.sizes import (
     layer_norm_from_gguf,
     sizes_from_config,
     sizes_from_gguf,
-    tie_from_config,
-    tie_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES
 from sinkstream.checkpoint.families.windows import gguf_window, one_window
@@ -23,7 +22,7 @@ _WINDOW = 4096  # of all published models; llama.cpp's converter leaves it out
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    sizes = sizes_from_config(config, reads=("hidden_act",))
+    sizes = sizes_from_config(config, reads=("hidden_act",), tie_embeddings=True)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     activation = activation_from_config(config, "gelu_pytorch_tanh")
     has_bias = config.flag("use_bias", True)
@@ -33,7 +32,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         layer_norm_from_config(config, "norm_epsilon", bias=True),
     )
     windows = one_window(config, None)
-    return sizes.spec("starcoder2", block, windows, tie_embeddings=tie_from_config(config, True))
+    return sizes.spec("starcoder2", block, windows)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
@@ -45,7 +44,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         layer_norm_from_gguf(file.metadata, bias=True),
     )
     windows = gguf_window(file.metadata, sizes.layers, default=_WINDOW)
-    return sizes.spec("starcoder2", block, windows, tie_embeddings=tie_from_gguf(file))
+    return sizes.spec("starcoder2", block, windows)
 
 
 FAMILY = Family(
@@ -53,4 +52,14 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     FOLDER_NAMES.with_modules({"up": "mlp.c_fc", "down": "mlp.c_proj"}),
+    # llama.cpp applies no window; without the field, files have that of 4,096 here.
+    written=Architecture(
+        "starcoder2",
+        WINDOW_OR_0,
+        biases=ALL_BIASES,
+        needs=("layers.0.o_bias", "layers.0.down_bias"),
+        heads_fill=True,
+    ),
+    models="StarCoder2",
+    notes="Most GGUF files omit the window of 4,096 tokens.",
 )

@@ -41,6 +41,9 @@ def decoder_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     if text is None:
         return DecoderConfig(whole, whole, config, states_tie)
     whole.must_be("is_encoder_decoder", False)
+    if whole.value("model_type") == "paligemma":  # whose config.json does not say it
+        reason = "Tokens of a prompt attend to later ones in this model."
+        raise whole.error("model_type", "be that of a causal model", remedy=reason)
     nested = {**config[_TEXT], _TIE: whole.flag(_TIE, True)}
     decoder = Fields(
         {f"{_TEXT}.{name}": value for name, value in nested.items()}, where, f"{_TEXT}."
