@@ -37,7 +37,7 @@ dataset_kwargs:
 test_split: train
 output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
-doc_to_choice: ["{{{{answer}}}}", "a boat"]
+doc_to_choice: '{{{{[answer, "a boat"]}}}}'
 doc_to_target: 0
 metric_list:
   - metric: acc
