@@ -32,7 +32,7 @@ def _of_server(service: Service) -> str:
         "waiting_replies": ("Replies that wait for their turn.", service.waiting),
         "request_body_bytes": (
             "Bodies, and messages of sockets, that have not been parsed yet.",
-            service.bodies.held,
+            service.bodies.held + service.messages.held,
         ),
         "whole_reply_bytes": (
             "Memory reserved for replies that are not streamed.",

@@ -93,7 +93,7 @@ def make_server(app: App, service: Service) -> uvicorn.Server:
     socket = partial(
         BoundedSocket,
         connections=service.connections,
-        bodies=service.bodies,
+        messages=service.messages,
         message_timeout_s=config.body_timeout_s,
     )
     settings = uvicorn.Config(

@@ -29,6 +29,7 @@ from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
 
 _BODIES = 4  # of the largest size may be held at the same time
+_SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
 _SENTENCES = {
     "loading": "server: the model is loading.",
@@ -48,6 +49,10 @@ class Service:
         self.grammars = GrammarQueue()
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")
+        self.messages = ByteBudget(
+            _BODIES * max(config.max_body_bytes, _SMALLEST_MESSAGES), "the messages of all sockets"
+        )
+        """What has arrived, and is not parsed yet: clients that do not read may hold it."""
         self.whole_replies = ByteBudget(
             MOST_AT_ONCE * MOST_BYTES, "all replies that are not streamed"
         )

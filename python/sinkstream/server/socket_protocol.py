@@ -3,91 +3,113 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 
 from sinkstream.server.byte_budget import ByteBudget
 from sinkstream.server.errors import ApiError
+from sinkstream.server.held_messages import HeldMessages
 from sinkstream.server.protocol import CONNECTION, Counted
+from sinkstream.server.socket_pings import PingedSocket
+
+DROP_MESSAGE = "drop_message"
+"""The key of `BoundedSocket.drop_message` in the state of an ASGI scope."""
 
 
-class BoundedSocket(Counted, WebSocketsSansIOProtocol):
+class BoundedSocket(Counted, PingedSocket):
     """A counted connection, cut off if its client does not read.
 
-    What it holds of messages counts as the bodies of requests do: from the first byte until the app
-    asks for the next message. A message has as much time to arrive as a body.
+    What it holds of messages counts from the first byte until the app drops the message, or asks
+    for the next. A message has as much time to arrive as a body.
     """
 
-    def __init__(self, *, bodies: ByteBudget, message_timeout_s: float, **arguments: Any) -> None:
+    def __init__(self, *, messages: ByteBudget, message_timeout_s: float, **arguments: Any) -> None:
         """Make the protocol of a connection.
 
         Args:
-            bodies: Counts what is held.
+            messages: Counts what all sockets hold.
             message_timeout_s: For a message to arrive, from its first byte on.
             **arguments: Of `Counted`, and uvicorn's.
         """
         super().__init__(**arguments)
-        self._bodies = bodies
+        self._held = HeldMessages(messages)
         self._message_timeout_s = message_timeout_s
-        self._held = 0
-        """Bytes that are counted."""
-        self._queued: deque[int] = deque()
-        """Bytes of each message that the app has not received."""
-        self._queued_bytes = 0
-        """Their sum: there may be very many."""
-        self._received = 0
-        """Bytes of the message that the app has received last, and may still hold."""
         self._has_failed = False
         """Whether what still arrives is thrown away."""
-        self._has_heard = False
-        """Whether something has arrived since the last ping, or since that was looked at."""
         self._message_timer: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hold nothing."""
-        self._has_failed = True
-        self._stop_timer()
-        self._bodies.give_back(self._held)
-        self._held = 0
+        """Hold only what the app has received, or still will."""
+        self._throw_away()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a message."""
         if self._has_failed:
             return
-        self._has_heard = True
         super().data_received(data)
         self._count()
         self._watch()
 
     def send_receive_event_to_app(self) -> None:
         """Queue a complete message."""
-        size = sum(map(len, self.frames))
-        is_dropped = self.close_sent
+        size, is_dropped = sum(map(len, self.frames)), self.close_sent
+        is_text = self.curr_msg_data_type == "text"
+        self.curr_msg_data_type = "bytes"  # a text may take four times as much
         super().send_receive_event_to_app()
-        if not (is_dropped or self._has_failed):
-            self._queued.append(size)
-            self._queued_bytes += size
+        if not is_dropped:
+            self._held.queue(size, is_text=is_text)
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message; the app no longer holds the last one."""
-        self._received = 0
-        self._count()
-        message = await super().receive()
-        if message["type"] == "websocket.receive":
-            self._received = self._queued.popleft()
-            self._queued_bytes -= self._received
+        self.drop_message()
+        was_paused = self.read_paused
+        event = await super().receive()
+        if was_paused and not self.read_paused:
+            self.note_resumed()
+        if event["type"] == "websocket.receive" and self._held.receive():
+            data = event["bytes"]
+            assert data is not None
+            event = {"type": "websocket.receive", "text": data.decode()}
         self._watch()
-        return message
+        return event
+
+    def drop_message(self) -> int:
+        """Note that the app no longer holds the last message; return what it has counted."""
+        size = self._held.drop()
+        self._count()
+        return size
 
     async def run_asgi(self) -> None:
         """Run the app, which can look at the connection."""
-        self.scope["state"][CONNECTION] = self._connection
-        await super().run_asgi()
+        state = self.scope["state"]
+        state[CONNECTION], state[DROP_MESSAGE] = self._connection, self.drop_message
+        try:
+            await super().run_asgi()
+        finally:
+            self._forget_queued()
+            self.drop_message()
+
+    def send_500_response(self) -> None:
+        """Tell the client that the app has failed, if anything can still be sent."""
+        if not self.conn.eof_sent:
+            super().send_500_response()
+
+    def shutdown(self) -> None:
+        """Say that the server ends, if anything can still be sent."""
+        if self.conn.eof_sent:
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def handle_close(self, event: Frame) -> None:
+        """Close the connection."""
+        super().handle_close(event)
+        if not self.handshake_complete:
+            self.disconnected = True  # the app can no longer accept it
 
     def handle_parser_exception(self) -> None:
         """Tell the client why its connection ends, and read on for a while without looking.
@@ -98,51 +120,46 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol):
         close = self.conn.close_sent
         code = CloseCode.ABNORMAL_CLOSURE if close is None else close.code
         reason = "" if close is None else close.reason
+        self.close_sent = self.disconnected = True
+        self._forget_queued()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        self._has_failed = self.close_sent = self.disconnected = True
-        self.writable.set()  # who waits to send is told that nothing more can be sent
-        self.conn.reader.discard()
-        self.frames = []
+        self._throw_away()
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.write_eof()
+            if self.read_paused:
+                self.read_paused = False
+                self.transport.resume_reading()
+            self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        # The app is told that nothing more can be sent, also if that write has paused it.
+        self.writable.set()
+
+    def _forget_queued(self) -> None:
+        """Forget the messages that the app has not received."""
+        events = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
+        for event in events:
+            if event["type"] != "websocket.receive":
+                self.queue.put_nowait(event)
+        self._held.forget_queued()
+
+    def _throw_away(self) -> None:
+        """Drop what has arrived of a message, and what still arrives."""
+        self._has_failed = True
         self._stop_timer()
-        if self.transport.is_closing():
-            return
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.transport.write_eof()
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
-
-    def send_keepalive_ping(self) -> None:
-        """Ask whether the client is there."""
-        self._has_heard = False
-        super().send_keepalive_ping()
-
-    def keepalive_timeout(self) -> None:
-        """Close the connection, unless its client sends a message: its pong comes after that."""
-        if not self._has_heard:
-            super().keepalive_timeout()
-            return
-        self._has_heard = False
-        assert self.ping_timeout is not None
-        self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+        self.conn.reader.discard()
+        self.conn.parser_exc = None  # its traceback holds the last frame
+        self.conn.current_size = None
+        self.frames = []
+        self._count()
 
     def _count(self) -> None:
         """Count what is held now; refuse the message that is arriving if that is too much."""
-        if self._has_failed:
-            return
         arriving = len(self.conn.reader.buffer) + (self.conn.current_size or 0)
-        held = arriving + self._queued_bytes + self._received
-        if held <= self._held:
-            self._bodies.give_back(self._held - held)
-        else:
-            try:
-                self._bodies.take(held - self._held)
-            except ApiError:
-                reason = "server: all bodies and messages together are too large. Try again later."
-                self._fail(CloseCode.TRY_AGAIN_LATER, reason)
-                return
-        self._held = held
+        try:
+            self._held.count(arriving)
+        except ApiError:
+            reason = "server: all messages together are too large. Try again later."
+            self._fail(CloseCode.TRY_AGAIN_LATER, reason)
 
     def _watch(self) -> None:
         """Expect the rest of a message within the time, if one has begun to arrive."""

@@ -2,149 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-import uvicorn
 import websockets
-from uvicorn.server import ServerState
-from websockets.frames import Close
-from websockets.sync.client import ClientConnection, connect
 
-from sinkstream.server.byte_budget import ByteBudget
-from sinkstream.server.connections import Connections
-from sinkstream.server.socket_protocol import BoundedSocket
-
-KIB = 1 << 10
-LIMIT = 256 * KIB  # of a message
-
-
-@dataclass
-class Echo:
-    """A server that returns every message, unless its gate is closed."""
-
-    port: int
-    bodies: ByteBudget
-    gate: threading.Event
-
-    def open(self) -> ClientConnection:
-        # No pings of its own, and no wait for a close that does not come.
-        address = f"ws://127.0.0.1:{self.port}/"
-        return connect(address, ping_interval=None, close_timeout=5)
-
-    def wait_until_held(self, is_right: Callable[[int], bool]) -> None:
-        end = time.monotonic() + 30
-        while not is_right(self.bodies.held):
-            assert time.monotonic() < end, self.bodies.held
-            time.sleep(0.005)
-
-
-@contextmanager
-def echoing(
-    *, held: int = 4 * LIMIT, message_timeout_s: float = 60, ping_s: float = 60
-) -> Iterator[Echo]:
-    """Run an echo in a thread.
-
-    Args:
-        held: Bytes that all sockets together may hold.
-        message_timeout_s: For a message to arrive.
-        ping_s: Between pings, and for each to be answered.
-    """
-    gate = threading.Event()
-    gate.set()
-    bodies = ByteBudget(held, "the bodies of all requests")
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (event := await receive())["type"] == "websocket.receive":
-            while not gate.is_set():
-                await asyncio.sleep(0.005)
-            kind = "text" if event.get("text") is not None else "bytes"
-            await send({"type": "websocket.send", kind: event[kind]})
-
-    async def serve(ports: list[int], stop: threading.Event, ready: threading.Event) -> None:
-        config = uvicorn.Config(
-            app,
-            ws_max_size=LIMIT,
-            ws_ping_interval=ping_s,
-            ws_ping_timeout=ping_s,
-            ws_per_message_deflate=False,
-            log_config=None,
-        )
-        state, connections = ServerState(), Connections(limit=100, send_timeout_s=60)
-
-        def protocol() -> BoundedSocket:
-            return BoundedSocket(
-                config=config,
-                server_state=state,
-                app_state={},
-                connections=connections,
-                bodies=bodies,
-                message_timeout_s=message_timeout_s,
-            )
-
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(protocol, "127.0.0.1", 0)
-        ports.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        while not stop.is_set():
-            await asyncio.sleep(0.01)
-        server.close()
-
-    ports: list[int] = []
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(serve(ports, stop, ready)))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        yield Echo(ports[0], bodies, gate)
-    finally:
-        gate.set()
-        stop.set()
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-def close_of(found: ClientConnection) -> Close:
-    """Return how the server closes a connection on which it sends nothing else."""
-    with pytest.raises(websockets.ConnectionClosed) as closed:
-        found.recv(timeout=30)
-    assert closed.value.rcvd is not None
-    return closed.value.rcvd
-
-
-def begin(found: ClientConnection, size: int) -> None:
-    """Send the first fragment of a message, of zeros."""
-    # The client's own methods send a message as a whole.
-    with found.protocol_mutex:
-        found.protocol.send_binary(bytes(size), fin=False)
-        for data in found.protocol.data_to_send():
-            found.socket.sendall(data)
-
-
-def raw(server: Echo) -> socket.socket:
-    """Open a WebSocket that answers no ping."""
-    found = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    found.sendall(
-        b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        head += found.recv(1)
-    assert head.startswith(b"HTTP/1.1 101")
-    return found
+from sinkstream.server.held_messages import MESSAGE_BYTES
+from sinkstream.server.socket_parser import FRAGMENT_BYTES
+from tests.python.server.socket_echo import (
+    HEAD,
+    KIB,
+    LIMIT,
+    begin,
+    close_of,
+    closed,
+    echoing,
+    exactly,
+    frame,
+    raw,
+)
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65536, LIMIT])
@@ -152,10 +33,21 @@ def test_a_message_is_held_until_the_app_asks_for_the_next(size: int) -> None:
     with echoing() as server, server.open() as found:
         server.gate.clear()
         found.send(bytes(size))
-        server.wait_until_held(lambda held: held == size)
+        server.wait_until_held(lambda held: held == size + MESSAGE_BYTES)
         server.gate.set()
         assert found.recv(timeout=30) == bytes(size)
         server.wait_until_held(lambda held: held == 0)
+
+
+def test_a_message_is_held_until_the_app_drops_it() -> None:
+    """Such as before it sends an answer, which the client may not read."""
+    with echoing(drops=True) as server, server.open() as found:
+        server.gate.clear()
+        found.send("a" * 1000)
+        begin(found, 100)
+        server.wait_until_held(lambda held: held == 100 + FRAGMENT_BYTES)
+        server.gate.set()
+        assert found.recv(timeout=30) == "a" * 1000
 
 
 def test_messages_that_come_together_are_all_counted() -> None:
@@ -167,8 +59,99 @@ def test_messages_that_come_together_are_all_counted() -> None:
         begin(found, 100)
         server.gate.set()
         assert [found.recv(timeout=30) for _ in range(5)] == ["a" * 1000] * 5
-        server.wait_until_held(lambda held: held == 100)
+        server.wait_until_held(lambda held: held == 100 + FRAGMENT_BYTES)
     server.wait_until_held(lambda held: held == 0)
+
+
+@pytest.mark.parametrize("first", [0x81, 0x82])
+def test_messages_take_memory_even_if_they_are_empty(first: int) -> None:
+    with echoing() as server, raw(server) as found:
+        server.gate.clear()
+        found.sendall(100 * frame(first))
+        server.wait_until_held(lambda held: held == 100 * MESSAGE_BYTES)
+        server.gate.set()
+        assert exactly(found, 200) == 100 * bytes([first, 0])
+        server.wait_until_held(lambda held: held == 0)
+
+
+def test_fragments_take_memory_even_if_they_are_empty() -> None:
+    """Such a message becomes too long at some time."""
+    with echoing() as server, raw(server) as found:
+        found.sendall(frame(0x01) + 9 * frame(0x00))
+        server.wait_until_held(lambda held: held == 10 * FRAGMENT_BYTES)
+        found.sendall(LIMIT // FRAGMENT_BYTES * frame(0x00))
+        assert closed(found)[0] == 1009
+        server.wait_until_held(lambda held: held == 0)
+
+
+def test_a_socket_that_has_failed_holds_only_what_the_app_has_received() -> None:
+    """And not until it is closed: a client that does not read may delay that."""
+    with echoing() as server, raw(server) as found:
+        server.gate.clear()
+        found.sendall(3 * frame(0x82, bytes(100)))
+        server.wait_until_held(lambda held: held == 3 * (100 + MESSAGE_BYTES))
+        found.sendall(frame(0x83))
+        time.sleep(0.2)  # the second is not read before the first
+        assert server.messages.held == 3 * (100 + MESSAGE_BYTES)
+        server.gate.set()
+        assert exactly(found, 102)[:2] == b"\x82\x64"
+        server.wait_until_held(lambda held: held == 0)
+
+
+def test_messages_that_the_app_has_not_received_are_forgotten_if_the_socket_fails() -> None:
+    with echoing() as server, raw(server) as found:
+        server.gate.clear()
+        found.sendall(frame(0x82, bytes(100)))
+        server.wait_until_held(lambda held: held == 100 + MESSAGE_BYTES)
+        found.sendall(frame(0x02, bytes(60)))
+        time.sleep(0.1)
+        found.sendall(frame(0x82))  # not a continuation
+        assert closed(found)[0] == 1002
+        assert server.messages.held == 100 + MESSAGE_BYTES
+        server.gate.set()
+        server.wait_until_held(lambda held: held == 0)
+
+
+def test_messages_that_are_refused_together_are_all_forgotten() -> None:
+    with echoing(held=4 * MESSAGE_BYTES) as server, raw(server) as found:
+        found.sendall(5 * frame(0x82))
+        assert closed(found)[0] == 1013
+        server.wait_until_held(lambda held: held == 0)
+
+
+@pytest.mark.parametrize("following", [frame(0x89), frame(0x88), frame(0x88, b"\3\xe8"), b""])
+@pytest.mark.parametrize(
+    "message",
+    [frame(0x81, b"\xff"), frame(0x81, b"a\xc3"), frame(0x01, b"\xc3") + frame(0x80, b"a")],
+)
+def test_what_is_not_text_is_refused_with_a_reason(message: bytes, following: bytes) -> None:
+    """Whatever comes with it."""
+    with echoing() as server, raw(server) as found:
+        found.sendall(message + following)
+        assert closed(found) == (1007, "message: must be UTF-8, but is not.")
+        server.wait_until_held(lambda held: held == 0)
+
+
+def test_a_text_may_be_split_anywhere() -> None:
+    text = "äß☃🎉" * 3
+    with echoing() as server, raw(server) as found:
+        parts = [bytes([one]) for one in text.encode()]
+        found.sendall(frame(0x01) + b"".join(frame(0x00, one) for one in parts) + frame(0x80))
+        expected = bytes([0x81, len(parts)]) + text.encode()
+        assert exactly(found, len(expected)) == expected
+
+
+@pytest.mark.parametrize("early", [frame(0x83), frame(0x88), frame(0x88, b"\3\xe8"), frame(0x89)])
+def test_a_client_that_does_not_wait_for_the_handshake_is_answered_or_closed(early: bytes) -> None:
+    with echoing() as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as found:
+            found.sendall(HEAD + early)
+            found.shutdown(socket.SHUT_WR)
+            received = b""
+            while part := found.recv(1 << 12):
+                received += part
+        assert received[:12] in (b"", b"HTTP/1.1 101")
+        server.wait_until_held(lambda held: held == 0)
 
 
 def test_a_message_that_is_too_long_is_refused_with_a_reason() -> None:
@@ -200,19 +183,19 @@ def test_all_sockets_together_hold_no_more_than_the_budget() -> None:
         with first, server.open() as third:
             with second:
                 begin(first, LIMIT)
-                begin(second, LIMIT - 100)
+                begin(second, LIMIT - 100 - 2 * FRAGMENT_BYTES)
                 server.wait_until_held(lambda held: held == 2 * LIMIT - 100)
                 begin(third, 101)
                 close = close_of(third)
                 assert (close.code, close.reason) == (
                     1013,
-                    "server: all bodies and messages together are too large. Try again later.",
+                    "server: all messages together are too large. Try again later.",
                 )
                 server.wait_until_held(lambda held: held == 2 * LIMIT - 100)
-            server.wait_until_held(lambda held: held == LIMIT)
+            server.wait_until_held(lambda held: held == LIMIT + FRAGMENT_BYTES)
             with server.open() as fourth:
-                fourth.send(bytes(LIMIT - 100))
-                assert fourth.recv(timeout=30) == bytes(LIMIT - 100)
+                fourth.send(bytes(LIMIT - KIB))
+                assert fourth.recv(timeout=30) == bytes(LIMIT - KIB)
         server.wait_until_held(lambda held: held == 0)
 
 
