@@ -36,9 +36,9 @@ class HeldMessages:
         return is_text
 
     def drop(self) -> int:
-        """Note that the app does not hold that message any longer; return its bytes."""
+        """Note that the app does not hold that message any longer; return its size."""
         size, self._received = self._received, 0
-        return size
+        return max(0, size - MESSAGE_BYTES)
 
     def forget_queued(self) -> None:
         """Note that the queue is empty."""

@@ -31,8 +31,9 @@ def _of_server(service: Service) -> str:
         "open_replies": ("Replies in progress.", len(service.replies)),
         "waiting_replies": ("Replies that wait for their turn.", service.waiting),
         "request_body_bytes": (
-            "Bodies, and messages of sockets, that have not been parsed yet.",
-            service.bodies.held + service.messages.held,
+            "Bodies and messages of sockets that have not been parsed yet, and requests that wait "
+            "on sockets.",
+            service.bodies.held + service.messages.held + service.waiting_requests.held,
         ),
         "whole_reply_bytes": (
             "Memory reserved for replies that are not streamed.",

@@ -53,12 +53,30 @@ def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:
     Raises:
         ApiError: It is not JSON, or not what `kind` describes.
     """
+    return as_kind(object_of(body), kind)
+
+
+def object_of(body: bytes | bytearray | str) -> dict[str, Any]:
+    """Return the JSON object that a body is.
+
+    Raises:
+        ApiError: It is not one.
+    """
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid(f"body: must be a JSON object, but is {_kind(value)}.", code="invalid_json")
+    return value
+
+
+def as_kind(value: dict[str, Any], kind: type[_Body]) -> _Body:
+    """Return a JSON object as what `kind` describes.
+
+    Raises:
+        ApiError: It is not that.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:

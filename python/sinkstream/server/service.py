@@ -53,6 +53,9 @@ class Service:
             _BODIES * max(config.max_body_bytes, _SMALLEST_MESSAGES), "the messages of all sockets"
         )
         """What has arrived, and is not parsed yet: clients that do not read may hold it."""
+        self.waiting_requests = ByteBudget(
+            _BODIES * config.max_body_bytes, "the requests that wait on all sockets"
+        )
         self.whole_replies = ByteBudget(
             MOST_AT_ONCE * MOST_BYTES, "all replies that are not streamed"
         )

@@ -77,7 +77,7 @@ class BoundedSocket(Counted, PingedSocket):
         return event
 
     def drop_message(self) -> int:
-        """Note that the app no longer holds the last message; return what it has counted."""
+        """Note that the app no longer holds the last message; return its bytes."""
         size = self._held.drop()
         self._count()
         return size

@@ -69,7 +69,12 @@ class Lane:
         return sum(size for _, _, size in self._waiting)
 
     def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
-        """Handle a request of `size` bytes after those before it."""
+        """Handle a request of `size` bytes after those before it.
+
+        Raises:
+            ApiError: The requests that wait on all sockets are too large.
+        """
+        self._service.waiting_requests.take(size)
         self._waiting.append((body, forks, size))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -91,7 +96,8 @@ class Lane:
 
     async def close(self) -> None:
         """End the running response, and forget the requests that wait."""
-        self._waiting.clear()
+        while self._waiting:
+            self._next()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -100,9 +106,8 @@ class Lane:
     async def _run(self) -> None:
         while self._waiting:
             async with self._active:
-                body, forks, _ = self._waiting.popleft()
                 try:
-                    await unless_stalled(self._service, self._answer(body, forks))
+                    await unless_stalled(self._service, self._answer(*self._next()))
                 except Exception as error:
                     known = from_exception(error)
                     if known is None:
@@ -111,10 +116,17 @@ class Lane:
                     self._exchange.finish = known.code
                     await self._send(error_event(known), self.name)
 
+    def _next(self) -> tuple[ResponseRequest, bool]:
+        """Return the next request, which does not wait any longer, and whether it forks."""
+        body, forks, size = self._waiting.popleft()
+        self._service.waiting_requests.give_back(size)
+        return body, forks
+
     async def _answer(self, body: ResponseRequest, forks: bool) -> None:
         service = self._service
         service.check_ready()
         live = await create(service, body, self._exchange.tenant, self._headers, forks=forks)
+        del body  # it may be long
         self._live = live
         try:
             await live.admitted(service.config.keepalive_s)

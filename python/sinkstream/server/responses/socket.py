@@ -1,16 +1,15 @@
 """`WS /v1/responses`: many responses over one socket, in lanes.
 
 A client sends `response.create`, with a `stream_id` that names a lane; events repeat it. Memory is
-bounded: the number of lanes and of waiting requests and the size of messages are limited, and a
-client that does not read is not sent more.
+bounded: the number of lanes, the number and size of waiting requests, and the size of messages are
+limited, and a client that does not read is not sent more.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import orjson
@@ -19,16 +18,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sinkstream.server.errors import ApiError, invalid, not_supported
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.parsing import SMALL_BYTES, parse_body
+from sinkstream.server.responses.incoming import LANE, Cancel, Content, Create, Incoming, read
 from sinkstream.server.responses.lane import Lane, error_event
-from sinkstream.server.responses.requests import ResponseRequest
 from sinkstream.server.service import Service
+from sinkstream.server.socket_protocol import DROP_MESSAGE
 
 MAX_SOCKETS = 1000
 MAX_LANES = 32  # with a name
 MAX_ACTIVE = 16  # responses of a socket
 MAX_WAITING = 64
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _GOING_AWAY = 1001
 
 
@@ -59,6 +57,7 @@ class _Socket:
         self._websocket = websocket
         self._service = service
         self._exchange = exchange_of(websocket.scope)
+        self._drop_message: Callable[[], int] = websocket.scope["state"][DROP_MESSAGE]
         self._sending = asyncio.Lock()
         self._active = asyncio.Semaphore(MAX_ACTIVE)
         self._lanes: dict[str | None, Lane] = {}
@@ -86,42 +85,55 @@ class _Socket:
             await lane.idle()
 
     async def _read(self) -> None:
-        while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-            given = message.get("text")
-            data = message["bytes"] if given is None else given.encode()
-            try:
-                await self._take(data)
-            except ApiError as error:
-                await self._send(error_event(error), _lane_of(data))
-            del message, given, data  # it does not count any longer while the next is awaited
+        while await self._handle_next():
+            pass
 
-    async def _take(self, data: bytes) -> None:
-        kind = _loaded(data).get("type")
-        if kind == "response.create":
-            await self._create(data)
-        elif kind == "response.cancel":
-            await self._cancel(_loaded(data))
-        else:
-            raise invalid(
-                'body: `type` must be "response.create" or "response.cancel".',
-                "type",
-                "unknown_event_type",
-            )
+    async def _handle_next(self) -> bool:
+        """Handle the next message; return False if the socket is closed.
 
-    async def _create(self, data: bytes) -> None:
-        if len(data) <= SMALL_BYTES:
-            body = parse_body(data, _Create)
-        else:
-            body = await self._service.pool.run(partial(parse_body, data, _Create))
+        Nothing of the message is held here while its lane waits, or the client does not read.
+        """
+        incoming, size = await self._next()
+        if incoming is None:
+            return False
+        lane, refusal = incoming.lane, await self._handle(incoming.content, size)
+        del incoming
+        if refusal is not None:
+            await self._send(refusal, lane)
+        return True
+
+    async def _next(self) -> tuple[Incoming | None, int]:
+        """Return the next message, which no longer counts, and its bytes; None after the last."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None, 0
+        text = message.get("text")
+        incoming = await read(message["bytes"] if text is None else text, self._service.pool)
+        return incoming, self._drop_message()
+
+    async def _handle(self, content: Content, size: int) -> dict[str, Any] | None:
+        """Do what a message asks for; return the event for one that is refused."""
+        try:
+            if isinstance(content, ApiError):
+                return error_event(content)
+            if isinstance(content, Create):
+                self._create(content, size)
+            else:
+                await self._cancel(content)
+        except ApiError as error:
+            return error_event(error)
+        return None
+
+    def _create(self, body: Create, size: int) -> None:
         if body.background:
             raise invalid("body: `background` must not be true on a socket.", "background")
         if body.generate is False:
             raise not_supported("a response without a reply", "generate")
-        self._check_waiting(len(data))
+        self._check_waiting(size)
         lane = self._lane(body.stream_id)
         previous = body.previous_response_id
         others = [one.latest for one in self._lanes.values() if one is not lane]
-        lane.add(body, len(data), forks=previous is not None and previous in others)
+        lane.add(body, size, forks=previous is not None and previous in others)
 
     def _check_waiting(self, size: int) -> None:
         """Refuse a request of `size` bytes if those that wait are too many or too large.
@@ -139,7 +151,7 @@ class _Socket:
         raise ApiError(429, "rate_limit_error", "capacity", f"server: {rule}")
 
     def _lane(self, name: str | None) -> Lane:
-        if name is not None and not _NAME.fullmatch(name):
+        if name is not None and not LANE.fullmatch(name):
             raise invalid(
                 "body: `stream_id` must have 1 to 256 ASCII letters, digits, dots, underscores or "
                 "hyphens.",
@@ -163,10 +175,10 @@ class _Socket:
             )
         return self._lanes[name]
 
-    async def _cancel(self, event: dict[str, Any]) -> None:
-        response, name = event.get("response_id"), event.get("stream_id")
+    async def _cancel(self, cancel: Cancel) -> None:
+        response = cancel.response
         lanes = (
-            [lane for key, lane in self._lanes.items() if key == name]
+            [lane for key, lane in self._lanes.items() if key == cancel.lane]
             if response is None
             else list(self._lanes.values())
         )
@@ -189,27 +201,3 @@ class _Socket:
             if self._websocket.application_state is WebSocketState.CONNECTED:
                 with suppress(WebSocketDisconnect):  # `_read` is told, too
                     await self._websocket.send_text(text)
-
-
-class _Create(ResponseRequest):
-    stream_id: str | None = None
-    generate: bool | None = None
-
-
-def _loaded(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise invalid("body: must be a JSON object.", code="invalid_json")
-    return value
-
-
-def _lane_of(data: bytes) -> str | None:
-    """Return the lane that a refused message names, if it does."""
-    try:
-        name = _loaded(data).get("stream_id")
-    except ApiError:
-        return None
-    return name if isinstance(name, str) and _NAME.fullmatch(name) else None

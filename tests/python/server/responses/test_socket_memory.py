@@ -1,0 +1,125 @@
+"""`WS /v1/responses`: what messages and waiting requests hold, and where they are parsed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from sinkstream.server.responses import socket as socket_module
+from tests.python.server.http.running_server import Running, running
+from tests.python.server.responses.checking import ASKED, ENDLESS, RESPONSES
+
+KIB = 1 << 10
+LIMIT = 1 << 20  # of a message
+LONG = "a" * (900 * KIB)
+
+
+@pytest.fixture(scope="module")
+def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
+    """A server without keys, whose messages are short."""
+    with running(tiny_folder("llama"), max_body_bytes=LIMIT) as found:
+        yield found
+
+
+def opened(server: Running) -> ClientConnection:
+    return connect(f"ws://127.0.0.1:{server.port}{RESPONSES}", close_timeout=5)
+
+
+def send(socket: ClientConnection, **more: Any) -> None:
+    socket.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
+
+
+def until(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
+    event: dict[str, Any] = {"type": ""}
+    while event["type"] not in kinds:
+        event = json.loads(socket.recv(timeout=60))
+    return event
+
+
+def held(server: Running) -> float:
+    return server.metric("sinkstream_request_body_bytes")
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [({}, "response.incomplete"), ({"temperature": -1, "stream_id": "a"}, "error")],
+)
+def test_a_long_message_is_parsed_once_and_not_on_the_event_loop(
+    small: Running, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], end: str
+) -> None:
+    loads, threads = orjson.loads, []
+
+    def spy(given: Any) -> Any:
+        if len(given) > len(LONG):
+            threads.append(threading.current_thread().name)
+        return loads(given)
+
+    monkeypatch.setattr(orjson, "loads", spy)
+    with opened(small) as found:
+        send(found, padding=LONG, **more)
+        event = until(found, "response.incomplete", "error")
+    assert (event["type"], event.get("stream_id")) == (end, more.get("stream_id"))
+    assert threads == ["sinkstream-server"]
+
+
+def test_requests_that_wait_are_counted_until_they_begin(small: Running) -> None:
+    with opened(small) as found:
+        send(found, **ENDLESS)
+        until(found, "response.created")
+        small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
+        send(found, padding=LONG)
+        small.wait_until(lambda: held(small) > len(LONG), "a request that waits does not count")
+        found.send(json.dumps({"type": "response.cancel"}))
+        until(found, "response.created")
+        small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
+        send(found, **ENDLESS)
+        until(found, "response.created")
+        send(found, padding=LONG)
+        small.wait_until(lambda: held(small) > len(LONG), "a request that waits does not count")
+    small.wait_until(lambda: held(small) == 0, "a closed socket counts")
+
+
+def test_requests_that_wait_on_all_sockets_have_a_largest_size(small: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(opened(small)) for _ in range(5)]
+        send(sockets[0], **ENDLESS)
+        until(sockets[0], "response.created")
+        small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
+        for found in sockets[1:]:
+            send(found, **ENDLESS)
+        for found in sockets:
+            before = held(small)
+            send(found, padding=LONG)
+            if found is not sockets[-1]:
+                small.wait_until(lambda above=before: held(small) > above + len(LONG), "no")  # type: ignore[misc]
+        event = until(sockets[-1], "error")
+        assert (event["status"], event["error"]["code"]) == (429, "capacity")
+        assert "the requests that wait on all sockets" in event["error"]["message"]
+        assert small.post("/v1/tokenize", {"prompt": LONG}).status == 200  # bodies are apart
+    small.wait_until(lambda: held(small) == 0, "a closed socket counts")
+
+
+@pytest.mark.parametrize("more", [{"temperature": -1}, {"background": True}])
+def test_a_refusal_that_the_client_does_not_read_holds_no_message(
+    small: Running, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    is_sending = threading.Event()
+
+    async def wait(*_: Any) -> None:
+        is_sending.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    with opened(small) as found:
+        send(found, padding=LONG, **more)
+        assert is_sending.wait(30)
+        assert held(small) == 0
