@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 THREADS = 2
+_RETRY_S = 0.1  # until a thread is tried again that could not be started
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +49,9 @@ class Pool:
         self._returning = 0  # they have waited, and go before those in the queue
         self._waiting = 0
         self._is_closed = False
+        self._is_retrying = False
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        """Of the last call."""
 
     @contextmanager
     def waiting(self, cancel: Callable[[], object] | None = None) -> Iterator[None]:
@@ -87,6 +91,7 @@ class Pool:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("pool: the pool is closed. This is a bug in sinkstream.")
+            self._event_loop = asyncio.get_running_loop()
             self._queue.append(queued)
             try:
                 self._let_on()
@@ -106,11 +111,26 @@ class Pool:
         thread = threading.Thread(target=self._loop, name="sinkstream-server", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no thread left: those there are take the call later
+        except RuntimeError:  # the system has no thread left
             if not self._threads:
                 raise
+            self._retry_later()  # those there are may all wait, and for long
         else:
             self._threads[thread] = None
+
+    def _retry_later(self) -> None:
+        """Try to start a thread again after a while. The caller holds the lock."""
+        if not self._is_retrying and self._event_loop is not None:
+            self._is_retrying = True
+            with suppress(RuntimeError):  # the loop has ended, and the queue is about to be emptied
+                self._event_loop.call_soon_threadsafe(
+                    self._event_loop.call_later, _RETRY_S, self._retry
+                )
+
+    def _retry(self) -> None:
+        with self._lock:
+            self._is_retrying = False
+            self._let_on()
 
     def _has_room(self) -> bool:
         """Return whether a call of the queue may begin. The caller holds the lock."""

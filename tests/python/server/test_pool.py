@@ -231,3 +231,37 @@ def test_a_cancelled_call_stops_waiting() -> None:
         assert await future
 
     asyncio.run(run())
+
+
+def test_a_call_begins_once_there_are_threads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if all calls that have begun wait for longer than that, such as for this one."""
+
+    async def run() -> None:
+        pool = Pool()
+        calls = Calls(pool)
+        waiting = pool.submit(calls.waiting("w"))
+        await asyncio.to_thread(until, lambda: pool._waiting == 1)
+        await asyncio.to_thread(until, lambda: "w" in calls.begun)
+        tries, start = [], threading.Thread.start
+
+        def fail(thread: threading.Thread) -> None:
+            if thread.name == "sinkstream-server":
+                tries.append(thread)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        later = [pool.submit(calls.blocking(name)) for name in ("a", "b")]
+        for name in ("a", "b"):
+            calls.release(name)
+        while len(tries) < 2:
+            await asyncio.sleep(0.01)
+        assert "a" not in calls.begun
+        monkeypatch.undo()
+        assert await asyncio.wait_for(asyncio.gather(*later), 10) == ["a", "b"]
+        for name in ("w", "w again"):
+            calls.release(name)
+        assert await waiting == "w again"
+        await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
