@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
-
-from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
@@ -115,9 +114,11 @@ def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
             param="prompt",
         )
     check_characters(prompt, "stream: `prompt`")
-    _warn_of_literals(text.tokenizer, prompt)
+    literals: ControlLiterals = text.made.get("literals", partial(ControlLiterals, text.tokenizer))
+    encoder: PlainEncoder = text.made.get("encoder", partial(PlainEncoder, text.tokenizer))
+    _warn_of_literals(literals, prompt)
     ids = EncodedText(text.bos_ids)
-    ids += PlainEncoder(text.tokenizer).encode(prompt) if prompt else []
+    ids += encoder.encode(prompt) if prompt else []
     if not ids:
         raise InvalidArgument(
             "stream: `prompt` must not be empty, because the checkpoint has no beginning-of-text "
@@ -127,8 +128,8 @@ def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
     return ids
 
 
-def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
-    literal = ControlLiterals(tokenizer).first_in(prompt)
+def _warn_of_literals(literals: ControlLiterals, prompt: str) -> None:
+    literal = literals.first_in(prompt)
     if literal is not None:
         warn_caller(
             f"stream: `prompt` contains {literal!r}, which is treated as plain text. To pass a "

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.text import prompt as prompt_module
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.control_tokens import control_tokens
@@ -224,3 +225,22 @@ def test_a_text_without_tokens_is_an_error() -> None:
 def test_one_message_is_to_be_wrapped_in_a_list() -> None:
     with pytest.raises(TypeError, match=r"of type dict\. Wrap one message in a list\.$"):
         encode_prompt(TextFormat(None, None), 300, {"role": "user", "content": "Hi"})  # type: ignore[arg-type]
+
+
+def test_what_only_depends_on_the_tokenizer_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a thousand control tokens, it takes several milliseconds."""
+    text, made = dataclasses.replace(vocabularies.llama3()), []
+    for name in ("ControlLiterals", "PlainEncoder"):
+        real = getattr(prompt_module, name)
+
+        def noted(tokenizer: Tokenizer, real: Any = real) -> Any:
+            made.append(real)
+            return real(tokenizer)
+
+        monkeypatch.setattr(prompt_module, name, noted)
+    ids = encode_prompt(text, VOCAB, "a")
+    assert [encode_prompt(text, VOCAB, "a") for _ in range(3)] == [ids] * 3
+    assert len(made) == 2
+    other = dataclasses.replace(text, tokenizer=vocabularies.qwen3().tokenizer)
+    encode_prompt(other, VOCAB, "a")
+    assert len(made) == 4
