@@ -40,7 +40,7 @@ from sinkstream.server.conversations.saving import Saving
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.states import Found, States, found_at
-from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.store_error import closed_error
 from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
@@ -126,7 +126,7 @@ class Conversations:
             Exception: Any error that `Turns.begin` names.
         """
         if self._is_closed:
-            raise StoreError("store: the store is closed.")
+            raise closed_error()
         options = self._model._checked_options(request.options, request.tools, request.thinking)
         match, claim = self._claimed(request)
         try:

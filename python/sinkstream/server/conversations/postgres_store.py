@@ -28,7 +28,7 @@ from sinkstream.server.conversations.postgres_database import (
 )
 from sinkstream.server.conversations.snapshot_files import SnapshotFiles
 from sinkstream.server.conversations.store import Store
-from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.store_error import StoreError, closed_error
 from sinkstream.server.conversations.writer import RETRY_S, Writer
 
 _T = TypeVar("_T")
@@ -116,6 +116,8 @@ class PostgresStore(Store):
         self._connection.close()
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        if self._is_closed:
+            raise closed_error()
         if any(isinstance(value, str) and "\0" in value for value in values):
             return []  # PostgreSQL has no such text
 

@@ -28,6 +28,7 @@ from sinkstream.server.conversations.sqlite_database import (
     sqlite_error,
 )
 from sinkstream.server.conversations.store import Store
+from sinkstream.server.conversations.store_error import closed_error
 from sinkstream.server.conversations.writer import Writer
 
 
@@ -124,14 +125,20 @@ class SqliteStore(Store):
         self._is_closed = True
         self._writer.close()
         self.files.close()
-        while self._readers:
-            self._readers.pop().close()
+        self._close_readers()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
         os.close(self._lock)
 
+    def _close_readers(self) -> None:
+        with suppress(IndexError):  # another thread may do the same
+            while True:
+                self._readers.pop().close()
+
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        if self._is_closed:
+            raise closed_error()
         try:
             with self._reader() as reader:
                 return reader.execute(query, values).fetchall()
@@ -147,10 +154,9 @@ class SqliteStore(Store):
         try:
             yield reader
         finally:
+            self._readers.append(reader)
             if self._is_closed:
-                reader.close()
-            else:
-                self._readers.append(reader)
+                self._close_readers()
 
     def _transcript_bytes(self) -> int:
         pages, free, size = (

@@ -13,6 +13,11 @@ class StoreError(SinkstreamError, RuntimeError):
     code = "store"
 
 
+def closed_error() -> StoreError:
+    """Return the error to raise when a store is used after it was closed."""
+    return StoreError("store: the store is closed.")
+
+
 def folder_error(path: Path, error: OSError) -> StoreError:
     """Return the error to raise for one from the file system."""
     return StoreError(f"store: {path} must be a writable folder, but is not: {error}.")

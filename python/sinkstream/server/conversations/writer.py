@@ -17,7 +17,7 @@ from typing import Any
 
 from sinkstream.server.conversations.claim import SessionMoved
 from sinkstream.server.conversations.connection import Job, Result, WriteConnection
-from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.conversations.store_error import closed_error
 
 logger = logging.getLogger("sinkstream")
 
@@ -57,7 +57,7 @@ class Writer:
         done: Future[Result] = Future()
         with self._lock:
             if self._closed:
-                raise StoreError("store: the store is closed.")
+                raise closed_error()
             self._jobs.put((job, done))
         return done
 

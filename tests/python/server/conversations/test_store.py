@@ -551,3 +551,38 @@ def test_lists_of_any_length_need_few_statements() -> None:
         assert [marks.count("?") for marks, _ in groups] == [len(some) for _, some in groups]
         seen |= {marks for marks, _ in groups}
     assert len(seen) == 10
+
+
+def test_a_closed_store_is_not_read(place: Place) -> None:
+    """Another process may use it."""
+    store = place.open()
+    new = begun()
+    store.begin(claim_of(new), new)
+    finish(store, new, [4], b"a")
+    assert store.node(new.id) is not None
+    store.close()
+    reads: list[Callable[[], object]] = [
+        lambda: store.node(new.id),
+        lambda: store.transcript("ada", new.id),
+        lambda: store.owner(new.conversation),
+        store.usage,
+        lambda: store.take(new.conversation),
+    ]
+    for read in reads:
+        with pytest.raises(StoreError, match=r"^store: the store is closed\.$"):
+            read()
+
+
+def test_a_read_that_ends_while_its_store_is_closed_leaves_no_connection(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, "model")
+
+    class Readers(list[sqlite3.Connection]):
+        def append(self, reader: sqlite3.Connection) -> None:
+            store.close()
+            super().append(reader)
+
+    store._readers = Readers()
+    with store._reader() as reader:
+        pass
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        reader.execute("SELECT 1")
