@@ -340,7 +340,16 @@ class Residency:
             resident: The session.
             ids: What it was to read.
             tokens_before: Of its sequence, before that.
+
+        After an error, the session is closed.
         """
+        try:
+            self._take_back(resident, ids, tokens_before)
+        except BaseException:
+            self.discard(resident)
+            raise
+
+    def _take_back(self, resident: Resident, ids: array[int], tokens_before: int) -> None:
         node, session = resident.node, resident.session
         if node is None:
             self.discard(resident)

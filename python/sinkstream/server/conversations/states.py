@@ -136,11 +136,15 @@ class States:
         resident = self.residency.child_of(node.id)
         if resident is None:
             return None
-        if not undo(resident, node):
-            self.residency.release(resident)
-            return None
-        resident.is_stored = not node.is_draft
-        resident.saved_tokens = self._store.saved_tokens(node.id)
+        try:
+            if not undo(resident, node):
+                self.residency.release(resident)
+                return None
+            resident.is_stored = not node.is_draft
+            resident.saved_tokens = self._store.saved_tokens(node.id)
+        except BaseException:
+            self.residency.discard(resident)
+            raise
         return found_at(resident, "undone", following)
 
     def rebuilt(

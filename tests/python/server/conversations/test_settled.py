@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.errors import SessionBusy
+from sinkstream.errors import EngineDead, SessionBusy
 from sinkstream.request.tools import check_tools
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.ends import ReadingCancelled
@@ -699,6 +699,34 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
     conversations.wait_in(nullcontext)
     reply = ask(conversations, asked, seed=3, sampling=more)
     assert to_read[0] > to_read[1] > to_read[2] > to_read[3]
+    assert reply.bits == fresh(model, asked, 3, 8, more)
+
+
+def test_a_session_that_cannot_go_back_is_closed(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep its sequence for ever."""
+    model = models("opened")
+    more = among(model, "opened")
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    for i in range(2):
+        chat.say(f"Message {i}", seed=i, sampling=more)
+    asked = [*chat.messages, user("Next")]
+
+    def fail(*_: Any) -> None:
+        raise EngineDead("no")
+
+    def leave(*_: Any) -> None:
+        monkeypatch.setattr(Session, "_conclude_last_turn", fail)
+        raise ReadingCancelled("no")
+
+    monkeypatch.setattr(conversations._ends, "_read", leave)
+    with pytest.raises(EngineDead, match="no"):
+        conversations.begin(TurnRequest("", asked, options(3, **more)))
+    monkeypatch.undo()
+    assert all(one.state == "idle" for one in conversations._states.residency.all())
+    reply = ask(conversations, asked, seed=3, sampling=more)
     assert reply.bits == fresh(model, asked, 3, 8, more)
 
 

@@ -12,7 +12,9 @@ import sinkstream
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.states import StateLost
+from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.turns import NotFound, TurnRequest
+from sinkstream.sessions.session import Session
 from tests.python.server.conversations.talk import (
     CAPACITY,
     Chat,
@@ -184,6 +186,31 @@ def test_what_is_not_stored_is_forked_if_that_is_asked_for(conversations: Conver
     assert fork.facts.state == moved.facts.state == "resident"
     with pytest.raises(NotFound):
         ask(conversations, [user("Two")], store=False, previous=name)
+
+
+@pytest.mark.parametrize("failing", ["session", "store"])
+def test_a_session_whose_turn_cannot_be_undone_is_closed(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """It would keep its sequence for ever."""
+    chat = Chat(conversations)
+    chat.say("A", tokens=2)
+    first = chat.say("B", tokens=2, seed=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("no")
+
+    if failing == "session":
+        monkeypatch.setattr(Session, "cancel", fail)
+    else:
+        monkeypatch.setattr(conversations._store, "saved_tokens", fail)
+    branch = chat.branch(chat.messages[:2])
+    with pytest.raises(StoreError, match="no"):
+        branch.say("B", tokens=2, seed=1)
+    monkeypatch.undo()
+    assert all(one.state == "idle" for one in conversations._states.residency.all())
+    again = chat.branch(chat.messages[:2]).say("B", tokens=2, seed=1)
+    assert again.bits == first.bits
 
 
 def test_a_turn_cancelled_before_it_began_leaves_the_session_as_it_was(
