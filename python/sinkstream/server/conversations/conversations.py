@@ -486,7 +486,7 @@ class Conversations:
 
     def wait_in(self, waiting: Waiting) -> None:
         """Make threads wait for the model in a context; see `Turns.wait_in`."""
-        self._states.residency.waiting = waiting
+        self._states.residency.waiting = self._ownership.waiting = waiting
 
     @contextmanager
     def room(self) -> Iterator[None]:

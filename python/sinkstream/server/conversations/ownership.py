@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 
 from sinkstream.server.conversations.claim import Claim, Replica
 from sinkstream.server.conversations.store import Store
+from sinkstream.server.turns import Waiting
 
 logger = logging.getLogger("sinkstream")
 
@@ -35,6 +37,8 @@ class Ownership:
         self._held: OrderedDict[str, Claim] = OrderedDict()  # the least recently used first
         self._changing: set[str] = set()  # being taken or given up by a thread
         self.ask: AskRelease | None = None
+        self.waiting: Waiting = nullcontext
+        """What a thread is in while it waits for another one that changes an owner."""
 
     def held(self, session: str) -> Claim | None:
         """Return the claim to a conversation; None if this replica has none."""
@@ -84,8 +88,7 @@ class Ownership:
         return self._change(session, asks=False)
 
     def _change(self, session: str, *, asks: bool) -> Claim | None:
-        with self._condition:
-            self._condition.wait_for(lambda: session not in self._changing)
+        with self._unchanging(session):
             if (claim := self._used(session)) is not None:
                 return claim
             self._changing.add(session)
@@ -125,8 +128,7 @@ class Ownership:
         Returns:
             Whether this replica now has no claim to it.
         """
-        with self._condition:
-            self._condition.wait_for(lambda: session not in self._changing)
+        with self._unchanging(session):
             claim = self._held.get(session)
             if claim is None:
                 return True
@@ -155,6 +157,17 @@ class Ownership:
             with self._condition:
                 self._changing.difference_update(claim.session for claim in idle)
                 self._condition.notify_all()
+
+    @contextmanager
+    def _unchanging(self, session: str) -> Iterator[None]:
+        """Hold the lock while no thread is taking a conversation, or giving it up."""
+        with self._condition:
+            if session not in self._changing:
+                yield
+                return
+        with self.waiting(), self._condition:
+            self._condition.wait_for(lambda: session not in self._changing)
+            yield
 
     def lost(self, claim: Claim) -> None:
         """Forget a claim."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from array import array
@@ -21,6 +22,7 @@ from sinkstream.server.conversations.snapshot_files import new_file_name
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.server.pool import THREADS, Pool
 from tests.python.server.conversations.stores import (
     Place,
     begun,
@@ -336,6 +338,34 @@ def test_two_threads_take_a_conversation_once(tmp_path: Path) -> None:
         thread.join()
     place.close()
     assert claims == [Claim(session, 2)] * 8
+
+
+def test_what_takes_a_conversation_does_not_keep_its_turns_from_ending(place: Place) -> None:
+    """All threads that work in the pool wait for it, and its turns are ended in the pool."""
+    store = place.open("a")
+    session = session_of_one_turn(store)
+    ownership = owned(store)
+    assert ownership.own(session) == Claim(session, 2)
+
+    async def run() -> None:
+        pool = Pool()
+        ownership.waiting = pool.waiting
+        is_settling, has_ended = threading.Event(), threading.Event()
+
+        def settle() -> bool:
+            is_settling.set()
+            return has_ended.wait(10)
+
+        giving = asyncio.create_task(asyncio.to_thread(ownership.give_up, session, settle))
+        await asyncio.to_thread(is_settling.wait)
+        taking = [pool.submit(lambda: ownership.own(session)) for _ in range(THREADS)]
+        await asyncio.sleep(0.05)
+        await pool.run(has_ended.set)
+        assert await giving
+        assert await asyncio.gather(*taking) == [Claim(session, 3)] * THREADS
+        await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
 
 
 def test_a_claim_of_a_running_turn_is_remembered(
