@@ -19,7 +19,7 @@ from sinkstream.errors import (
     SinkstreamError,
 )
 from sinkstream.server.conversations.claim import SessionMoved
-from sinkstream.server.conversations.ends import ReadingCancelled
+from sinkstream.server.conversations.interrupted import ReadingEnded
 from sinkstream.server.conversations.states import StateLost
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.turns import NotFound
@@ -122,7 +122,7 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
         return ApiError(409, "conflict_error", error.code, message, headers=NO_RETRY)
     if isinstance(error, CapacityError):
         return at_capacity(message, 1)
-    if isinstance(error, EngineDead | ReadingCancelled):
+    if isinstance(error, EngineDead | ReadingEnded):
         return unavailable(error.code, message)
     if isinstance(error, SinkstreamError):
         return ApiError(500, "server_error", error.code, message, headers=NO_RETRY)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
+from sinkstream.server.conversations.interrupted import ReadingCancelled
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service
 from sinkstream.server.turns import Turn, TurnEnd
@@ -72,6 +73,8 @@ class Reply:
                 turn = await service.pool.run(self._start, discard=_drop)
         except BaseException as error:
             service.seats.release()
+            if isinstance(error, ReadingCancelled):
+                raise service.reason_of_cancel() from None
             raise from_exception(error, self._names) or error from None
         service.replies.add(turn.stream)
         return turn

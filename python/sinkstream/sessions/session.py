@@ -581,9 +581,12 @@ class Session(ClosesOnExit):
         self._state = state
         return stats
 
-    def _start_reading(self, ids: list[int], state: ConversationState) -> Stream:
+    def _start_reading(
+        self, ids: list[int], state: ConversationState, timeout_s: float | None = None
+    ) -> Stream:
         """Process ids without a reply. If interrupted, close the message like a reply."""
-        return self._start(ids, {"max_tokens": 0}, replace(state, reply_is_open=True))
+        options: StreamOptions = {"max_tokens": 0, "timeout_s": timeout_s}
+        return self._start(ids, options, replace(state, reply_is_open=True))
 
     @contextmanager
     def _one_caller(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from sinkstream.server.conversations.canonical import (
 from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
 from sinkstream.server.conversations.ends import Ends
 from sinkstream.server.conversations.heartbeat import Heartbeat
+from sinkstream.server.conversations.interrupted import Deadline
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
@@ -128,15 +130,22 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         options = self._model._checked_options(request.options, request.tools, request.thinking)
+        timeout_s = options.get("timeout_s")
+        deadline = None if timeout_s is None else Deadline(timeout_s, time.monotonic() + timeout_s)
         match, claim = self._claimed(request)
         try:
-            return self._begun(request, options, match, claim)
+            return self._begun(request, options, match, claim, deadline)
         finally:
             if request.store:
                 self._started(claim.session)
 
     def _begun(
-        self, request: TurnRequest, options: StreamOptions, match: Match, claim: Claim
+        self,
+        request: TurnRequest,
+        options: StreamOptions,
+        match: Match,
+        claim: Claim,
+        deadline: Deadline | None,
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
         try:
@@ -146,7 +155,9 @@ class Conversations:
             if match.resident is not None:
                 self._states.residency.release(match.resident)
             raise
-        found = self._found(request, match, claim, end, following)
+        found = self._found(request, match, claim, end, following, deadline)
+        if deadline is not None:
+            options = {**options, "timeout_s": deadline.left_s}
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
         self._store.reach("loaded")
@@ -373,6 +384,7 @@ class Conversations:
         claim: Claim,
         end: End,
         following: array[int],
+        deadline: Deadline | None,
     ) -> Found:
         if match.resident is not None:
             resident = match.resident
@@ -387,6 +399,7 @@ class Conversations:
                 following,
                 request.engine_salt,
                 claim=claim if request.store else None,
+                deadline=deadline,
             )
         moves = request.store and not request.has_siblings
         return self._states.after(

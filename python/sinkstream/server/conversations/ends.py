@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sinkstream.errors import SinkstreamError
 from sinkstream.server.conversations.claim import Claim
+from sinkstream.server.conversations.interrupted import (
+    Deadline,
+    ReadingCancelled,
+    ReadingEnded,
+    ReadingTimedOut,
+)
 from sinkstream.server.conversations.keyed_lock import KeyedLock
 from sinkstream.server.conversations.node import Node, turn_of
 from sinkstream.server.conversations.residency import Resident
@@ -18,12 +25,6 @@ from sinkstream.server.conversations.states import NOTHING, Found, States, found
 from sinkstream.server.conversations.store import Store
 from sinkstream.sessions.session import Session
 from sinkstream.streams.worker import wanted
-
-
-class ReadingCancelled(SinkstreamError, RuntimeError):
-    """A request has ended while its conversation was being read."""
-
-    code = "cancelled"
 
 
 class Ends:
@@ -43,6 +44,7 @@ class Ends:
         salt: str,
         *,
         claim: Claim | None,
+        deadline: Deadline | None,
     ) -> Found:
         """Bring the settled form of a turn into a session, and begin a turn in a fork of it.
 
@@ -55,16 +57,19 @@ class Ends:
             following: What comes after it.
             salt: Of a session that is opened.
             claim: With which forms are stored, as the turn is; None if they are not.
+            deadline: Of the request; None if it has none.
 
         Raises:
+            ReadingCancelled: The request has ended meanwhile.
+            ReadingTimedOut: Its time has passed.
             Exception: Any error that `after` raises.
         """
         node = end.node
         assert node is not None  # it is a form
-        with self._reading.of(turn_of(node.id), self._states.residency.waiting):
+        with self._reading_of(node, deadline):
             settling = self._settling
             end = settling.refreshed(end) if claim is None else settling.stored(end, claim)
-            found = self._at_form(end, following, salt)
+            found = self._at_form(end, following, salt, deadline)
         passing = self._states.residency.claim(
             lambda one: one.is_passing and _is_of(one, node), leaves=True
         )
@@ -75,7 +80,26 @@ class Ends:
         begun = found_at(resident, found.state, following, found.read)
         return replace(begun, read=found.read, read_s=found.read_s, is_fork=is_fork)
 
-    def _at_form(self, end: End, following: array[int], salt: str) -> Found:
+    @contextmanager
+    def _reading_of(self, form: Node, deadline: Deadline | None) -> Iterator[None]:
+        """Let no other thread read the same form; wait for one that does.
+
+        Raises:
+            ReadingTimedOut: The deadline has passed.
+        """
+        waiting = self._states.residency.waiting
+        with ExitStack() as stack:
+            until = None if deadline is None else deadline.until
+            try:
+                stack.enter_context(self._reading.of(turn_of(form.id), waiting, until))
+            except TimeoutError:
+                assert deadline is not None  # otherwise there is no limit
+                raise ReadingTimedOut(deadline.timeout_s) from None
+            yield
+
+    def _at_form(
+        self, end: End, following: array[int], salt: str, deadline: Deadline | None
+    ) -> Found:
         """Return a kept session at a settled form, and how many tokens that has read."""
         node, forms = end.node, end.forms
         assert node is not None  # it is a form
@@ -93,10 +117,10 @@ class Ends:
         try:
             began = time.monotonic()
             if found.ids:
-                self._read(resident.session, found.ids, node)
+                self._read(resident.session, found.ids, node, deadline)
             read_s = time.monotonic() - began
             resident.saved_tokens = 0 if known is None else self._store.saved_tokens(known)
-        except ReadingCancelled:
+        except ReadingEnded:
             self._states.residency.take_back(resident, found.ids, found.tokens_before)
             raise
         except BaseException:
@@ -107,14 +131,18 @@ class Ends:
         states.residency.hold(resident)
         return replace(found, read=len(found.ids), read_s=read_s)
 
-    def _read(self, session: Session, ids: array[int], node: Node) -> None:
+    def _read(
+        self, session: Session, ids: array[int], node: Node, deadline: Deadline | None
+    ) -> None:
         """Read ids up to a form.
 
         Raises:
             ReadingCancelled: The request has ended meanwhile.
+            ReadingTimedOut: Its time has passed.
         """
+        left_s = None if deadline is None else deadline.left_s
         with (
-            session._start_reading(ids.tolist(), state_at(node)) as stream,
+            session._start_reading(ids.tolist(), state_at(node), left_s) as stream,
             self._states.residency.waiting(stream.cancel),
         ):
             reason = stream.result().finish_reason
@@ -122,6 +150,9 @@ class Ends:
             raise ReadingCancelled(
                 "stream: the request was ended while its conversation was being read."
             )
+        if reason == "timeout":
+            assert deadline is not None  # it has ended the stream
+            raise ReadingTimedOut(deadline.timeout_s)
         session._state = state_at(node)
 
     def save_to(self, end: End, path: Path) -> None:
@@ -136,8 +167,8 @@ class Ends:
         # The salt of its requests is not stored: a session that is opened shares with none.
         salt = f"of {node.id}"
         if node.is_form:
-            with self._reading.of(turn_of(node.id), self._states.residency.waiting):
-                found = self._at_form(self._settling.refreshed(end), NOTHING, salt)
+            with self._reading_of(node, None):
+                found = self._at_form(self._settling.refreshed(end), NOTHING, salt, None)
             node = found.resident.node
             assert node is not None  # the form
             found = replace(found, ids=NOTHING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,11 +18,17 @@ class KeyedLock:
         self._held: set[str] = set()
 
     @contextmanager
-    def of(self, name: str, waiting: Waiting) -> Iterator[None]:
-        """Hold the lock of a name. Wait for it, if another thread has it, in `waiting()`."""
+    def of(self, name: str, waiting: Waiting, until: float | None = None) -> Iterator[None]:
+        """Hold the lock of a name. Wait for it, if another thread has it, in `waiting()`.
+
+        Raises:
+            TimeoutError: It is not free at the time `until`, by `time.monotonic`.
+        """
         if not self._try_take(name):
+            left = None if until is None else until - time.monotonic()
             with waiting(), self._changed:
-                self._changed.wait_for(lambda: name not in self._held)
+                if not self._changed.wait_for(lambda: name not in self._held, left):
+                    raise TimeoutError
                 self._held.add(name)
         try:
             yield

@@ -22,7 +22,7 @@ import sinkstream
 from sinkstream.errors import EngineDead, SessionBusy
 from sinkstream.request.tools import check_tools
 from sinkstream.server.conversations.conversations import Conversations
-from sinkstream.server.conversations.ends import ReadingCancelled
+from sinkstream.server.conversations.interrupted import ReadingCancelled, ReadingTimedOut
 from sinkstream.server.conversations.node import Node, is_settled_id, settled_id
 from sinkstream.server.conversations.transcript import shown_messages
 from sinkstream.server.pool import Pool
@@ -675,9 +675,9 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
     asked = [*chat.messages, user("Next")]
     real, to_read = conversations._ends._read, []
 
-    def noted(session: Session, ids: array[int], node: Node) -> None:
+    def noted(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
         to_read.append(len(ids))
-        real(session, ids, node)
+        real(session, ids, node, deadline)
 
     def cancel_after_some_steps(cancel: Callable[[], object]) -> None:
         steps = model.stats()["steps"]
@@ -700,6 +700,76 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
     reply = ask(conversations, asked, seed=3, sampling=more)
     assert to_read[0] > to_read[1] > to_read[2] > to_read[3]
     assert reply.bits == fresh(model, asked, 3, 8, more)
+
+
+def test_the_time_of_a_request_bounds_the_reading_of_a_form(models: Models, tmp_path: Path) -> None:
+    """What has been read stays: the request can be repeated until it succeeds."""
+    model = models("opened")
+    more = among(model, "opened")
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    for i in range(8):
+        chat.say(f"Message {i}", seed=i, sampling=more, tokens=12)
+    chat.say("x " * 60_000, seed=9, sampling=more)
+    asked = [*chat.messages, user("Next")]
+    request = TurnRequest("", asked, options(3, **more, timeout_s=0.02))
+    generated = model.stats()["generated_tokens"]
+    began = time.monotonic()
+    with pytest.raises(ReadingTimedOut, match=r"within 0\.02 s"):
+        conversations.begin(request)
+    assert time.monotonic() - began < 2
+    assert model.stats()["generated_tokens"] == generated
+    reply = ask(conversations, asked, seed=3, sampling=more)
+    assert reply.bits == fresh(model, asked, 3, 8, more)
+
+
+def test_the_time_of_a_request_goes_on_after_the_reading_of_a_form(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models("opened")
+    more = among(model, "opened")
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    chat.say("One", seed=1, sampling=more)
+    real = conversations._ends._read
+
+    def slowly(*arguments: Any) -> None:
+        real(*arguments)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(conversations._ends, "_read", slowly)
+    asked = [*chat.messages, user("Next")]
+    turn = conversations.begin(TurnRequest("", asked, options(3, 1 << 30, **more, timeout_s=0.4)))
+    began = time.monotonic()
+    assert turn.stream.result().finish_reason == "timeout"
+    assert time.monotonic() - began < 0.3
+    turn.end()
+
+
+def test_the_time_of_a_request_bounds_its_wait_for_another_that_reads(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models("opened")
+    more = among(model, "opened")
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    chat.say("One", seed=1, sampling=more)
+    asked = [*chat.messages, user("Next")]
+    real, is_reading, go_on = conversations._ends._read, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> None:
+        is_reading.set()
+        assert go_on.wait(30)
+        real(*arguments)
+
+    monkeypatch.setattr(conversations._ends, "_read", late)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, conversations, asked, seed=3, sampling=more)
+        assert is_reading.wait(30)
+        with pytest.raises(ReadingTimedOut, match=r"within 0\.05 s"):
+            conversations.begin(TurnRequest("", asked, options(3, **more, timeout_s=0.05)))
+        go_on.set()
+        assert first.result().bits == fresh(model, asked, 3, 8, more)
 
 
 def test_a_session_that_cannot_go_back_is_closed(
@@ -745,13 +815,13 @@ def test_a_conversation_is_not_deleted_while_its_form_is_read(
     forget(conversations, snapshots=False)
     real = conversations._ends._read
 
-    def deleting(session: Session, ids: array[int], node: Node) -> None:
+    def deleting(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
         if by == "upkeep":
             conversations._upkeep.run()
         else:
             with pytest.raises(SessionBusy):
                 conversations.delete("", reply.facts.session)
-        real(session, ids, node)
+        real(session, ids, node, deadline)
 
     conversations._ends._read = deleting  # type: ignore[method-assign]
     assert chat.say("Three", seed=3, sampling=more).node
