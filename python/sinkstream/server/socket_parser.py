@@ -70,7 +70,7 @@ def _is_text(decoder: codecs.IncrementalDecoder, frame: Frame) -> bool:
     part = memoryview(frame.data)
     try:
         for begin in range(0, len(part), _CHECKED_AT_ONCE):
-            decoder.decode(part[begin : begin + _CHECKED_AT_ONCE])  # type: ignore[arg-type]
+            decoder.decode(part[begin : begin + _CHECKED_AT_ONCE])
         if frame.fin:
             decoder.decode(b"", True)
     except UnicodeDecodeError:

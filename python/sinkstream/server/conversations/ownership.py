@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 
 from sinkstream.server.conversations.claim import Claim, Replica
@@ -37,7 +37,7 @@ class Ownership:
         self._held: OrderedDict[str, Claim] = OrderedDict()  # the least recently used first
         self._changing: set[str] = set()  # being taken or given up by a thread
         self.ask: AskRelease | None = None
-        self.waiting: Waiting = nullcontext
+        self.waiting: Waiting = _waiting
         """What a thread is in while it waits for another one that changes an owner."""
 
     def held(self, session: str) -> Claim | None:
@@ -193,3 +193,7 @@ class Ownership:
         with self._condition:
             self._changing.discard(session)
             self._condition.notify_all()
+
+
+def _waiting(cancel: Callable[[], object] | None = None) -> AbstractContextManager[None]:
+    return nullcontext()

@@ -775,7 +775,7 @@ def test_the_time_of_a_request_bounds_its_wait_for_another_that_reads(
 def test_a_session_that_cannot_go_back_is_closed(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would keep its sequence for ever."""
+    """It would keep its sequence forever."""
     model = models("opened")
     more = among(model, "opened")
     conversations = open_conversations(model, tmp_path)

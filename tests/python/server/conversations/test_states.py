@@ -192,7 +192,7 @@ def test_what_is_not_stored_is_forked_if_that_is_asked_for(conversations: Conver
 def test_a_session_whose_turn_cannot_be_undone_is_closed(
     conversations: Conversations, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """It would keep its sequence for ever."""
+    """It would keep its sequence forever."""
     chat = Chat(conversations)
     chat.say("A", tokens=2)
     first = chat.say("B", tokens=2, seed=1)
