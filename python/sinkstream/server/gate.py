@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
+
 from sinkstream.server.answer import Receive
 from sinkstream.server.connections import Connection
 from sinkstream.server.errors import (
@@ -97,7 +100,7 @@ class Gate:
                 await self._app(scope, receive, send)
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
-        except ClientLeft:
+        except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
             exchange.finish = "client_left"
         except Exception as error:
             known = from_exception(error)

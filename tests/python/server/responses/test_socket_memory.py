@@ -123,3 +123,19 @@ def test_a_refusal_that_the_client_does_not_read_holds_no_message(
         send(found, padding=LONG, **more)
         assert is_sending.wait(30)
         assert held(small) == 0
+
+
+def test_a_client_that_leaves_before_its_socket_is_accepted_is_no_internal_error(
+    small: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = (
+        f"GET {RESPONSES} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\n"
+    )
+    with caplog.at_level("INFO", logger="sinkstream.server"):
+        for _ in range(40):
+            small.open(head).close()
+        small.wait_until(lambda: caplog.text.count(" SOCKET ") >= 40, "a socket is open")
+    assert "internal error" not in caplog.text
+    assert "client_left" in caplog.text
