@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from sinkstream.server.conversations.canonical import (
 from sinkstream.server.conversations.claim import Claim, Replica, SessionMoved
 from sinkstream.server.conversations.ends import Ends
 from sinkstream.server.conversations.heartbeat import Heartbeat
-from sinkstream.server.conversations.interrupted import Deadline
+from sinkstream.server.conversations.interrupted import Deadline, deadline_of
 from sinkstream.server.conversations.lookup import Lookup, Match
 from sinkstream.server.conversations.node import NewNode, new_id
 from sinkstream.server.conversations.opening import open_store
@@ -130,8 +129,7 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         options = self._model._checked_options(request.options, request.tools, request.thinking)
-        timeout_s = options.get("timeout_s")
-        deadline = None if timeout_s is None else Deadline(timeout_s, time.monotonic() + timeout_s)
+        deadline = deadline_of(options.get("timeout_s"))
         match, claim = self._claimed(request)
         try:
             return self._begun(request, options, match, claim, deadline)

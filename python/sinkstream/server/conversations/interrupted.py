@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sinkstream.errors import SinkstreamError
 
+_MOST_S = 1e9  # as for `timeout_s`
 _LEAST_S = 1e-6  # a request that is late ends after its first step
 
 
@@ -45,3 +46,15 @@ class Deadline:
     def left_s(self) -> float:
         """Return the rest of the time, which is above 0."""
         return max(_LEAST_S, self.until - time.monotonic())
+
+
+def deadline_of(timeout_s: object) -> Deadline | None:
+    """Return the deadline of a request that begins now; None without one.
+
+    What is no time is not looked at: the request's stream refuses it.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        return None
+    if not 0 < timeout_s <= _MOST_S:
+        return None
+    return Deadline(timeout_s, time.monotonic() + timeout_s)
