@@ -23,15 +23,20 @@ OPENED: list[Conversations] = []
 Messages = list[dict[str, Any]]
 
 
-def open_conversations(model: sinkstream.Model, store: Path, **settings: Any) -> Conversations:
+def open_conversations(
+    model: sinkstream.Model, store: Path, *, has_saver: bool = False, **settings: Any
+) -> Conversations:
     """Open a store, leaving a sequence for the tests' own requests; the test's end closes it.
 
-    No thread saves or parks sessions by itself.
+    No thread saves or parks sessions by itself, unless `has_saver`.
     """
-    still = {"upkeep_s": STILL, "saved_ahead": 0, "snapshot_tokens": 1 << 40}
+    still = {"upkeep_s": STILL, "saved_ahead": 0}
     settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
-    OPENED.append(Conversations(model, store, Settings(**settings)))
-    return OPENED[-1]
+    opened = Conversations(model, store, Settings(**settings))
+    OPENED.append(opened)
+    if not has_saver:
+        opened._saver.close()
+    return opened
 
 
 def wait_until(happened: Callable[[], object]) -> None:

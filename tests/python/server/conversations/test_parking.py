@@ -148,6 +148,7 @@ def test_a_conversation_gets_a_snapshot_while_it_grows(
     saved = []
     for i in range(20):
         chat.say(f"Message {i}", seed=i)
+        conversations._upkeep.run()
         saved.append(len(list(conversations._store.oldest_snapshots())))
     assert saved[0] == 0
     assert saved[-1] == 2  # of one conversation, no more are kept
@@ -160,7 +161,9 @@ def test_a_conversation_gets_a_snapshot_while_it_grows(
 def test_a_conversation_without_a_pause_gets_a_snapshot_for_each_window(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=100, replay_tokens=10**6)
+    conversations = open_conversations(
+        model, tmp_path, has_saver=True, snapshot_tokens=100, replay_tokens=10**6
+    )
     store = conversations._store
     chat = Chat(conversations)
     node = store.node(chat.say("First").node)
@@ -180,7 +183,7 @@ def test_a_conversation_without_a_pause_gets_a_snapshot_for_each_window(
 def test_a_turn_waits_for_a_snapshot_that_is_due(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
     saving, events = conversations._states.saving, []
 
     def slow_save(resident: Resident) -> None:
@@ -201,7 +204,7 @@ def test_a_turn_does_not_wait_for_long_until_others_are_saved(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residency, "_SAVER_S", 0.1)
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
     saving, may_end = conversations._states.saving, threading.Event()
     saves = []
 
@@ -225,7 +228,9 @@ def test_a_turn_does_not_wait_for_long_until_others_are_saved(
 def test_a_session_that_leaves_does_not_wait_for_the_saver(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1, replay_tokens=0)
+    conversations = open_conversations(
+        model, tmp_path, has_saver=True, snapshot_tokens=1, replay_tokens=0
+    )
     saving, may_end = conversations._states.saving, threading.Event()
     saves: list[str] = []
 
@@ -252,7 +257,7 @@ def test_a_session_that_leaves_does_not_wait_for_the_saver(
 def test_all_are_parked_once_they_are_saved(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
     saving, is_saving = conversations._states.saving, threading.Event()
 
     def save(resident: Resident) -> None:
@@ -272,7 +277,7 @@ def test_all_are_parked_once_they_are_saved(
 def test_a_snapshot_that_cannot_be_written_delays_no_turn(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
     tries = []
 
     def full(resident: Resident) -> None:
@@ -291,7 +296,7 @@ def test_a_snapshot_that_cannot_be_written_delays_no_turn(
 
 
 def test_turns_do_not_wait_once_nothing_is_saved(model: sinkstream.Model, tmp_path: Path) -> None:
-    conversations = open_conversations(model, tmp_path, snapshot_tokens=1)
+    conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
     conversations._saver.close()
     chat = Chat(conversations)
     began = time.monotonic()

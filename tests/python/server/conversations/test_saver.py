@@ -49,7 +49,8 @@ class Saves:
 
 
 def opened(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
-    return open_conversations(model, folder, replay_tokens=0, saved_ahead=1, **settings)
+    ahead_only = {"replay_tokens": 0, "saved_ahead": 1, "snapshot_tokens": 1 << 40}
+    return open_conversations(model, folder, has_saver=True, **{**ahead_only, **settings})
 
 
 def begun(conversations: Conversations, count: int) -> list[Reply]:
@@ -91,7 +92,7 @@ def test_nothing_is_saved_while_a_seat_is_free(
 def test_only_those_that_leave_next_are_saved_and_once(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    conversations = open_conversations(model, tmp_path, replay_tokens=0, saved_ahead=count)
+    conversations = opened(model, tmp_path, saved_ahead=count)
     saves = Saves(conversations, monkeypatch)
     replies = begun(conversations, 3)
     wait_until(lambda: len(saves.done) == count)
@@ -105,7 +106,7 @@ def test_only_those_that_leave_next_are_saved_and_once(
 def test_what_a_short_replay_restores_is_not_saved(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = open_conversations(model, tmp_path, replay_tokens=10_000, saved_ahead=3)
+    conversations = opened(model, tmp_path, replay_tokens=10_000, saved_ahead=3)
     saves = Saves(conversations, monkeypatch)
     begun(conversations, 6)
     conversations._saver.close()

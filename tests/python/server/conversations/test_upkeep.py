@@ -58,7 +58,6 @@ ERRORS = [
 
 def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
     conversations = open_conversations(model, folder, replica="one", **settings)
-    conversations._saver.close()  # what it would have saved is left to upkeep
     for text in "ab":
         Chat(conversations).say(text)
     return conversations
