@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 
 import pytest
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Exchange
-from sinkstream.server.parsing import parse
+from sinkstream.server.parsing import SMALL_BYTES, parse
 from sinkstream.server.pool import Pool
 from sinkstream.server.requests import CompletionRequest
 
@@ -44,3 +45,25 @@ def test_a_body_counts_until_it_is_parsed() -> None:
 
     asyncio.run(parse_behind_others())
     pool.close()
+
+
+@pytest.mark.parametrize("size", [SMALL_BYTES // 2, 1 << 22])
+@pytest.mark.parametrize("end", [b"", b'"}', b'", "prompt": 1.5}'])
+def test_a_body_that_is_refused_is_not_held_by_its_error(size: int, end: bytes) -> None:
+    """The client may be slow to read why it is refused, and the body no longer counts."""
+    pool = Pool()
+
+    async def refused() -> ApiError:
+        start = b'{"padding": "'
+        exchange = Exchange("id", body=start + b"a" * (size - len(start) - len(end)) + end)
+        with pytest.raises(ApiError) as caught:
+            await parse(exchange, pool, CompletionRequest)
+        return caught.value
+
+    tracemalloc.start()
+    error = asyncio.run(refused())
+    pool.close()  # its threads have forgotten the call
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert error.status == 400
+    assert held < size / 2
