@@ -173,7 +173,7 @@ def test_a_message_before_a_failure_is_not_kept(first: int) -> None:
 
 
 def test_a_client_that_takes_no_pong_is_cut_off_like_any_other() -> None:
-    """The pong is sent when the client has taken everything, and fills the system's buffer again."""
+    """Sent when the client has taken everything, the pong fills the system's buffer again."""
 
     async def run() -> None:
         protocol = await connected()
