@@ -100,6 +100,7 @@ def test_requests_that_wait_on_all_sockets_have_a_largest_size(small: Running) -
         small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
         for found in sockets[1:]:
             send(found, **ENDLESS)
+        small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
         for found in sockets:
             before = held(small)
             send(found, padding=LONG)
