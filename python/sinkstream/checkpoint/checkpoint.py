@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot
 from sinkstream.checkpoint.storage import Storage, row_bytes
-from sinkstream.latest import Latest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-_MOST_MADE = 4  # things that are made from a tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +127,6 @@ class TextFormat:
     vocabulary: Mapping[str, int] = field(default_factory=dict, repr=False)
     """The id of every token, including added ones. Only for building tables during load: a loaded
     model drops it and keeps the tokenizer's own copy."""
-    made: Latest[str, Any] = field(
-        init=False, compare=False, repr=False, default_factory=lambda: Latest(_MOST_MADE)
-    )
-    """What prompts need that is made from the tokenizer alone, by name."""
 
     @property
     def bos_ids(self) -> list[int]:

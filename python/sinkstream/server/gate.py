@@ -175,6 +175,7 @@ class Gate:
             ) from None
         finally:
             self._service.bodies.give_back(len(held))
+            held.clear()  # an error would hold it
 
     def _observed(self, scope: Scope, exchange: Exchange, send: Send) -> Send:
         """Return `send` with the headers of every response, noting the status."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -38,13 +40,23 @@ async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
     Raises:
         ApiError: It is not JSON, or not what `kind` describes.
     """
-    body = exchange.body
+    read = partial(_outcome, exchange.body, kind)
     try:
-        if len(body) <= SMALL_BYTES:
-            return parse_body(body, kind)
-        return await pool.run(lambda: parse_body(body, kind))
+        outcome = read() if len(exchange.body) <= SMALL_BYTES else await pool.run(read)
     finally:
         exchange.take_body()  # only now: until then it is held, and counts
+        del read
+    if isinstance(outcome, ApiError):
+        raise outcome
+    return outcome
+
+
+def _outcome(body: bytes | bytearray, kind: type[_Body]) -> _Body | ApiError:
+    """Return the body of a request, or its error: not the one that was raised, which holds it."""
+    try:
+        return parse_body(body, kind)
+    except ApiError as error:
+        return replace(error)
 
 
 def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:

@@ -55,8 +55,8 @@ class Counted:
 
     def resume_writing(self) -> None:
         """Resume: the client has read."""
-        super().resume_writing()  # type: ignore[misc]
         self._connection.resume()
+        super().resume_writing()  # type: ignore[misc]  # it may write, and be paused again
 
 
 class BoundedHttp(Counted, HttpToolsProtocol):

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from sinkstream.server.conversations.interrupted import ReadingCancelled
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.service import Service, ready_service
@@ -110,6 +111,8 @@ async def _found(
     """
     try:
         return await service.pool.run(call, discard)
+    except ReadingCancelled:
+        raise service.reason_of_cancel() from None
     except NotFound as error:
         raise ApiError(
             404, "invalid_request_error", "session_not_found", str(error), "session"

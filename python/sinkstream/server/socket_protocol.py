@@ -147,6 +147,7 @@ class BoundedSocket(Counted, PingedSocket):
         self._has_failed = True
         self._stop_timer()
         self.conn.reader.discard()
+        self.conn.events_received()  # those that came with what has failed
         self.conn.parser_exc = None  # its traceback holds the last frame
         self.conn.current_size = None
         self.frames = []

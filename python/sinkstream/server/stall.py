@@ -24,18 +24,24 @@ async def unless_stalled(service: Service, work: Awaitable[_T]) -> _T:
     task: asyncio.Future[_T] = asyncio.ensure_future(work)
     with service.pulse.alarm() as alarm:
         try:
-            both: set[asyncio.Future[Any]] = {task, alarm}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await _first(task, alarm)
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait({task})
             raise
     if task.done():
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            del task  # or an error would hold itself, and with it the request, until a collection
     task.cancel()
     service.left.add(task)
     task.add_done_callback(lambda _: _forget(service, task))
     raise service.stalled()
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _forget(service: Service, task: asyncio.Future[Any]) -> None:

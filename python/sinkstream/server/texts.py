@@ -18,7 +18,7 @@ from sinkstream.streams.stream import Stream
 from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
-from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.thoughts.thinking import Thinking
 from sinkstream.text.tokenizers.token_bytes import (
@@ -57,7 +57,7 @@ class Texts:
         ids = list(self._text.bos_ids) if add_special else []
         if parse_special:
             return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
-        return ids + (PlainEncoder(tokenizer).encode(content) if content else [])
+        return ids + (plain_encoder(tokenizer).encode(content) if content else [])
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the ids of a text; as a prompt, they are the same.
@@ -167,7 +167,7 @@ def open_reply(
     ids = encode_chat(text, messages[:-1], thinking=thinking)
     assert text.tokenizer is not None  # `encode_chat` has refused
     final = content if isinstance(content, str) else text_of_parts(content or [])
-    ids += PlainEncoder(text.tokenizer).encode(final, at_start=False) if final else []
+    ids += plain_encoder(text.tokenizer).encode(final, at_start=False) if final else []
     return ids, final
 
 

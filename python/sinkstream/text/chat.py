@@ -22,13 +22,13 @@ from sinkstream.text.argument_forms import ArgumentForms
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
-from sinkstream.text.plain_text import PlainEncoder
+from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import SANDBOX, compile_template, template_error
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
 from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
-from sinkstream.text.tokenizers.control_tokens import ControlLiterals, Found
+from sinkstream.text.tokenizers.control_tokens import Found, control_literals
 from sinkstream.text.whole_text import WholeEncoder
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
@@ -118,8 +118,8 @@ class ChatFormat:
         variables = thinking_variables(self.template.names, thinking, argument)
         self._thinking = traced_data(variables, MESSAGE)
         self._tools = [dict(tool) for tool in tools]
-        self.encoder = PlainEncoder(tokenizer)
-        self.control = ControlLiterals(tokenizer)
+        self.encoder = plain_encoder(tokenizer)
+        self.control = control_literals(tokenizer)
         self._whole = WholeEncoder(tokenizer)
         self.source = source
         self._special_tokens = traced_data(text.special_tokens, DERIVED)

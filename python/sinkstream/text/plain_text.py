@@ -14,6 +14,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import check_unicode
 from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.of_tokenizer import OfTokenizer
 from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 
@@ -96,6 +97,9 @@ class PlainEncoder:
             if ids[: len(known)] == known:
                 return ids[len(known) :]
         return self.encode(text, at_start=False, argument=argument)
+
+
+plain_encoder = OfTokenizer(PlainEncoder)
 
 
 def _added(tokenizer: Tokenizer) -> Iterable[tuple[int, AddedToken]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
@@ -12,9 +13,9 @@ from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import is_message
-from sinkstream.text.plain_text import PlainEncoder, check_characters
+from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thoughts.thinking import Thinking
-from sinkstream.text.tokenizers.control_tokens import ControlLiterals
+from sinkstream.text.tokenizers.control_tokens import control_literals
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -114,11 +115,9 @@ def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
             param="prompt",
         )
     check_characters(prompt, "stream: `prompt`")
-    literals: ControlLiterals = text.made.get("literals", partial(ControlLiterals, text.tokenizer))
-    encoder: PlainEncoder = text.made.get("encoder", partial(PlainEncoder, text.tokenizer))
-    _warn_of_literals(literals, prompt)
+    _warn_of_literals(text.tokenizer, prompt)
     ids = EncodedText(text.bos_ids)
-    ids += encoder.encode(prompt) if prompt else []
+    ids += plain_encoder(text.tokenizer).encode(prompt) if prompt else []
     if not ids:
         raise InvalidArgument(
             "stream: `prompt` must not be empty, because the checkpoint has no beginning-of-text "
@@ -128,8 +127,8 @@ def _encode_text(text: TextFormat, prompt: str) -> EncodedText:
     return ids
 
 
-def _warn_of_literals(literals: ControlLiterals, prompt: str) -> None:
-    literal = literals.first_in(prompt)
+def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
+    literal = control_literals(tokenizer).first_in(prompt)
     if literal is not None:
         warn_caller(
             f"stream: `prompt` contains {literal!r}, which is treated as plain text. To pass a "

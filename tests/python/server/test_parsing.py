@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -11,11 +14,15 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from pydantic import ValidationError
 
+from sinkstream.server.answer import Receive
+from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Exchange
-from sinkstream.server.parsing import parse
+from sinkstream.server.gate import App, Gate
+from sinkstream.server.parsing import SMALL_BYTES, parse
 from sinkstream.server.pool import Pool
 from sinkstream.server.requests import CompletionRequest
+from sinkstream.server.service import Service
 
 
 @pytest.mark.parametrize("item", [None, {}, 1.5, True])
@@ -44,3 +51,48 @@ def test_a_body_counts_until_it_is_parsed() -> None:
 
     asyncio.run(parse_behind_others())
     pool.close()
+
+
+@pytest.mark.parametrize("size", [SMALL_BYTES // 2, 1 << 22])
+@pytest.mark.parametrize("end", [b"", b'"}', b'", "prompt": 1.5}'])
+def test_a_body_that_is_refused_is_not_held_by_its_error(size: int, end: bytes) -> None:
+    """The client may be slow to read why it is refused, and the body no longer counts."""
+    pool = Pool()
+
+    async def refused() -> ApiError:
+        start = b'{"padding": "'
+        exchange = Exchange("id", body=start + b"a" * (size - len(start) - len(end)) + end)
+        with pytest.raises(ApiError) as caught:
+            await parse(exchange, pool, CompletionRequest)
+        return caught.value
+
+    tracemalloc.start()
+    error = asyncio.run(refused())
+    pool.close()  # its threads have forgotten the call
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert error.status == 400
+    assert held < size / 2
+
+
+def test_a_body_that_is_too_long_is_not_held_by_its_error() -> None:
+    size = 1 << 22
+    service = Service(replace(ServerConfig(), max_body_bytes=size))
+
+    async def send_part() -> dict[str, Any]:
+        return {"type": "http.request", "body": bytes(1 << 16), "more_body": True}
+
+    async def refused() -> ApiError:
+        gate = Gate(cast(App, None), service)
+        with pytest.raises(ApiError) as caught:
+            await gate._read_body(cast(Receive, send_part), Exchange("id"))
+        return caught.value
+
+    tracemalloc.start()
+    error = asyncio.run(refused())
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert error.status == 413
+    assert service.bodies.held == 0
+    assert held < size / 2
+    service.pool.close()

@@ -153,6 +153,40 @@ def test_a_message_that_waited_shows_that_the_client_is_there() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("first", [0x81, 0x82])
+def test_a_message_before_a_failure_is_not_kept(first: int) -> None:
+    """It is complete, but the app is never told of it."""
+
+    async def run() -> None:
+        protocol = await connected()
+        size = 8 * MIB
+        long = bytes([first, 0xFF]) + size.to_bytes(8, "big") + bytes(4) + bytes(size)
+        tracemalloc.start()
+        protocol.data_received(long + frame(0x83))  # there is no such frame
+        assert protocol.conn.close_sent is not None
+        assert protocol.conn.close_sent.code == CloseCode.PROTOCOL_ERROR
+        del long
+        assert tracemalloc.get_traced_memory()[0] < MIB
+        tracemalloc.stop()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_takes_no_pong_is_cut_off_like_any_other() -> None:
+    """Sent when the client has taken everything, the pong fills the system's buffer again."""
+
+    async def run() -> None:
+        protocol = await connected()
+        protocol.data_received(frame(0x89, b"a"))
+        assert protocol._connection._timer is not None
+        protocol.resume_writing()
+        assert not protocol.writable.is_set()
+        assert protocol._connection._timer is not None
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_a_failed_socket_keeps_no_frame() -> None:
     async def run() -> None:
         protocol = await connected()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +19,12 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text import prompt as prompt_module
+from sinkstream.text import plain_text
 from sinkstream.text.chat import encode_chat
+from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers import control_tokens as control_tokens_module
+from sinkstream.text.tokenizers.control_tokens import control_literals, control_tokens
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES
 
@@ -227,20 +231,47 @@ def test_one_message_is_to_be_wrapped_in_a_list() -> None:
         encode_prompt(TextFormat(None, None), 300, {"role": "user", "content": "Hi"})  # type: ignore[arg-type]
 
 
-def test_what_only_depends_on_the_tokenizer_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a thousand control tokens, it takes several milliseconds."""
-    text, made = dataclasses.replace(vocabularies.llama3()), []
-    for name in ("ControlLiterals", "PlainEncoder"):
-        real = getattr(prompt_module, name)
+def own_llama3() -> TextFormat:
+    """Return Llama 3's with a tokenizer that nothing else has used, or holds."""
+    text = vocabularies.llama3()
+    tokenizer = Tokenizer.from_str(tokenizer_of(text).to_str())
+    return dataclasses.replace(text, tokenizer=tokenizer)
 
-        def noted(tokenizer: Tokenizer, real: Any = real) -> Any:
-            made.append(real)
-            return real(tokenizer)
 
-        monkeypatch.setattr(prompt_module, name, noted)
-    ids = encode_prompt(text, VOCAB, "a")
-    assert [encode_prompt(text, VOCAB, "a") for _ in range(3)] == [ids] * 3
-    assert len(made) == 2
-    other = dataclasses.replace(text, tokenizer=vocabularies.qwen3().tokenizer)
-    encode_prompt(other, VOCAB, "a")
-    assert len(made) == 4
+def test_what_finds_and_encodes_texts_is_made_once_for_a_tokenizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 256 control tokens, as Llama 3 has, it takes over a millisecond."""
+    made: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        make = getattr(module, name)
+
+        def call(*arguments: Any) -> Any:
+            made.append(name)
+            return make(*arguments)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(control_tokens_module, "_Matcher")
+    counted(plain_text, "_twin")
+    text = own_llama3()
+    messages = [{"role": "user", "content": "Hello"}]
+    encode_prompt(text, VOCAB, "Hello")
+    encode_prompt(text, VOCAB, messages)
+    first = len(made)
+    assert {*made} == {"_Matcher", "_twin"}
+    for i in range(3):
+        encode_prompt(text, VOCAB, f"Hello {i}")
+        encode_prompt(text, VOCAB, messages)
+    assert len(made) == first
+
+
+def test_what_is_made_of_a_tokenizer_goes_with_it() -> None:
+    text = own_llama3()
+    tokenizer = tokenizer_of(text)
+    kept = [weakref.ref(make(tokenizer)) for make in (control_literals, plain_encoder)]
+    assert all(one() is not None for one in kept)
+    del text, tokenizer
+    gc.collect()
+    assert [one() for one in kept] == [None, None]

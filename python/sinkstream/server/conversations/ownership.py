@@ -38,7 +38,7 @@ class Ownership:
         self._changing: set[str] = set()  # being taken or given up by a thread
         self.ask: AskRelease | None = None
         self.waiting: Waiting = _waiting
-        """What a thread is in while it waits for another one that changes an owner."""
+        """What a thread is in while it waits for another thread, or for another replica."""
 
     def held(self, session: str) -> Claim | None:
         """Return the claim to a conversation; None if this replica has none."""
@@ -111,7 +111,8 @@ class Ownership:
         if owner.replica.name in ("", self._store.replica):
             return
         try:
-            is_released = self.ask(owner.replica, session)
+            with self.waiting():
+                is_released = self.ask(owner.replica, session)
         except Exception as error:  # of the network: the conversation can be taken all the same
             logger.info("store: replica %s cannot be reached: %s", owner.replica.name, error)
             return

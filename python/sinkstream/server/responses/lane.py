@@ -106,15 +106,21 @@ class Lane:
     async def _run(self) -> None:
         while self._waiting:
             async with self._active:
+                refusal = None
                 try:
                     await unless_stalled(self._service, self._answer(*self._next()))
                 except Exception as error:
-                    known = from_exception(error)
-                    if known is None:
-                        logger.exception("a socket's request: an internal error")
-                        known = internal()
-                    self._exchange.finish = known.code
-                    await self._send(error_event(known), self.name)
+                    refusal = self._refusal(error)
+                if refusal is not None:  # only now: the error holds its request
+                    await self._send(refusal, self.name)
+
+    def _refusal(self, error: Exception) -> dict[str, Any]:
+        known = from_exception(error)
+        if known is None:
+            logger.exception("a socket's request: an internal error")
+            known = internal()
+        self._exchange.finish = known.code
+        return error_event(known)
 
     def _next(self) -> tuple[ResponseRequest, bool]:
         """Return the next request, which does not wait any longer, and whether it forks."""

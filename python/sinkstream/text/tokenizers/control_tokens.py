@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Normalizer
 
+from sinkstream.text.tokenizers.of_tokenizer import OfTokenizer
 from sinkstream.text.tokenizers.sentencepiece import SPACE
 
 # Whitespace (`\s`) as `tokenizers` defines it; Python's also has U+001C to U+001F.
@@ -154,6 +155,9 @@ class ControlLiterals:
     def _special(self, found: Iterable[Found]) -> Iterator[Found]:
         """Yield only control tokens: the others only hide those that they overlap."""
         return (match for match in found if self._tokens[match.token_id].special)
+
+
+control_literals = OfTokenizer(ControlLiterals)
 
 
 class _Matcher:

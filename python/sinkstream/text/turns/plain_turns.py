@@ -9,7 +9,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.messages import Message, text_of_parts
-from sinkstream.text.plain_text import PlainEncoder
+from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 
@@ -95,7 +95,7 @@ class PlainTurns:
                 "Pass token ids instead.",
                 param=argument.name,
             )
-        encoder = PlainEncoder(self.text.tokenizer)
+        encoder = plain_encoder(self.text.tokenizer)
         if is_first:
             return encoder.encode(content, argument=argument)
         return encoder.encode_after("a", content, argument=argument)  # any letter: not at the start

@@ -6,8 +6,9 @@ import asyncio
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,32 @@ def test_no_other_replica_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch
     ownership = owned(new)
     ownership.ask = lambda replica, session: pytest.fail("asked")
     assert ownership.own(session) == Claim(session, 2)
+
+
+def test_who_waits_for_an_owner_is_not_at_work(place: Place) -> None:
+    """Then it takes no thread of the server's pool from others."""
+    old, new = place.open("a"), place.open("b")
+    old.announce("10.0.0.1:80")
+    session = session_of_one_turn(old)
+    ownership = owned(new)
+    waits: list[bool] = []
+    is_waiting = False
+
+    @contextmanager
+    def waiting(cancel: Callable[[], object] | None = None) -> Iterator[None]:
+        nonlocal is_waiting
+        is_waiting = True
+        yield
+        is_waiting = False
+
+    def ask(replica: Replica, session: str) -> bool:
+        waits.append(is_waiting)
+        return True
+
+    ownership.waiting, ownership.ask = waiting, ask
+    assert ownership.own(session) == Claim(session, 2)
+    assert waits == [True]
+    assert not is_waiting
 
 
 def test_an_owner_that_cannot_be_asked_loses_its_conversation(place: Place) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sinkstream
+from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.server.conversations.interrupted import ReadingCancelled
 from sinkstream.server.conversations.store_error import StoreError
 from tests.python.server.http.running_server import (
     CHAT,
@@ -245,3 +249,31 @@ def test_a_client_that_leaves_can_go_on_from_what_it_has(keeping: Running) -> No
     answer = say(keeping, cut, "and then?")
     assert answer.headers["x-sinkstream-session"] == name
     assert answer.headers["x-sinkstream-state"] in ("undone", "loaded", "replayed")
+
+
+@pytest.mark.parametrize("how", ["a reply", "a file"])
+def test_what_is_read_again_when_the_server_ends_says_so(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Not only that it was cancelled."""
+    is_reading, is_over = threading.Event(), threading.Event()
+
+    def read(conversations: Conversations, *_: Any) -> Any:
+        with conversations._states.residency.waiting(is_over.set):
+            is_reading.set()
+            assert is_over.wait(30)
+        raise ReadingCancelled("stream: the request was ended.")
+
+    with ThreadPoolExecutor() as pool:
+        with running(tiny_folder("llama"), store=str(tmp_path / "store")) as server:
+            session = server.post(CHAT, {"messages": HELLO, "max_tokens": 4})
+            assert session.status == 200
+            monkeypatch.setattr(Conversations, "begin" if how == "a reply" else "save", read)
+            name = session.headers["x-sinkstream-session"]
+            if how == "a reply":
+                asking = pool.submit(server.post, CHAT, {"messages": HELLO, "max_tokens": 4})
+            else:
+                asking = pool.submit(server.ask, "GET", f"/v1/sessions/{name}/file")
+            assert is_reading.wait(30)
+        refused = asking.result(30)
+    assert (refused.status, refused.error["code"]) == (503, "draining")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ import orjson
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from sinkstream.server.errors import invalid
+from sinkstream.server.responses import lane as lane_module
 from sinkstream.server.responses import socket as socket_module
+from sinkstream.server.responses.requests import ResponseRequest
 from tests.python.server.http.running_server import Running, running
 from tests.python.server.responses.checking import ASKED, ENDLESS, RESPONSES
 
@@ -96,6 +100,7 @@ def test_requests_that_wait_on_all_sockets_have_a_largest_size(small: Running) -
         small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
         for found in sockets[1:]:
             send(found, **ENDLESS)
+        small.wait_until(lambda: held(small) == 0, "a request that has begun counts")
         for found in sockets:
             before = held(small)
             send(found, padding=LONG)
@@ -139,3 +144,26 @@ def test_a_client_that_leaves_before_its_socket_is_accepted_is_no_internal_error
         small.wait_until(lambda: caplog.text.count(" SOCKET ") >= 40, "a socket is open")
     assert "internal error" not in caplog.text
     assert "client_left" in caplog.text
+
+
+def test_a_request_that_is_refused_when_it_begins_is_not_held(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by the error, while its client does not read."""
+    is_sending, requests = threading.Event(), list[weakref.ref[ResponseRequest]]()
+
+    async def wait(*_: Any) -> None:
+        is_sending.set()
+        await asyncio.Event().wait()
+
+    async def refuse(_: Any, body: ResponseRequest, *__: Any, **___: Any) -> None:
+        requests.append(weakref.ref(body))
+        raise invalid("body: no.")
+
+    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    monkeypatch.setattr(lane_module, "create", refuse)
+    with opened(small) as found:
+        send(found)
+        assert is_sending.wait(30)
+        assert requests
+        small.wait_until(lambda: requests[0]() is None, "the request is held")
