@@ -44,6 +44,7 @@ class Pool:
         self._lock = lock
         self._queue: deque[_Call] = deque()
         self._threads: dict[threading.Thread, _Call | None] = {}  # and what they run
+        self._starting: set[threading.Thread] = set()  # each will take a call of the queue
         self._idle = 0
         self._at_work = 0
         self._returning = 0  # they have waited, and go before those in the queue
@@ -103,15 +104,17 @@ class Pool:
     def _let_on(self) -> None:
         """Let calls return or begin if there is room. The caller holds the lock."""
         self._may_return.notify()
-        if not self._has_room():
+        if not self._has_room(len(self._starting)):
             return
         if self._idle:
             self._may_begin.notify()
             return
         thread = threading.Thread(target=self._loop, name="sinkstream-server", daemon=True)
+        self._starting.add(thread)
         try:
             thread.start()
         except RuntimeError:  # the system has no thread left
+            self._starting.discard(thread)
             if not self._threads:
                 raise
             self._retry_later()  # those there are may all wait, and for long
@@ -132,9 +135,14 @@ class Pool:
             self._is_retrying = False
             self._let_on()
 
-    def _has_room(self) -> bool:
-        """Return whether a call of the queue may begin. The caller holds the lock."""
-        return bool(self._queue) and self._at_work + self._returning < THREADS
+    def _has_room(self, starting: int = 0) -> bool:
+        """Return whether a call of the queue may begin. The caller holds the lock.
+
+        Args:
+            starting: Threads that will each take a call before that one.
+        """
+        at_work = self._at_work + self._returning + starting
+        return len(self._queue) > starting and at_work < THREADS
 
     def _loop(self) -> None:
         while (queued := self._next()) is not None:
@@ -149,6 +157,7 @@ class Pool:
     def _next(self) -> _Call | None:
         """Return a call that begins now, or None if the thread is to end."""
         with self._lock:
+            self._starting.discard(threading.current_thread())
             if self._idle < THREADS:
                 self._idle += 1
                 self._may_begin.wait_for(lambda: self._has_room() or self._is_closed)
