@@ -31,8 +31,13 @@ TABLES = [
     "tests/mutants/cpp/absent_tables.cc",
     "tests/cpp/kernels/amx_emulated.cc",
     "tests/cpp/kernels/avx512_emulated.cc",
+    "tests/cpp/kernels/emulated_lanes.cc",
 ]
-TABLE_FLAGS = {AVX2: ["-mavx2", "-mfma", "-mf16c"]}  # as in CMakeLists.txt
+OWN_FLAGS = {  # as in CMakeLists.txt
+    AVX2: ["-mavx2", "-mfma", "-mf16c"],
+    "tests/cpp/kernels/emulated_lanes.cc": ["-O3"],
+    "tests/cpp/kernels/linear_prefetch_test.cc": ["-Og"],
+}
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
@@ -165,9 +170,9 @@ class Workshop:
             planted = self._plant(mutant)
             includes = [planted / folder for folder in INCLUDES] + includes
             place = planted / source if mutant.file == source else place
-        flags = [*FLAGS, *TABLE_FLAGS.get(source, ())]
+        flags = [*FLAGS, *OWN_FLAGS.get(source, ())]
         command = [self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
-        if source not in TABLE_FLAGS:  # the header is precompiled without them
+        if source not in OWN_FLAGS:  # the header is precompiled without them
             command += ["-include", str(self._prefix())]
         return [*command, "-c", str(place)]
 

@@ -13,6 +13,7 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
+#include "kernels/emulated_lanes.h"
 #include "kernels/guarded.h"
 #include "kernels/matrix.h"
 #include "kernels/tables.h"

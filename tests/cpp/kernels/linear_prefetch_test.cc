@@ -10,6 +10,7 @@
 #include "common/divide_up.h"
 #include "common/dtype.h"
 #include "common/processor.h"
+#include "kernels/emulated_lanes.h"
 #include "kernels/matrix.h"
 #include "kernels/table.h"
 

@@ -1,15 +1,13 @@
 // Sixteen lanes in plain code: the interface of csrc/kernels/cpu/simd_avx512.inl and, bit for bit,
-// its arithmetic. So the bodies' AVX-512 paths are tested on machines without it.
+// its arithmetic. So the bodies' AVX-512 paths are tested on machines without it. Include after
+// kernels/emulated_lanes.h, which is not inlined: sixteen calls at each use would overwhelm the
+// compiler.
 constexpr int kLanes = 16;
 
 #include "kernels/cpu/simd.inl"
 
-// Not inlined: sixteen calls into the C library at each use would overwhelm the compiler.
-__attribute__((noinline)) void fma_lanes(const Vec& a, const Vec& b, Vec& c) {
-  for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
-}
 SINKSTREAM_INLINE Vec fma(Vec a, Vec b, Vec c) {
-  fma_lanes(a, b, c);
+  emulated_lanes::fma(a, b, c);
   return c;
 }
 SINKSTREAM_INLINE Vec fma_once(Vec a, Vec b, Vec c) { return fma(a, b, c); }
@@ -31,21 +29,8 @@ SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
   return x;
 }
 
-// Denormals become zeros of their sign.
-float flushed(float x) { return (float_bits(x) & 0x7f800000) == 0 ? x * 0.0f : x; }
-
-// VDPBF16PS: adds the odd product first, then the even one, each with one rounding; ignores the
-// processor's float mode.
-__attribute__((noinline)) void dot_bf16_lanes(Vec& acc, const UintVec& a, const UintVec& b) {
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const auto odd = [](uint32_t word) { return flushed(float_from_bits(word & 0xffff0000)); };
-    const auto even = [](uint32_t word) { return flushed(float_from_bits(word << 16)); };
-    const float first = flushed(__builtin_fmaf(odd(a[lane]), odd(b[lane]), flushed(acc[lane])));
-    acc[lane] = flushed(__builtin_fmaf(even(a[lane]), even(b[lane]), first));
-  }
-}
 SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
-  dot_bf16_lanes(acc, a, b);
+  emulated_lanes::dot_bf16(acc, a, b);
   return acc;
 }
 
@@ -85,18 +70,9 @@ SINKSTREAM_INLINE IntVec dot_pairs(IntVec acc, PairVec a, PairVec b) {
   return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);
 }
 
-// VPDPBUSD: acc + the four products of each lane, of unsigned bytes and signed ones.
-__attribute__((noinline)) void dot_bytes_lanes(IntVec& acc, const UintVec& a, const UintVec& b) {
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int byte = 0; byte < 4; ++byte) {
-      const int weight = a[lane] >> (8 * byte) & 255;
-      acc[lane] += weight * static_cast<int8_t>(b[lane] >> (8 * byte) & 255);
-    }
-  }
-}
 constexpr int kByteOffset = 128;
 template <bool kSigned>
 SINKSTREAM_INLINE IntVec dot_bytes(IntVec acc, UintVec weights, UintVec inputs) {
-  dot_bytes_lanes(acc, weights, inputs);
+  emulated_lanes::dot_bytes(acc, weights, inputs);
   return acc;
 }
