@@ -132,6 +132,14 @@ def main() -> int:
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
     folder = args.folder.resolve()
+    if folder.exists():
+        parser.error(f"FOLDER must be new, but {folder} exists.")
+    if not args.wheels.is_dir():
+        parser.error(
+            f"--wheels must be a folder, but {args.wheels} is not. README.md says how to fill it."
+        )
+    if not args.gpu.is_file():
+        parser.error(f"--gpu must be a file, but {args.gpu} is not. `make build-tests` builds it.")
     folder.mkdir(parents=True)
     (folder / "home").mkdir()
     copy_tree(folder / "tree")

@@ -10,6 +10,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.gpu.bench.sizes import SHORT
 
 ROOT = Path(__file__).parents[3]
@@ -81,3 +83,29 @@ def test_a_part_that_fails_is_said_so_and_the_next_one_goes_on(gpu: Path, tmp_pa
     assert found.keys() == {"gpu", "tiny BF16"}
     assert found["gpu"].keys() == {"gpu", "copy", "read", "product", "replay", "argmax"}
     assert found["tiny BF16"].keys() == {"file", "load", "prefill 24", "prefill 24 next to 1"}
+
+
+@pytest.mark.parametrize("missing", ["folder", "wheels", "gpu"])
+def test_a_rehearsal_in_an_empty_folder_says_what_it_lacks(tmp_path: Path, missing: str) -> None:
+    folder, wheels, gpu = tmp_path / "machine", tmp_path / "wheels", tmp_path / "gpu.so"
+    if missing == "folder":
+        folder.mkdir()
+    if missing != "wheels":
+        wheels.mkdir()
+    if missing != "gpu":
+        gpu.touch()
+    sentences = {
+        "folder": f"FOLDER must be new, but {folder} exists.",
+        "wheels": f"--wheels must be a folder, but {wheels} is not.",
+        "gpu": f"--gpu must be a file, but {gpu} is not.",
+    }
+    command = [sys.executable, "-m", "tests.gpu.rehearse", str(folder)]
+    done = subprocess.run(
+        [*command, "--wheels", str(wheels), "--gpu", str(gpu)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, sentences[missing] in done.stderr) == (2, True), done.stderr
+    assert missing == "folder" or not folder.exists()
