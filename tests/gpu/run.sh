@@ -151,7 +151,9 @@ build() {
     return
   fi
   rm -rf "$kept/site" "$kept/tree" # nothing of another tree may be tested
-  CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "$python" -m pip install --verbose --no-build-isolation \
+  local jobs # nproc would return OMP_NUM_THREADS, which is often 1 on such machines
+  jobs=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+  CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$python" -m pip install --verbose --no-build-isolation \
     --no-deps --upgrade --target "$kept/site" --config-settings="build-dir=$kept/build" \
     "--config-settings=cmake.define.SINKSTREAM_CUDA=$cuda" . &&
     ls -l "$kept"/site/sinkstream/_c*.so &&
