@@ -17,6 +17,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.standard_streams import json_line
 from sinkstream.errors import InvalidArgument
 from sinkstream.files import replace_whole
+from sinkstream.text.line_breaks import on_one_line
 
 _PIECE = 1 << 20
 # How every line begins: it tells a line that a crash has cut from a text of another kind.
@@ -198,6 +199,6 @@ def _open(path: str) -> int:
 
 def _encoded(result: dict[str, Any]) -> bytes:
     try:
-        return (json.dumps(result, ensure_ascii=False) + "\n").encode("utf-8")
+        return (on_one_line(json.dumps(result, ensure_ascii=False)) + "\n").encode("utf-8")
     except UnicodeEncodeError:  # an id with half of a surrogate pair
         return (json.dumps(result) + "\n").encode("utf-8")

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from sinkstream.text.line_breaks import on_one_line
+
 
 class OutputError(OSError):
     """Standard output cannot be written, for a reason other than `BrokenPipeError`."""
@@ -117,7 +119,7 @@ def standard_streams() -> Iterator[None]:
 def json_line(value: object) -> str:
     """Return a JSON object on one line; characters that standard output may lack are escaped."""
     is_unicode = getattr(sys.stdout, "is_unicode", False)
-    return json.dumps(value, ensure_ascii=not is_unicode) + "\n"
+    return on_one_line(json.dumps(value, ensure_ascii=not is_unicode)) + "\n"
 
 
 def discard(stream: TextIO) -> None:

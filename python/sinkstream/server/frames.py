@@ -10,12 +10,14 @@ from typing import Any
 
 import orjson
 
+from sinkstream.text.line_breaks import bytes_on_one_line
+
 DONE = b"data: [DONE]\n\n"
 
 
 def error_event(body: bytes) -> bytes:
     """Return the event that ends a failed stream; `body` is an error as JSON."""
-    return b"data: " + body + b"\n\n"
+    return b"data: " + bytes_on_one_line(body) + b"\n\n"
 
 
 class Frames:

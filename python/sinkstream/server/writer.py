@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sinkstream.server.frames import DONE
+from sinkstream.text.line_breaks import bytes_on_one_line
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -67,15 +68,17 @@ class EventWriter:
         await self._stop_comments()
 
     async def write(self, data: bytes) -> None:
-        """Write events; wait while the client is slow."""
+        """Write events, whose data are JSON; wait while the client is slow."""
+        body = bytes_on_one_line(data)
         async with self._lock:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
             self._written_at = time.monotonic()
 
     async def finish(self, data: bytes = b"") -> None:
         """Write the last events and the end of the response."""
         await self._stop_comments()
-        await self._send({"type": "http.response.body", "body": data + DONE, "more_body": False})
+        body = bytes_on_one_line(data) + DONE
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _comment(self) -> None:
         while True:

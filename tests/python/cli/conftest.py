@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import sinkstream
 from sinkstream.cli import main
 
 
@@ -33,6 +34,17 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         return Outcome(code, out, err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def line_breaks(checkpoint: str) -> dict[int, float]:
+    """Return a bias with which a model writes U+0085, which JSON allows, again and again."""
+    with sinkstream.load(checkpoint) as model:
+        assert model._table is not None
+        bias = {model._table.pieces.index(byte): 200.0 for byte in (b"\xc2", b"\x85")}
+        reply = model.generate("a", seed=7, max_tokens=60, logit_bias=bias)
+    assert "\x85" in reply.text
+    return bias
 
 
 @pytest.fixture(scope="session")

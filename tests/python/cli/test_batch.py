@@ -154,6 +154,22 @@ def test_raw_prompts_and_a_system_message(batch: Batch, checkpoint: str, tmp_pat
     assert results(tmp_path)[0]["text"] == reply(checkpoint, talk).text
 
 
+@pytest.mark.parametrize("where", ["out.jsonl", "-"])
+def test_a_result_is_one_line_for_every_reader(
+    run: Run, checkpoint: str, tmp_path: Path, line_breaks: dict[int, float], where: str
+) -> None:
+    line = {"prompt": "a", "logit_bias": line_breaks, "id": "\u2028"}
+    (tmp_path / "in.jsonl").write_text(as_text([line]), encoding="utf-8")
+    target = where if where == "-" else f"{tmp_path}/{where}"
+    command = ("batch", f"{tmp_path}/in.jsonl", target, "-m", checkpoint, *SEED, "-n", "60")
+    outcome = run(*command)
+    assert (outcome.code, outcome.err) == (0, "")
+    text = outcome.out if where == "-" else (tmp_path / where).read_text(encoding="utf-8")
+    (found,) = map(json.loads, text.splitlines())
+    assert "\x85" in found["text"]
+    assert found["id"] == "\u2028"
+
+
 def test_results_keep_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> None:
     lengths = [(i * 37) % 90 + 1 for i in range(60)]
     lines = [

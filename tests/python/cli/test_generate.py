@@ -196,6 +196,15 @@ def test_events_are_one_json_object_a_line(run: Run, checkpoint: str) -> None:
         assert text == model.generate(messages, max_tokens=100, seed=3, ignore_eos=True).text
 
 
+def test_an_event_is_one_line_for_every_reader(
+    run: Run, checkpoint: str, line_breaks: dict[int, float]
+) -> None:
+    biases = [f"--logit-bias={token}={bias}" for token, bias in line_breaks.items()]
+    outcome = run("generate", "a", "-m", checkpoint, "-n", "60", "--seed", "7", "--json", *biases)
+    events = [json.loads(line) for line in outcome.out.splitlines()]
+    assert "\x85" in "".join(event.get("text", "") for event in events)
+
+
 def test_a_dash_reads_standard_input(
     run: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
