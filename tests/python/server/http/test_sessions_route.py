@@ -71,26 +71,30 @@ def test_a_conversation_is_described(server: Running) -> None:
     assert get(server, session, key="b").status == 404
 
 
-def temporary() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("*.session"))
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder in which the server writes temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 # Turns of others, after which it is somewhere else: in memory, parked to a file, or to be replayed.
 @pytest.mark.parametrize("others", [0, 2, 9])
 @pytest.mark.parametrize("turns", [1, 6])
 def test_a_file_continues_as_the_server_does(
-    server: Running, tmp_path: Path, others: int, turns: int
+    server: Running, tmp_path: Path, temporary: Path, others: int, turns: int
 ) -> None:
     history, nodes, session = talk(server, turns, f"two {others} {turns}")
     for number in range(others):
         talk(server, 1, f"other {others} {turns} {number}")
-    before = temporary()
     for name in (session, nodes[-1]):
         answer = get(server, f"{name}/file")
         assert answer.status == 200, answer.body
         assert answer.headers["content-disposition"] == f'attachment; filename="{name}.session"'
         (tmp_path / name).write_bytes(answer.body)
-    server.wait_until(lambda: temporary() == before, "temporary files are deleted")
+    server.wait_until(lambda: not any(temporary.iterdir()), "temporary files are deleted")
     reply = reply_of(say(server, [*history, {"role": "user", "content": "go on"}]))["content"]
     with sinkstream.load(server.model.path, window=60, threads=1) as model:
         for name in (session, nodes[-1]):
@@ -100,8 +104,11 @@ def test_a_file_continues_as_the_server_does(
                 assert said.result().text.rstrip() == reply.rstrip()
 
 
-def test_a_file_is_for_its_owner_and_needs_a_sequence(server: Running) -> None:
+def test_a_file_is_for_its_owner_and_needs_a_sequence(server: Running, temporary: Path) -> None:
     _, nodes, session = talk(server, 1, "three")
     assert get(server, f"{session}/file", key="b").status == 404
-    assert get(server, "resp_1/file").error["code"] == "session_not_found"
+    for name in ("resp_1", "sess_1", "%00", "%ff", "x" * 3000):
+        answer = get(server, f"{name}/file")
+        assert (answer.status, answer.error["code"]) == (404, "session_not_found")
+    assert not any(temporary.iterdir())
     assert server.ask("HEAD", f"/v1/sessions/{nodes[0]}/file", None, KEY).status == 200
