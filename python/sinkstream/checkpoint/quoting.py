@@ -1,4 +1,7 @@
-"""Quotes values from untrusted files in error messages: short, escaped, on one line."""
+"""Quotes what comes from elsewhere in error messages: short, escaped, on one line.
+
+Values of untrusted files, and errors of libraries.
+"""
 
 from __future__ import annotations
 
@@ -22,3 +25,9 @@ def quoted(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return _short.repr(value)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; its type if it has none."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]

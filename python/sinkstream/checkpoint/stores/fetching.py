@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.quoting import first_line, quoted
 from sinkstream.checkpoint.stores import hub_cache
 from sinkstream.checkpoint.stores.folders import is_checkpoint, is_folder, only_model_in
 from sinkstream.errors import CheckpointError
@@ -39,10 +39,9 @@ def fetch(name: str, revision: str | None) -> Path:
             allow_patterns=_FILES if file is None else [_all_parts(file[1:])],
         )
     except Exception as error:  # its exception types differ between versions
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
             f"load: {quoted(name)} could not be fetched from the hub: "
-            f"{lines[0].removeprefix('Got: ')}. Check the name and the network. "
+            f"{first_line(error).removeprefix('Got: ')}. Check the name and the network. "
             "A model that was fetched earlier loads without `download`."
         ) from error
     if file is not None:

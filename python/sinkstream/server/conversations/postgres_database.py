@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from sinkstream.checkpoint.quoting import first_line
 from sinkstream.server.conversations.schema import INDEXES, TABLES, VERSION, columns_of
 from sinkstream.server.conversations.store_error import (
     StoreError,
@@ -218,8 +219,7 @@ def _check(connection: PostgresWriteConnection, name: str, model: str) -> None:
 
 def postgres_error(name: str, error: psycopg.Error) -> StoreError:
     """Return the error to raise for one from PostgreSQL."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason = lines[0].rstrip(".")
+    reason = first_line(error).rstrip(".")
     if isinstance(error, psycopg.errors.DiskFull):
         return full_error(name)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):

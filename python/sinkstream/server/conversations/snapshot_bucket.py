@@ -18,6 +18,7 @@ from pathlib import Path
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from sinkstream.checkpoint.quoting import first_line
 from sinkstream.server.conversations.snapshot_files import Done
 from sinkstream.server.conversations.store_error import StoreError
 
@@ -100,8 +101,7 @@ class SnapshotBucket:
         self._deleting.shutdown()
 
     def _error(self, error: Exception) -> StoreError:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         return StoreError(
             f"store: {self._address} must be a bucket that can be read and written, but is not: "
-            f"{lines[0]}."
+            f"{first_line(error)}."
         )
