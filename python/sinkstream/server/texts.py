@@ -21,12 +21,7 @@ from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.thoughts.thinking import Thinking
-from sinkstream.text.tokenizers.token_bytes import (
-    ReplyBytes,
-    TokenBytes,
-    decode_bytes,
-    token_bytes,
-)
+from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
 class Texts:
@@ -35,10 +30,7 @@ class Texts:
     def __init__(self, model: Model) -> None:
         self._text: TextFormat = model._text
         self._vocab_size = model.spec.vocab_size
-        tokenizer = self._text.tokenizer
-        self._table: TokenBytes | None = (
-            None if tokenizer is None else token_bytes(tokenizer, self._vocab_size)
-        )
+        self._table: TokenBytes | None = model._table
 
     def encode(self, content: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the ids of text.

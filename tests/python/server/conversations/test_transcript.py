@@ -81,6 +81,7 @@ def test_a_transcript_has_all_messages_and_their_places(
     ids = [one for turn in kept for one in (*turn.read_ids, *turn.reply_ids)]
     assert len(ids) == kept[-1].tokens
     texts = Texts(model)
+    assert texts.table is model._table  # built once
     previous = 0
     for message in flat:
         assert previous <= message.begin < message.end <= len(ids)
