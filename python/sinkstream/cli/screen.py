@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from sinkstream.cli.terminal import is_terminal, printable
+from sinkstream.cli.terminal import is_terminal, obeys_escapes, printable
 from sinkstream.streams.closing import ClosesOnExit
 
 # Often enough to look immediate, rarely enough to leave the CPU to the model.
@@ -20,7 +20,10 @@ _REFRESH_S = 1 / 15
 
 
 class PlainScreen(ClosesOnExit):
-    """Writes text unchanged, without a status line."""
+    """Writes text without a status line; to a terminal, without control characters."""
+
+    def __init__(self) -> None:
+        self._shown = printable if is_terminal(sys.stdout) else str
 
     def close(self) -> None:
         """End the last line."""
@@ -29,7 +32,7 @@ class PlainScreen(ClosesOnExit):
 
     def write(self, text: str) -> None:
         """Append text."""
-        sys.stdout.write(text)
+        sys.stdout.write(self._shown(text))
         sys.stdout.flush()
 
 
@@ -80,13 +83,13 @@ class LiveScreen(ClosesOnExit):
 def break_lines(text: str, width: int) -> list[str]:
     """Break text into lines of at most `width` cells, at spaces if possible.
 
-    The last line may still grow.
+    The last line may still grow. A character that is wider than `width` has a line of its own.
     """
     lines: list[str] = []
     for paragraph in text.split("\n"):
         rest = paragraph
-        while cell_len(rest) > width:
-            head = chop_cells(rest, width)[0]
+        while len(rest) > 1 and cell_len(rest) > width:
+            head = chop_cells(rest, width)[0] or rest[0]
             space = head.rfind(" ")
             if space > 0 and rest[len(head)] != " ":
                 head = head[:space]
@@ -98,4 +101,5 @@ def break_lines(text: str, width: int) -> list[str]:
 
 def open_screen(status: Callable[[], str]) -> PlainScreen | LiveScreen:
     """Return the right screen for standard output."""
-    return LiveScreen(status) if is_terminal(sys.stdout) else PlainScreen()
+    can_redraw = is_terminal(sys.stdout) and obeys_escapes()
+    return LiveScreen(status) if can_redraw else PlainScreen()

@@ -16,6 +16,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def obeys_escapes() -> bool:
+    """Return whether a terminal obeys escape sequences; that of an editor may not."""
+    return os.environ.get("TERM", "dumb") != "dumb"
+
+
 def printable(text: str) -> str:
     """Replace control characters, so that a terminal shows them instead of obeying them."""
     return text.translate(_CONTROL)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TextIO
 
 from rich.cells import cell_len
 
-from sinkstream.cli.terminal import width_of
+from sinkstream.cli.terminal import obeys_escapes, width_of
 
 _TAB = 8
 
@@ -65,4 +64,4 @@ class WordWrap:
 def can_wrap(stream: TextIO) -> bool:
     """Whether a stream is a terminal of known width that can erase a word."""
     width = width_of(stream)
-    return width is not None and width > 1 and os.environ.get("TERM", "dumb") != "dumb"
+    return width is not None and width > 1 and obeys_escapes()

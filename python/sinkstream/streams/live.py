@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def progress_function(
     Args:
         where: The call, for errors.
         progress: The caller's own function. True shows a bar in a notebook, and a line on a
-            terminal until it is complete.
+            terminal that can redraw one until it is complete.
         title: What the bar counts.
         in_percent: Whether to show a share instead of the two numbers.
 
@@ -108,7 +109,9 @@ def progress_function(
 
     if is_notebook():
         return _bar(counted)
-    return _line(counted) if sys.stderr is not None and sys.stderr.isatty() else None
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    can_redraw = is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+    return _line(counted) if can_redraw else None
 
 
 def _bar(counted: Callable[[int, int], str]) -> Progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sinkstream.cli.screen import LiveScreen, break_lines
+from sinkstream.cli.screen import LiveScreen, break_lines, open_screen
 from sinkstream.cli.terminal import printable
 
 
@@ -19,6 +20,12 @@ def test_broken_lines_fit_and_keep_all_but_spaces(text: str, width: int) -> None
     lines = break_lines(text, width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+
+
+@pytest.mark.timeout(20)
+def test_a_character_that_is_wider_than_the_terminal_has_a_line_of_its_own() -> None:
+    assert break_lines("漢a字", 1) == ["漢", "a", "字"]
+    assert break_lines("漢 字\n", 1) == ["漢", "字", ""]
 
 
 def test_lines_break_at_spaces() -> None:
@@ -50,6 +57,35 @@ def test_text_that_has_scrolled_away_is_the_text_that_was_written() -> None:
     shown = _without_redrawn_lines(terminal.getvalue())
     assert "STATUS" in terminal.getvalue()
     assert " ".join(shown.split()) == words.strip()
+
+
+class Dumb(io.StringIO):
+    """A terminal that obeys no escape sequences."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_a_terminal_that_obeys_no_escape_sequences_gets_none(
+    monkeypatch: pytest.MonkeyPatch, term: str | None
+) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    terminal = Dumb()
+    monkeypatch.setattr("sys.stdout", terminal)
+    with open_screen(lambda: "STATUS") as screen:
+        screen.write("the sea\x1b[5n")
+        assert terminal.getvalue() == "the sea\N{REPLACEMENT CHARACTER}[5n"  # as it arrives
+    assert terminal.getvalue() == "the sea\N{REPLACEMENT CHARACTER}[5n\n"
+
+
+def test_a_file_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    with open_screen(lambda: "STATUS") as screen:
+        screen.write("a\x1b[5n")
+    assert sys.stdout.getvalue() == "a\x1b[5n\n"  # type: ignore[attr-defined]
 
 
 def test_the_status_stays_on_one_line_of_a_narrow_terminal() -> None:

@@ -125,6 +125,10 @@ def test_a_terminal_shows_a_line_that_disappears(
     model: sinkstream.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Screen())
+    monkeypatch.setenv("TERM", "dumb")  # it obeys no escape sequences
+    model.generate([[5, 6]] * 3, max_tokens=2, progress=True)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    monkeypatch.setenv("TERM", "xterm")
     model.generate([[5, 6]] * 3, max_tokens=2, progress=True)
     written = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert written.startswith("\r\x1b[KReplies: 0 of 3")
