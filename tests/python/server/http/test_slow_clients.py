@@ -126,21 +126,46 @@ class FakeTransport:
         assert high == 0
 
 
+class FakeLoop:
+    """An event loop whose time a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+        self._loop = asyncio.new_event_loop()
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(self.now + delay, call, (), self._loop)
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Call what is due after some time."""
+        self.now += seconds
+        due = [timer for timer in self._timers if timer.when() <= self.now]
+        self._timers = [timer for timer in self._timers if timer not in due]
+        for timer in due:
+            if not timer.cancelled():
+                timer._run()
+
+    def close(self) -> None:
+        self._loop.close()
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_only_a_client_that_takes_no_byte_is_cut(takes: bool) -> None:
-    async def run() -> bool:
-        transport = FakeTransport()
-        connection = Connections(4, 0.05).enter(transport, asyncio.get_running_loop())
-        transport.held = 100
-        connection.pause()
-        for _ in range(5):
-            await asyncio.sleep(0.03)
-            transport.held -= takes
-        connection.resume()
-        connection.leave()
-        return transport.is_aborted
-
-    assert asyncio.run(run()) is not takes
+    transport, loop = FakeTransport(), FakeLoop()
+    connection = Connections(4, 5.0).enter(transport, loop)  # type: ignore[arg-type]
+    transport.held = 100
+    connection.pause()
+    for _ in range(5):
+        loop.advance(3.0)
+        transport.held -= takes
+    connection.resume()
+    connection.leave()
+    loop.close()
+    transport.socket.close()
+    assert transport.is_aborted is not takes
 
 
 def test_a_stalled_client_is_named_in_the_log(
