@@ -415,16 +415,17 @@ def test_giving_up_waits_for_what_is_settled(place: Place) -> None:
     claim = ownership.own(session)
     assert not ownership.give_up(session, lambda: False)
     assert ownership.held(session) == claim
-    settled: list[int] = []
+    is_settling, settled = threading.Event(), list[int]()
 
     def settle() -> bool:
+        is_settling.set()
         time.sleep(0.05)
         settled.append(1)
         return True
 
     giving = threading.Thread(target=lambda: ownership.give_up(session, settle))
     giving.start()
-    time.sleep(0.02)
+    assert is_settling.wait(30)
     assert ownership.own(session) == Claim(session, 3)  # afterwards, not in between
     assert settled == [1]
     giving.join()

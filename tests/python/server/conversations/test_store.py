@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -346,11 +345,12 @@ def _model_of(folder: Path) -> str:
 
 
 def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_path: Path) -> None:
-    conversations = open_conversations(model, tmp_path, ttl_s=0.5, snapshot_tokens=0)
+    conversations = open_conversations(model, tmp_path, ttl_s=3600, snapshot_tokens=0)
     old, young = Chat(conversations), Chat(conversations)
     gone = old.say("Old")
     young.say("Young")
-    time.sleep(0.6)
+    earlier = "UPDATE conversations SET used = used - 3601"
+    conversations._store._writer.submit(lambda connection: connection.execute(earlier)).result()
     young.say("Still here", seed=1)
     conversations._upkeep.run()
     assert len(conversations.conversations("")) == 1
