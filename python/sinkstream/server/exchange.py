@@ -21,6 +21,8 @@ class Exchange:
     body: bytes | bytearray = b""
     status: int = 0
     """The status of the response; 0 before its head."""
+    queued_s: float = 0.0
+    """The longest time that a reply of the request has waited for a seat."""
     choices: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0

@@ -213,12 +213,14 @@ class Gate:
         route = getattr(scope.get("route"), "path", "none")
         self._service.responses[route, exchange.status] += 1
         logger.info(
-            "%s %s %s %d %.3fs choices=%d prompt_tokens=%d generated_tokens=%d finish=%s",
+            "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
+            "finish=%s",
             exchange.request_id,
             scope.get("method", "SOCKET"),
             route,
             exchange.status,
             seconds,
+            exchange.queued_s,
             exchange.choices,
             exchange.prompt_tokens,
             exchange.generated_tokens,

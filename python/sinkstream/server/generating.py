@@ -74,11 +74,15 @@ class Job:
         """Generate and send the response."""
         self.exchange.choices = len(self.starts)
         with self.service.whole_replies.taken(self.whole_bytes):
-            async with running(self.service, self.starts, self.names) as replies:
-                if self.body.stream:
-                    await _stream(self, replies, send)
-                else:
-                    await _whole(self, replies, send)
+            replies: Sequence[Reply] = ()
+            try:
+                async with running(self.service, self.starts, self.names) as replies:
+                    if self.body.stream:
+                        await _stream(self, replies, send)
+                    else:
+                        await _whole(self, replies, send)
+            finally:
+                self.exchange.queued_s = max((reply.queued_s for reply in replies), default=0.0)
 
 
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:

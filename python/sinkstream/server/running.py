@@ -31,6 +31,8 @@ class Reply:
         self._start = start
         self._service = service
         self._names = names
+        self.queued_s = 0.0
+        """How long it has waited for a seat."""
         self._beginning: asyncio.Task[Turn] | None = None
         self._ending: asyncio.Future[TurnEnd] | None = None
 
@@ -63,11 +65,7 @@ class Reply:
 
     async def _begin(self) -> Turn:
         service = self._service
-        service.waiting += 1
-        try:
-            await service.seats.acquire()
-        finally:
-            service.waiting -= 1
+        await service.take_seat(self)
         try:
             with service.pulse.beginning():
                 turn = await service.pool.run(self._start, discard=_drop)

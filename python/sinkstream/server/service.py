@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from starlette.requests import Request
@@ -37,6 +37,12 @@ _SENTENCES = {
     "engine_dead": "server: the generation thread has failed. Restart the server.",
     "stalled": "server: the engine has not completed a step for a long time.",
 }
+
+
+class Waiter(Protocol):
+    """What waits for a seat."""
+
+    queued_s: float
 
 
 class Service:
@@ -70,7 +76,7 @@ class Service:
         self.seats = asyncio.Semaphore(0)
         """One for each reply that is generated at the same time; given out in order."""
         self.waiting = 0
-        """Replies that wait for a seat."""
+        """Replies, and files of sessions, that wait for a seat."""
         self.open_requests = 0
         self.open_sockets = 0
         self.left: set[asyncio.Future[Any]] = set()
@@ -148,6 +154,16 @@ class Service:
         """Return the tokenizer and the template; `check_ready` must have passed."""
         assert self._texts is not None
         return self._texts
+
+    async def take_seat(self, waiter: Waiter) -> None:
+        """Wait for a seat, in order, and note how long that took, even if it is cancelled."""
+        began_at = time.monotonic()
+        self.waiting += 1
+        try:
+            await self.seats.acquire()
+        finally:
+            self.waiting -= 1
+            waiter.queued_s = time.monotonic() - began_at
 
     def close(self) -> None:
         """End the pool, then the turns. The caller closes the model."""

@@ -61,11 +61,15 @@ async def get_session(request: Request, name: str) -> dict[str, Any]:
 async def get_file(request: Request, name: str) -> Response:
     """Return a session file for a conversation's last turn, or for a given turn."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    exchange = exchange_of(request.scope)
+    save = partial(_save, service, exchange.tenant, name)
     service.admission.enter(1)
     try:
-        async with service.seats:
-            path = await _found(service, partial(_save, service, tenant, name), Path.unlink)
+        await service.take_seat(exchange)
+        try:
+            path = await _found(service, save, Path.unlink)
+        finally:
+            service.seats.release()
     finally:
         service.admission.leave(1)
     kind = "application/octet-stream"

@@ -148,6 +148,7 @@ class Lane:
 
 def _count(exchange: Exchange, live: Live) -> None:
     exchange.choices += 1
+    exchange.queued_s = max(exchange.queued_s, live.queued_s)
     outcome = live.state.outcome
     if outcome is not None and outcome.usage is not None:
         exchange.prompt_tokens += outcome.usage["input_tokens"]

@@ -31,6 +31,8 @@ class Live:
         self.messages: list[dict[str, Any]] | None = messages
         self.turn: Turn | None = None
         """None before the reply begins."""
+        self.queued_s = 0.0
+        """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
         self.task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()

@@ -106,6 +106,7 @@ async def _finish(
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
     end = reply.ended if reply is not None else None
+    live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
     is_stored = is_left and state.echo["store"]

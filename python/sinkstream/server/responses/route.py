@@ -91,6 +91,7 @@ def _note(exchange: Exchange, live: Live) -> None:
     if usage is not None:
         exchange.prompt_tokens = usage["input_tokens"]
         exchange.generated_tokens = usage["output_tokens"]
+    exchange.queued_s = live.queued_s
     exchange.finish = live.failure.code if live.failure is not None else live.state.status
 
 

@@ -44,6 +44,7 @@ class EndedReply:
         facts = SimpleNamespace(prompt_tokens=1)
         self.turn = SimpleNamespace(stream=SimpleNamespace(has_parts=False), facts=facts)
         self.ended = SimpleNamespace(node="resp_1", finish_reason="stop")
+        self.queued_s = 0.0
 
     async def begin(self) -> Any:
         return self.turn
