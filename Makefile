@@ -149,7 +149,7 @@ test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of thr
 .PHONY: test-full
 test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
 	@mkdir -p $(REPORTS)
-	$(PYTEST_RUN) -m '' $(PYTEST)
+	$(PYTEST_RUN) -m '' --hypothesis-profile=search $(PYTEST)
 
 # The core without torch, compiled twice more and kept: build/tsan finds races, build/asan memory
 # errors, leaks and undefined behavior. Both must report the faults that are planted for them.

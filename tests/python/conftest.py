@@ -10,10 +10,17 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.data import tiny
 
 DATA = Path(tiny.__file__).parent
+
+# A busy machine may take longer than hypothesis expects of an example. An ordinary run tries the
+# same examples everywhere; `make test-full` searches for others.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile("same")
 
 WriteOnce = Callable[[str], Path]
 
