@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,14 +145,23 @@ def test_an_ignored_sigterm_stays_ignored(checkpoint: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM; between the prompt and the wait for a key, a signal waits for the next."""
+    for _ in range(10):
+        os.kill(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+            return
+    pytest.fail("it does not end")
+
+
 @pytest.mark.parametrize("command", ["demo", "chat"])
 def test_sigterm_at_a_terminal_leaves_it_as_it_was(checkpoint: str, command: str) -> None:
     arguments = {"demo": ["--endless"], "chat": []}[command]
     program = [sys.executable, "-m", "sinkstream.cli", command, *arguments, "-m", checkpoint]
     with Terminal(program, {"TERM": "xterm"}) as terminal:
         before = terminal.read_until("resident" if command == "demo" else "> ")
-        time.sleep(1)  # a signal between the prompt and the wait for a key waits for a key
-        os.kill(terminal.process.pid, signal.SIGTERM)
+        terminate(terminal.process)
         code, rest = terminal.end()
     assert code == 143
     assert "Traceback" not in rest

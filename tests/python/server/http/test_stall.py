@@ -28,7 +28,7 @@ from tests.python.server.http.stopped_engine import stopped_engine
 
 ROOT = Path(__file__).parents[4]
 WATCHDOG_S = 1.0
-IN_TIME_S = 5.0
+IN_TIME_S = 20.0  # without a watchdog they would wait forever
 
 
 @pytest.fixture(scope="module", params=["none", "kept"])
