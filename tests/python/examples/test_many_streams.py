@@ -68,10 +68,10 @@ class OnTerminal:
             except OSError:  # the end of a terminal on Linux
                 some = b""
             if not some:
-                assert until is None, written.decode()
+                assert until is None, written
                 break
             written += some
-        return written.decode()
+        return written.decode(errors="replace")  # it may begin or end in a character
 
     def end(self) -> int:
         """Wait for the process; return its exit code."""

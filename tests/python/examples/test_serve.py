@@ -61,7 +61,7 @@ def test_it_serves_streams_metrics_and_health_and_ends_on_sigterm(
 ) -> None:
     process, port = server
     assert ask(port, "GET", "/healthz") == (200, "ok\n")
-    body = {"prompt": "the", "max_tokens": 5, "seed": 1}
+    body = {"prompt": "the", "max_tokens": 5, "seed": 1, "ignore_eos": True}
     status, text = ask(port, "POST", "/stream", body)
     *pieces, last = events_of(text)
     assert status == 200
