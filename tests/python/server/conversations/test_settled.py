@@ -717,7 +717,7 @@ def test_the_time_of_a_request_bounds_the_reading_of_a_form(models: Models, tmp_
     began = time.monotonic()
     with pytest.raises(ReadingTimedOut, match=r"within 0\.02 s"):
         conversations.begin(request)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert model.stats()["generated_tokens"] == generated
     reply = ask(conversations, asked, seed=3, sampling=more)
     assert reply.bits == fresh(model, asked, 3, 8, more)
