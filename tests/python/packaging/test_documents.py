@@ -68,7 +68,7 @@ def test_the_readme_names_models_of_the_families() -> None:
     listed = re.search(r"#model-families\), among them (.*?)\. [A-Z]", readme)
     assert listed
     models = ", ".join(family.models for family in FAMILIES.values())
-    named = listed[1].split(", ")
+    named = re.split(r", | and ", listed[1])
     unknown = [name for name in named if not re.search(rf"\b{re.escape(name)}(?![.\w])", models)]
     assert unknown == []
 
