@@ -832,12 +832,18 @@ class Model(ClosesOnExit):
         import torch  # takes a second; streaming does not need it
 
         if not isinstance(ids, torch.Tensor):
-            raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
+            raise TypeError(
+                f"forward: `ids` must be a torch.Tensor, but is of type {type(ids).__name__}."
+            )
         if ids.dtype != torch.int64 or ids.device.type != "cpu":
-            raise TypeError("forward: `ids` must be an int64 tensor on the CPU.")
+            raise TypeError(
+                "forward: `ids` must be an int64 tensor on the CPU, but is of type "
+                f"{ids.dtype} on {ids.device}."
+            )
         if ids.ndim != 2 or len(ids) < 1:
             raise InvalidArgument(
-                "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
+                "forward: `ids` must have shape [batch, tokens] with a batch of at least 1, but "
+                f"has {list(ids.shape)}.",
                 param="ids",
             )
         # The core reads and writes the tensors' own memory.

@@ -97,7 +97,7 @@ class PerplexityResult(JsonFile):
         if inside or not tokens:
             raise InvalidArgument(
                 f"perplexity_from: `index` must be a multiple of {self.block} with scored tokens "
-                f"after it, but is {index}.",
+                f"at or after it, but is {index}.",
                 param="index",
             )
         blocks = zip(self.block_mean_nll[first:], self.block_tokens[first:], strict=True)

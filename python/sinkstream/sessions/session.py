@@ -316,8 +316,7 @@ class Session(ClosesOnExit):
             self._take_back(self._turn)
         else:
             raise InvalidArgument(
-                'cancel: `keep` must be "partial", but is "drop": no turn has begun since the '
-                "session was opened, forked or loaded.",
+                'cancel: `keep` must be "partial", but is "drop": there is no last turn to undo.',
                 param="keep",
             )
 

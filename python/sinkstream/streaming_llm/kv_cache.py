@@ -308,7 +308,9 @@ class StartRecentKVCache:
 
 def _check_ids(where: str, ids: torch.Tensor) -> None:
     if not isinstance(ids, torch.Tensor):
-        raise TypeError(f"{where}: `input_ids` must be a tensor, but is {type(ids).__name__}.")
+        raise TypeError(
+            f"{where}: `input_ids` must be a tensor, but is of type {type(ids).__name__}."
+        )
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise InvalidArgument(
             f"{where}: `input_ids` must have the shape [batch, tokens] with at least one token, "
