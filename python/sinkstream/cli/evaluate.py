@@ -74,7 +74,7 @@ def evaluate(
     sinks: Annotated[
         str,
         typer.Option(
-            help="Number of tokens at the start of the text, which always stay in the cache. "
+            help="Number of tokens at the start of the text that always stay in the cache. "
             "Several, comma-separated, are compared."
         ),
     ] = "4",
