@@ -190,7 +190,7 @@ def test_a_closed_model_says_so_and_may_be_closed_again(llama: Path) -> None:
         (
             torch.zeros(0, 3, dtype=torch.long),
             sinkstream.InvalidArgument,
-            r"least 1, but has \[0, 3\]",
+            "least 1, but has [0, 3]",
         ),
         (
             torch.tensor([[0, -1]]),
