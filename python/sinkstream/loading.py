@@ -77,8 +77,8 @@ def load(
             of float16), `"int4"` (Q4_0, about a quarter), or a GGUF block format such as
             `"q4_k"`, `"q6_k"` or `"q8_0"`. The embedding and the output matrix get Q8_0. K types
             have blocks of 256 columns; a matrix whose number of columns is not a multiple of 256
-            gets a type with blocks of 32. Vectors, and matrices that are already quantized in the
-            file, stay as they are.
+            gets a type with blocks of 32. These stay as they are: vectors, matrices whose number of
+            columns is not a multiple of 32, and matrices that are already quantized in the file.
         sinks: S, the number of tokens at the start of the text that always stay in the cache. 0
             gives a plain sliding window.
         window: W: how many of the most recent tokens stay in the cache, including the current one.

@@ -519,13 +519,14 @@ class Model(ClosesOnExit):
             A result; for a list of prompts, a list of results in the same order.
 
         Raises:
-            InvalidArgument: A value is out of range, and no prompt has been started. If one of
-                several prompts is at fault, the message gives its index, from 0. Or `logit_bias`
-                and the grammar leave no token to sample; the other prompts are then cancelled.
+            InvalidArgument: A value is out of range; no generation has started. If one of several
+                prompts is at fault, the message gives its index, from 0. Also raised if
+                `logit_bias` or the grammar leaves no token to sample, or if the grammar exceeds
+                llguidance's limits; all other generation then ends.
             TypeError: A value has the wrong type.
             CapacityError: A reply failed for lack of memory. With several prompts, the others are
-                completed first; the error carries them in `results`. Or a request can never fit
-                into the memory reserved at load.
+                completed first; the error carries them in `results`. Also raised if a request can
+                never fit into the memory reserved at load.
             NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -802,6 +803,7 @@ class Model(ClosesOnExit):
 
         Raises:
             InvalidArgument: A value is out of range.
+            TypeError: A value has the wrong type.
             CapacityError: The system cannot provide the memory.
             EngineDead: The model is closed.
         """
@@ -826,8 +828,8 @@ class Model(ClosesOnExit):
             float32 [batch, tokens, vocab].
 
         Raises:
-            InvalidArgument: `ids` has a different shape, an id is not in the vocabulary, or `cache`
-                has a different batch size or belongs to a different model.
+            InvalidArgument: `ids` does not have the shape [batch, tokens], an id is not in the
+                vocabulary, or `cache` has a different batch size or belongs to a different model.
             TypeError: `ids` is not an int64 tensor on the CPU.
             CapacityError: `cache` is None, and the system cannot provide the memory for a new one.
             SessionBusy: Another forward pass is using the cache.

@@ -95,7 +95,8 @@ class RecallResult(JsonFile):
         """Return the recall of text inside, at the edge of, or outside the window.
 
         Args:
-            place: "inside", "edge" or "outside": the text was fully visible, partly, or evicted.
+            place: "inside" (the text was fully visible), "edge" (partly visible) or "outside"
+                (evicted).
 
         Returns:
             The recall; None if no question was about such text.

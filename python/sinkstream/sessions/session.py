@@ -244,8 +244,8 @@ class Session(ClosesOnExit):
             **options: How to generate; `request/options.py` declares them.
 
         Raises:
-            InvalidArgument: A value is out of range, the session is closed, or `logit_bias` and the
-                grammar leave no token to sample.
+            InvalidArgument: A value is out of range, the session is closed, `logit_bias` or the
+                grammar leaves no token to sample, or the grammar exceeds llguidance's limits.
             TypeError: A value has the wrong type.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
@@ -306,9 +306,9 @@ class Session(ClosesOnExit):
                 or loaded has no last turn.
 
         Raises:
-            InvalidArgument: `keep` has another value; or it is "drop", and there is no last turn,
-                the last turn has already been undone, or tokens have left the window since it
-                began.
+            InvalidArgument: `keep` is neither "partial" nor "drop"; or it is "drop", and there is
+                no last turn, the last turn has already been undone, or tokens have left the window
+                since it began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: `keep` is "drop", and another call, such as `append` or `save`, is using
                 the session.

@@ -95,7 +95,7 @@ class StartRecentKVCache:
         return self._cut(past, self.start_size, length - self.recent_size)
 
     def evict_for_space(self, past: Any, num_coming: int) -> Any:
-        """Evict the oldest window tokens to make room for `num_coming` new ones, before a turn.
+        """Evict the oldest window tokens before a turn, to make room for `num_coming` new ones.
 
         It may evict the entire window, but never a sink. The next forward pass can then read up to
         `recent_size + 1` tokens at once, if `num_coming` covers them.

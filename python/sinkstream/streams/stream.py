@@ -161,8 +161,8 @@ class Stream(ClosesOnExit):
 
         Raises:
             StopIteration: The stream has ended.
-            InvalidArgument: The checkpoint has no tokenizer, so there is no text; or `logit_bias`
-                and the grammar leave no token to sample.
+            InvalidArgument: The checkpoint has no tokenizer, so there is no text; `logit_bias` or
+                the grammar leaves no token to sample; or the grammar exceeds llguidance's limits.
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
@@ -183,7 +183,8 @@ class Stream(ClosesOnExit):
 
         Raises:
             SessionBusy: Another thread or task is reading.
-            InvalidArgument: `logit_bias` and the grammar leave no token to sample.
+            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
+                exceeds llguidance's limits.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
@@ -204,7 +205,8 @@ class Stream(ClosesOnExit):
 
         Raises:
             SessionBusy: Another thread or task is reading.
-            InvalidArgument: `logit_bias` and the grammar leave no token to sample.
+            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
+                exceeds llguidance's limits.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
@@ -281,9 +283,9 @@ class Stream(ClosesOnExit):
                 the turn, even if the turn has already ended.
 
         Raises:
-            InvalidArgument: `keep` has another value; or it is "drop", and the stream belongs to no
-                session, the session has continued since, the turn has already been undone, or
-                tokens have left the window since the turn began.
+            InvalidArgument: `keep` is neither "partial" nor "drop"; or it is "drop", and the stream
+                belongs to no session, the session has continued since, the turn has already been
+                undone, or tokens have left the window since the turn began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: Another thread is using the session.
             EngineDead: The model is closed, or its engine has failed.
@@ -396,7 +398,10 @@ class Stream(ClosesOnExit):
             self._release(me)
 
     def skip_ready(self) -> bool:
-        """Receive what is ready, without waiting; return whether the stream has ended."""
+        """Skip what is ready, without waiting; return whether the stream has ended.
+
+        What is skipped is part of `result()`, but is not returned as text or events.
+        """
         while (has_more := self._inbox.skip()) is PENDING and self._native.is_ready:
             self._receive(self._native.take())
         return has_more is None
