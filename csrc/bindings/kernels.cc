@@ -56,7 +56,7 @@ void register_kernels(py::module_& module) {
       py::arg("library"),
       "Return the GPU for the CUDA kernels in `library`, or why there is none.");
   module.def("usable_threads", &usable_threads,
-             "Count the cores that the affinity mask and the CPU quota allow.");
+             "Count the logical CPUs that the affinity mask and the CPU quota allow.");
 }
 
 }  // namespace sinkstream

@@ -15,22 +15,22 @@ class Capacity:
     """The memory of a model, all allocated at load, and what fits into it."""
 
     sinks: int
-    """S, the number of tokens at the start of the text, which always stay in the cache."""
+    """S, the number of tokens at the start of the text that always stay in the cache."""
     window: int
     """W: how many of the most recent tokens stay in the cache, including the current one."""
     max_sequences: int
-    """Streams that can run at the same time."""
+    """Number of streams that can run at the same time."""
     bytes_per_token: int
-    """Keys and values of one live token in all layers."""
+    """Size of the keys and values of one live token in all layers."""
     bytes_per_sequence: int
-    """The cache of one endless stream: whole pages, in each layer at most two more than the live
-    tokens fill."""
+    """Size of the cache of one endless stream: whole pages, in each layer at most two more than the
+    live tokens fill."""
     cache_bytes: int
-    """The caches of all sequences together."""
+    """Size of the caches of all sequences together."""
     weight_bytes: int
-    """The weights, in the file's block format, or in the one that `quantize` gives."""
+    """Size of the weights, in the file's block format, or in the one that `quantize` gives."""
     scratch_bytes: int
-    """Activations of one step, and the logits of its sequences."""
+    """Size of the activations of one step, and of the logits of its sequences."""
 
     def __str__(self) -> str:
         """Return the sizes in human-readable units."""

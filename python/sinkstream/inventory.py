@@ -45,7 +45,7 @@ class ListedModel:
 
     @property
     def loads(self) -> bool:
-        """Return whether `load` would accept it, judging by its headers."""
+        """Return whether `load` would accept the model, judging by its headers."""
         return self.problem is None
 
 
@@ -58,8 +58,8 @@ def list_models(
     detected only when the model is loaded. Nothing is fetched.
 
     Args:
-        *folders: More folders (searched with their subfolders) and files. Those that the
-            environment variable SINKSTREAM_MODELS lists are searched as well.
+        *folders: Additional folders (searched with their subfolders) and files. Those that the
+            environment variable SINKSTREAM_MODELS lists are always included.
         progress: Called with (models read, models found).
 
     Returns:

@@ -68,22 +68,23 @@ def load(
             `"bfloat16"` does. `"int16"` and `"int8"` round them to integers with one scale for
             every 32 values if the weights are integers of at most 8 bits; with other weights
             `"int16"` is the same as float32, and `"int8"` the same as bfloat16. `"auto"` never
-            rounds more than bfloat16 does. A GPU always uses bfloat16. Sums are always float32.
-        kv_dtype: The type of cached keys and values: `"float32"`, `"float16"`, `"bfloat16"`,
-            `"int8"` (about half the bytes of float16, with a scale for each token and head, and
-            about twice the error of bfloat16), or `"auto"`, which is float16.
+            rounds more than bfloat16 does. A GPU supports only bfloat16. Sums are always float32.
+        kv_dtype: The type of cached keys and values: `"float32"` (not on a GPU), `"float16"`,
+            `"bfloat16"`, `"int8"` (about half the bytes of float16, with a scale for each token and
+            head, and about twice the error of bfloat16), or `"auto"`, which is float16.
         quantize: The block format to which 16-bit and 32-bit matrices are quantized while they are
             read, so that memory never holds the originals: `"int8"` (Q8_0, about half the bytes
             of float16), `"int4"` (Q4_0, about a quarter), or a GGUF block format such as
             `"q4_k"`, `"q6_k"` or `"q8_0"`. The embedding and the output matrix get Q8_0. K types
-            have blocks of 256 columns; matrices whose rows are not whole blocks get a type with
-            blocks of 32. Vectors, and matrices that are already quantized in the file, stay as
-            they are.
-        sinks: S, the number of tokens at the start of the text, which always stay in the cache. 0
+            have blocks of 256 columns; a matrix whose number of columns is not a multiple of 256
+            gets a type with blocks of 32. These stay as they are: vectors, matrices whose number of
+            columns is not a multiple of 32, and matrices that are already quantized in the file.
+        sinks: S, the number of tokens at the start of the text that always stay in the cache. 0
             gives a plain sliding window.
         window: W: how many of the most recent tokens stay in the cache, including the current one.
             If None, the trained length or 4,096, whichever is smaller, minus the sinks.
-        max_sequences: Streams that can run at the same time; each has its own fixed cache.
+        max_sequences: Number of streams that can run at the same time. Each has a fixed cache of
+            its own; an open session holds one between turns as well.
         prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
             not change any result.
         threads: Compute threads, including the generation thread. If None, as many as the
@@ -101,7 +102,9 @@ def load(
     Raises:
         CheckpointError: The checkpoint is missing, damaged, or unsupported.
         InvalidArgument: An argument is out of range.
+        TypeError: An argument has the wrong type.
         CapacityError: The system cannot provide the memory.
+        DeviceError: The GPU or its driver has failed.
     """
     options = check_options(
         device=device,

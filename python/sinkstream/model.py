@@ -180,7 +180,7 @@ class Model(ClosesOnExit):
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Return the tokens that end a reply, unless `ignore_eos` is set."""
+        """Return the ids of the tokens that end a reply, unless `ignore_eos` is set."""
         return self._text.end_token_ids
 
     @property
@@ -225,11 +225,11 @@ class Model(ClosesOnExit):
         }
 
     def bytes_read_per_token(self, live: int) -> int:
-        """Return the bytes of weights, keys and values that one decode step reads.
+        """Return the bytes of weights, keys and values that one stream's decode step reads.
 
         The memory bandwidth divided by this number is an upper bound on the tokens per second of
-        one stream. It assumes that every layer keeps `live` tokens; layers with a shorter window of
-        their own keep fewer.
+        one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
+        window of their own keep fewer.
 
         Args:
             live: Tokens in the cache.
@@ -254,8 +254,9 @@ class Model(ClosesOnExit):
 
             and with totals since load:
 
-            - `requests`: accepted requests, equal to `waiting` + `running` + all of `finished`;
-            - `finished`: ended requests by finish reason;
+            - `requests`: accepted requests, the sum of `waiting`, `running` and all values of
+              `finished`;
+            - `finished`: ended requests, by finish reason;
             - `steps`: steps of the engine;
             - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
               sampled and evicted;
@@ -298,9 +299,9 @@ class Model(ClosesOnExit):
                 same, so the window shrinks or grows.
             thinking: For messages to a reasoning model: whether it thinks before it replies, or
                 an effort such as "low". If None, the chat template's default.
-            tools: For messages: functions that the reply may call, in OpenAI's form. The stream's
-                `tool_calls` are the calls. A message with the role "tool" carries the
-                result of a call. Needs llguidance, and a chat template with a place for tools.
+            tools: For messages: functions that the reply may call, in OpenAI's form.
+                `Stream.tool_calls` has the calls. A message with the role "tool" carries the result
+                of a call. Needs llguidance, and a chat template with a place for tools.
             tool_choice: "auto" (default), "none", "required", a function that must be called, or
                 `allowed_tools`, in OpenAI's form. With "none", the model still sees the tools.
             parallel_tool_calls: Whether a reply may make several calls. If None, it may.
@@ -518,11 +519,14 @@ class Model(ClosesOnExit):
             A result; for a list of prompts, a list of results in the same order.
 
         Raises:
-            InvalidArgument: A value is out of range. If there are several prompts, none has been
-                started, and the message gives the index of the bad one, from 0.
+            InvalidArgument: A value is out of range; no generation has started. If one of several
+                prompts is at fault, the message gives its index, from 0. Also raised if
+                `logit_bias` or the grammar leaves no token to sample, or if the grammar exceeds
+                llguidance's limits; all other generation then ends.
             TypeError: A value has the wrong type.
             CapacityError: A reply failed for lack of memory. With several prompts, the others are
-                completed first; the error carries them in `results`.
+                completed first; the error carries them in `results`. Also raised if a request can
+                never fit into the memory reserved at load.
             NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """
@@ -605,6 +609,7 @@ class Model(ClosesOnExit):
         Raises:
             InvalidArgument: An option is out of range.
             TypeError: An option does not exist or has the wrong type, or `prompts` is one prompt.
+            EngineDead: The model is closed.
 
         Example:
             >>> for index, reply in model.generate_many(["The sea", "A clock"], max_tokens=20):
@@ -650,10 +655,10 @@ class Model(ClosesOnExit):
                 as "low". If None, the chat template's default.
             thoughts: Whether the conversation keeps the thoughts of earlier replies. "drop" leaves
                 them out exactly as the chat template does. Each message and reply with
-                thoughts is then read twice. If a turn may evict tokens, it also holds a second
-                sequence's memory until the next turn begins. If no such memory is free and tokens
-                are evicted, the thoughts stay, and a warning says so. If None, the session does
-                what the template does; most templates drop them.
+                thoughts is then read twice. If a turn may evict tokens, the session also holds a
+                second sequence's memory until the next turn begins. If no such memory is free and
+                tokens are evicted, the thoughts stay, and a warning says so. If None, the session
+                does what the template does; most templates drop them.
             tools: Functions that replies may call, in OpenAI's form, as for `stream`. They are
                 part of the beginning of the conversation, so they cannot change later.
 
@@ -791,13 +796,14 @@ class Model(ClosesOnExit):
         """Return an empty cache for `forward`.
 
         Args:
-            batch: Rows, at least 1.
+            batch: Number of rows, at least 1.
             sinks: Number of sinks; if None, the model's.
             window: Window in tokens; if None, the model's. With a window longer than the text,
                 nothing is evicted.
 
         Raises:
             InvalidArgument: A value is out of range.
+            TypeError: A value has the wrong type.
             CapacityError: The system cannot provide the memory.
             EngineDead: The model is closed.
         """
@@ -822,7 +828,8 @@ class Model(ClosesOnExit):
             float32 [batch, tokens, vocab].
 
         Raises:
-            InvalidArgument: An id is not in the vocabulary, or the batch sizes differ.
+            InvalidArgument: `ids` does not have the shape [batch, tokens], an id is not in the
+                vocabulary, or `cache` has a different batch size or belongs to a different model.
             TypeError: `ids` is not an int64 tensor on the CPU.
             CapacityError: `cache` is None, and the system cannot provide the memory for a new one.
             SessionBusy: Another forward pass is using the cache.
@@ -832,12 +839,18 @@ class Model(ClosesOnExit):
         import torch  # takes a second; streaming does not need it
 
         if not isinstance(ids, torch.Tensor):
-            raise TypeError(f"forward: `ids` must be a torch.Tensor, but is {type(ids).__name__}.")
+            raise TypeError(
+                f"forward: `ids` must be a torch.Tensor, but is of type {type(ids).__name__}."
+            )
         if ids.dtype != torch.int64 or ids.device.type != "cpu":
-            raise TypeError("forward: `ids` must be an int64 tensor on the CPU.")
+            raise TypeError(
+                "forward: `ids` must be an int64 tensor on the CPU, but is of type "
+                f"{ids.dtype} on {ids.device}."
+            )
         if ids.ndim != 2 or len(ids) < 1:
             raise InvalidArgument(
-                "forward: `ids` must have shape [batch, tokens] with a batch of at least 1.",
+                "forward: `ids` must have shape [batch, tokens] with a batch of at least 1, but "
+                f"has {list(ids.shape)}.",
                 param="ids",
             )
         # The core reads and writes the tensors' own memory.

@@ -32,7 +32,7 @@ def find_gpu(library: str) -> dict[str, Any]:
     """Describe the GPU for the CUDA kernels in `library`, or say why there is none."""
 
 def usable_threads() -> int:
-    """Count the cores that the affinity mask and the CPU quota allow."""
+    """Count the logical CPUs that the affinity mask and the CPU quota allow."""
 
 def storages() -> dict[str, tuple[int, int]]:
     """Return the numbers in a block, and its bytes, for each number format of files by name."""

@@ -73,7 +73,7 @@ def _warn_of(matrices: Iterable[TensorSource]) -> None:
         which = _and_more(quantized, quantized[0].storage, "is", "are")
         warn_caller(
             f"load: `quantize` applies to 16-bit and 32-bit matrices, but {which} already "
-            "quantized in the file, and not quantized again."
+            "quantized in the file and will not be quantized again."
         )
     elif left:
         which = _and_more(left, f"{left[0].slot.cols} columns", "does", "do")

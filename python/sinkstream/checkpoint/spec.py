@@ -112,9 +112,9 @@ class Attention:
     one; 0 if it sees all. It keeps just that many tokens, and no sinks, unless the model's window
     is smaller."""
     soft_cap: float = 0.0
-    """If c > 0, scores become `c * tanh(score / c)` (Gemma 2); 0 means no cap."""
+    """The cap c: scores become `c * tanh(score / c)` (Gemma 2); 0 means no cap."""
     slopes: tuple[float, ...] = ()
-    """For ALiBi, one for each head: a score decreases by slope times distance. Empty: no ALiBi."""
+    """For ALiBi, one per head: a score decreases by slope times distance. Empty without ALiBi."""
     qk_norm: QkNorm = "none"
     """How queries and keys are normalized; the norm is of the same kind as `Block.norm`."""
     qkv_bias: bool = False
@@ -124,8 +124,8 @@ class Attention:
     clip: float = 0.0
     """Queries, keys and values are clamped to [-clip, clip] (MPT); 0 means no clamping."""
     temperature: float = 0.0
-    """b: a query at position p is multiplied by `1 + b * ln(1 + floor(p / temperature_length))`
-    (Ministral 3); 0 means no such factor."""
+    """The factor b: a query at position p is multiplied by
+    `1 + b * ln(1 + floor(p / temperature_length))` (Ministral 3); 0 means no scaling."""
     temperature_length: int = 1
     """Number of consecutive positions with the same temperature."""
 
@@ -138,7 +138,7 @@ class Mlp:
     """Its width."""
     activation: Activation = "silu"
     gated: bool = True
-    """Whether it is `down(f(gate(x)) * up(x))`; otherwise `down(f(up(x)))`."""
+    """Whether it computes `down(f(gate(x)) * up(x))`; otherwise `down(f(up(x)))`."""
     bias: bool = False
     """Whether its projections have biases."""
 
@@ -163,7 +163,7 @@ class Block:
     parallel: bool = False
     """Whether the MLP reads the residual stream as it was before attention added to it."""
     residual_scale: float = 1.0
-    """s: multiplies what is added to the residual stream (Granite)."""
+    """The factor s, which multiplies what is added to the residual stream (Granite)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class DecoderSpec:
     logit_scale: float = 1.0
     """Multiplies the logits (Cohere, Granite)."""
     logit_soft_cap: float = 0.0
-    """If c > 0, the scaled logits become `c * tanh(logit / c)` (Gemma 2); 0 means no cap."""
+    """The cap c: the scaled logits become `c * tanh(logit / c)` (Gemma 2); 0 means no cap."""
 
     @classmethod
     def of_layers(cls, layers: Iterable[Block], **fields: Any) -> DecoderSpec:
@@ -279,7 +279,7 @@ class DecoderSpec:
     def kept(self, sinks: int, window: int) -> tuple[int, int]:
         """Return S and W of the layers that keep the most tokens.
 
-        They are as given, unless all layers have sliding windows.
+        They are as given, unless every layer has its own window of at most `window` tokens.
         """
         groups = cache_groups(self.own_windows, self.layers, sinks, window)
         largest = max(groups, key=lambda group: group.capacity)

@@ -43,7 +43,7 @@ def chat(
         str | None,
         typer.Option(
             metavar="N|system",
-            help="Number of tokens at the start of the text, which always stay in the cache, or "
+            help="Number of tokens at the start of the text that always stay in the cache, or "
             '"system" for the whole system prompt. Default: 4.',
         ),
     ] = None,

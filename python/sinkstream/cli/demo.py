@@ -45,7 +45,9 @@ def demo(
     endless: Annotated[bool, typer.Option("--endless", help="Write until Ctrl-C.")] = False,
     prompt: Annotated[str, typer.Option(help="Start of the text.")] = PROMPT,
     sinks: options.Sinks = SINKS,
-    window: Annotated[int, typer.Option(help="Most recent tokens that the model sees.")] = WINDOW,
+    window: Annotated[
+        int, typer.Option(help="Number of recent tokens that the model sees.")
+    ] = WINDOW,
     temperature: Annotated[
         float, typer.Option(help="0 takes the most probable token.")
     ] = TEMPERATURE,
@@ -53,7 +55,7 @@ def demo(
         float, typer.Option(help="Minimum probability, relative to the most probable token.")
     ] = MIN_P,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1 makes tokens in the cache less probable.")
+        float, typer.Option(help="Values above 1 make tokens in the cache less probable.")
     ] = REPETITION_PENALTY,
     seed: Annotated[int, typer.Option(help="A different seed gives a different text.")] = SEED,
     model_option: options.ModelPath = None,

@@ -74,7 +74,7 @@ def evaluate(
     sinks: Annotated[
         str,
         typer.Option(
-            help="Number of tokens at the start of the text, which always stay in the cache. "
+            help="Number of tokens at the start of the text that always stay in the cache. "
             "Several, comma-separated, are compared."
         ),
     ] = "4",
@@ -287,9 +287,9 @@ def fitting_capacity(model: Model, text: str, max_tokens: int | None) -> int | N
     if capacity.tokens < count - 1 or fitting <= capacity.sinks:
         return None
     warn_caller(
-        f"evaluate: the text has {count:,} tokens, fewer than the default window. "
-        f"{capacity.sinks:,} sinks and a window of {fitting - capacity.sinks:,} are used. Choose "
-        "a different window with --window."
+        f"evaluate: the text should have more than {capacity.tokens + 1:,} tokens for the default "
+        f"window, but has {count:,}. {capacity.sinks:,} sinks and a window of "
+        f"{fitting - capacity.sinks:,} are used. Choose a different window with --window."
     )
     return fitting
 

@@ -116,9 +116,9 @@ class ProcessorFacts:
     machine: str
     instructions: list[str]
     cores: int
-    """The machine's cores."""
+    """The machine's logical CPUs."""
     usable_cores: int
-    """The cores that the affinity mask and the CPU quota allow."""
+    """The logical CPUs that the affinity mask and the CPU quota allow."""
     threads: int
     huge_pages: str | None
 

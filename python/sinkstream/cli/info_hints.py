@@ -72,15 +72,15 @@ def _cores(facts: Facts) -> Iterator[Hint]:
     if usable < processor.cores:
         yield Hint(
             "cores",
-            f"This process may use {usable} of {processor.cores} cores: an affinity mask or a CPU "
-            "quota limits it.",
+            f"This process may use {usable} of {processor.cores} logical CPUs: an affinity mask or "
+            "a CPU quota limits it.",
         )
     if threads < usable:
-        yield Hint("threads", f"--threads {usable} would use all {usable} cores.")
+        yield Hint("threads", f"--threads {usable} would use all {usable} logical CPUs.")
     elif threads > usable:
         yield Hint(
             "threads",
-            f"{threads} threads compete for {usable} {'core' if usable == 1 else 'cores'}. "
+            f"{threads} threads compete for {usable} logical {'CPU' if usable == 1 else 'CPUs'}. "
             f"--threads {usable} is faster.",
         )
 

@@ -211,7 +211,7 @@ def _weights(facts: Facts) -> str:
 
 
 def _cores(number: int) -> str:
-    return "1 core" if number == 1 else f"{number} cores"
+    return "1 logical CPU" if number == 1 else f"{number} logical CPUs"
 
 
 def _gpu(facts: Facts) -> str:

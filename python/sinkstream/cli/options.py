@@ -39,17 +39,17 @@ Download = Annotated[
 ]
 Sinks = Annotated[
     int,
-    typer.Option(help="Number of tokens at the start of the text, which always stay in the cache."),
+    typer.Option(help="Number of tokens at the start of the text that always stay in the cache."),
 ]
 Window = Annotated[
     int | None,
     typer.Option(
-        help="Most recent tokens that the model sees. Default: the trained length or 4,096, "
+        help="Number of recent tokens that the model sees. Default: the trained length or 4,096, "
         "whichever is smaller, minus the sinks."
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Compute threads. Default: one per available core.")
+    int | None, typer.Option(help="Compute threads. Default: one per available logical CPU.")
 ]
 Device = Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')]
 Dtype = Annotated[
@@ -89,10 +89,11 @@ RepetitionPenalty = Annotated[
     float | None, typer.Option(help="Values above 1 make tokens in the cache less probable.")
 ]
 PresencePenalty = Annotated[
-    float | None, typer.Option(help="Subtracted for each token in the cache.")
+    float | None, typer.Option(help="Subtracted from the logit of each token in the cache.")
 ]
 FrequencyPenalty = Annotated[
-    float | None, typer.Option(help="Subtracted for each occurrence in the cache.")
+    float | None,
+    typer.Option(help="Subtracted from a token's logit for each occurrence in the cache."),
 ]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
 

@@ -37,7 +37,7 @@ def serve(
     model: options.ModelArgument = None,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on. One that is not a loopback address needs a key."),
+        typer.Option(help="Address to listen on. An address other than loopback needs a key."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
     api_key: Annotated[
@@ -73,7 +73,7 @@ def serve(
     max_tokens: Annotated[
         int,
         typer.Option(
-            "--max-tokens", "-n", help="Tokens of a chat reply whose request sets no limit."
+            "--max-tokens", "-n", help="Maximum tokens of a chat reply if the request sets none."
         ),
     ] = 2048,
     advertise_context: Annotated[
@@ -111,8 +111,9 @@ def serve(
     snapshot_tokens: Annotated[
         int,
         typer.Option(
-            help="A conversation's state is saved whenever it has grown by this number of tokens, "
-            "so that after a kill only that and the last turn are read again; 0: sinks + window."
+            help="A conversation's state is saved whenever it has grown by this number of tokens. "
+            "After a crash, at most those tokens and the last turn are read again; 0: sinks + "
+            "window."
         ),
     ] = 0,
     session_ttl: Annotated[
@@ -120,7 +121,11 @@ def serve(
         typer.Option(help="Seconds after which unused conversations are deleted; 0: never."),
     ] = 30 * 86400.0,
     store_max_gb: Annotated[
-        float, typer.Option(help="Size of the store, beyond which the oldest parts are deleted.")
+        float,
+        typer.Option(
+            help="Maximum size of the store in GB. Beyond it, the oldest parts are deleted; 0: no "
+            "limit."
+        ),
     ] = 20.0,
     park_s: Annotated[
         float, typer.Option(help="Seconds after which idle conversations leave memory.")

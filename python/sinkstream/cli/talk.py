@@ -115,7 +115,7 @@ class Talk:
         if stream.finish_reason == "length" and limit is not None:
             note(
                 f"The reply ends after {limit:,} tokens, the default in a chat. /set max-tokens "
-                "sets another number."
+                "changes the limit."
             )
         self._report_eviction(conversation)
 

@@ -47,7 +47,7 @@ def stream_eval(
 
     Args:
         model: The model to ask; it must have a tokenizer.
-        back: Lines between a question and the line it asks about. Each value has its own stream.
+        back: How many lines back a question asks. Each value has its own stream.
         distance: The distance in tokens, instead of `back`. It is rounded to lines;
             `Answer.distance` has the actual number of tokens.
         every: Lines between two questions.
@@ -65,6 +65,8 @@ def stream_eval(
     Raises:
         InvalidArgument: An argument is out of range, or the model has no tokenizer.
         TypeError: An argument has the wrong type.
+        CapacityError: The system cannot provide the memory for a cache.
+        EngineDead: The model is closed, or its engine has failed.
 
     Example:
         >>> result = stream_eval(model, back=[20, 40, 60, 80])
@@ -125,15 +127,15 @@ def needle(
 ) -> RecallResult:
     """Hide one fact in filler text, and ask for it at growing distances.
 
-    Each repetition is one stream with its own fact. The question is asked at every distance on a
-    copy of the cache, so that it does not affect the next one.
+    Each repetition is one stream with its own fact. At every distance, the question is asked on a
+    copy of the cache, so that it does not affect the stream.
 
     Args:
         model: The model to ask; it must have a tokenizer.
         distances: Tokens between the end of the fact and the question. If None, eight distances
             from one eighth of the window to twice the window.
         lead: Filler tokens before the fact, so that it is not among the sinks.
-        repeats: Facts to ask for at each distance.
+        repeats: Number of facts; each is asked for at every distance.
         sinks: S. If None, the model's.
         window: W. If None, the model's.
         seed: Seed of the facts.
@@ -145,6 +147,8 @@ def needle(
     Raises:
         InvalidArgument: An argument is out of range, or the model has no tokenizer.
         TypeError: An argument has the wrong type.
+        CapacityError: The system cannot provide the memory for a cache.
+        EngineDead: The model is closed, or its engine has failed.
     """
     where = "needle"
     lead = as_int(where, "lead", lead, 0, _MAX)

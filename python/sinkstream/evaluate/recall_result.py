@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def is_right(self) -> bool:
-        """Return whether the model's text starts with the expected one."""
+        """Return whether the model's text starts with the expected answer."""
         return self.found.strip().startswith(self.expected.strip())
 
 
@@ -72,7 +72,7 @@ class RecallResult(JsonFile):
     task: str
     """"stream_eval" or "needle"."""
     settings: dict[str, Any]
-    """All arguments, with defaults filled in: model, types, sinks, window, seed, …"""
+    """The arguments with defaults filled in, and the model's types. Distances are in `answers`."""
     answers: tuple[Answer, ...]
 
     @property
@@ -94,8 +94,12 @@ class RecallResult(JsonFile):
     def recall(self, place: Place) -> Recall | None:
         """Return the recall of text inside, at the edge of, or outside the window.
 
+        Args:
+            place: "inside" (the text was fully visible), "edge" (partly visible) or "outside"
+                (evicted).
+
         Returns:
-            None if there was no such question.
+            The recall; None if no question was about such text.
         """
         here = [answer for answer in self.answers if answer.place == place]
         return _count(here) if here else None

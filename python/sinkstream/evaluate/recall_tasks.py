@@ -40,7 +40,8 @@ def stream_eval_lines(
 
     Args:
         every: Lines between two questions.
-        back: Lines from a question back to its answer. Questions start at line `back`.
+        back: Lines from a question back to its answer. The first question comes after the first
+            line whose number is at least `back` and a multiple of `every`.
         seed: The same seed gives the same text.
     """
     draw = random.Random(seed)

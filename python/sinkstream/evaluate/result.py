@@ -44,8 +44,8 @@ class PerplexityResult(JsonFile):
     """Scored tokens: all except the first, or the sample."""
     method: str
     settings: dict[str, Any]
-    """All arguments, with defaults filled in: model, text, types, sinks, window, block, sample,
-    …"""
+    """The settings of the run, with defaults filled in: model, text, types, sinks, window, block,
+    sample, …"""
     block_tokens: tuple[int, ...]
     """Scored tokens of each block."""
     block_seconds: tuple[float, ...] = field(compare=False)
@@ -90,14 +90,14 @@ class PerplexityResult(JsonFile):
             index: A multiple of `block` below the number of tokens.
 
         Raises:
-            InvalidArgument: `index` is not such a multiple, or no token was scored after it.
+            InvalidArgument: `index` is not such a multiple, or no token at or after it was scored.
         """
         first, inside = divmod(index, self.block)
         tokens = sum(self.block_tokens[first:]) if index >= 0 else 0
         if inside or not tokens:
             raise InvalidArgument(
                 f"perplexity_from: `index` must be a multiple of {self.block} with scored tokens "
-                f"after it, but is {index}.",
+                f"at or after it, but is {index}.",
                 param="index",
             )
         blocks = zip(self.block_mean_nll[first:], self.block_tokens[first:], strict=True)

@@ -85,10 +85,12 @@ def perplexity(
         The result; sums of float32 log-probabilities are in float64.
 
     Raises:
-        InvalidArgument: An argument is out of range, the text is shorter than two tokens or than
-            the cache, or the file to resume from belongs to another run.
+        InvalidArgument: An argument is out of range, the text has fewer than two tokens or (except
+            with "dense") fits into the cache, or the file to resume from belongs to another run.
         TypeError: An argument has the wrong type.
         NonFiniteLogits: The model returned NaN or infinity.
+        CapacityError: The system cannot provide the memory for a cache.
+        EngineDead: The model is closed, or its engine has failed.
 
     Example:
         >>> result = perplexity(model, text, method="sinks", sinks=4, window=1020)

@@ -68,7 +68,7 @@ def write_quantized(
         mix: A key of `MIXES`.
         replaces: Whether `target` may exist.
         download: As for `load`.
-        threads: Number of quantizing threads; if None, one per available core.
+        threads: Number of quantizing threads; if None, one per available logical CPU.
         progress: Called with (bytes read, total bytes) of tensors.
 
     Raises:

@@ -79,7 +79,8 @@ class StreamOptions(TypedDict, total=False):
         Option(
             None,
             Number(0, 1, is_open=True),
-            "Keeps the fewest most probable tokens that together have at least this probability.",
+            "Keeps the smallest set of most probable tokens whose total probability is at least "
+            "this.",
         ),
     ]
     min_p: Annotated[
@@ -213,8 +214,8 @@ class Sampling:
         """Return the defaults of a checkpoint.
 
         Args:
-            generation: The values in its generation config. If they do not say how to choose
-                tokens, temperature 0.7, top_p 0.95 and min_p 0.05 apply.
+            generation: The values in its generation config. If it sets none of temperature, top_k,
+                top_p and min_p, temperature 0.7, top_p 0.95 and min_p 0.05 apply.
         """
         values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
         if any(name in generation for name in _CHOOSING):

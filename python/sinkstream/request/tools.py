@@ -160,7 +160,10 @@ def _check_schema(schema: Any, where: str) -> None:
 def _plain(value: Any, where: str, depth: int) -> Any:
     """Return plain data. Templates get no subclasses, which may carry methods."""
     if depth > _MAX_DEPTH:
-        raise InvalidArgument(f"{where} must be nested at most {_MAX_DEPTH} deep.", param="tools")
+        raise InvalidArgument(
+            f"{where} must be nested at most {_MAX_DEPTH} levels deep, but is nested deeper.",
+            param="tools",
+        )
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -184,7 +187,9 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         }
     if isinstance(value, list | tuple):
         return [_plain(part, where, depth + 1) for part in value]
-    raise TypeError(f"{where} must hold only JSON, but holds a {type(value).__name__}.")
+    raise TypeError(
+        f"{where} must hold only JSON, but holds a value of type {type(value).__name__}."
+    )
 
 
 # ---- the choice among them -----------------------------------------------------------------------

@@ -144,7 +144,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         error.status_code,
         "invalid_request_error",
         _CODES.get(error.status_code, "invalid_argument"),
-        "server: this path does not allow the method."
+        "server: the method is not allowed for this path."
         if error.status_code == 405
         else "server: there is no such path.",
     )

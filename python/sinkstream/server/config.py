@@ -170,7 +170,7 @@ def _check_peers(config: ServerConfig) -> None:
         raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
     has_name = config.replica or is_postgres(config.store)  # which has a default
     if secret and not has_name:
-        raise _refusal("replica", "must be given if `peer_secret` is.")
+        raise _refusal("replica", "must be given with `peer_secret`, but is not.")
     if config.address and not _ORIGIN.fullmatch(config.address):
         raise _refusal(
             "address",

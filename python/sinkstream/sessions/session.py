@@ -80,7 +80,7 @@ class SessionStats:
     turns: int
     """Replies, not counting those that were undone."""
     tokens: int
-    """Tokens processed since the session was opened."""
+    """Tokens that have entered the cache since the conversation began."""
     live_tokens: int
     """Tokens in the cache: the part of the conversation that the model sees."""
     evicted_tokens: int
@@ -179,8 +179,8 @@ class Session(ClosesOnExit):
         Args:
             content: The user's message; for a checkpoint without a chat template, text to
                 continue. Or the results of all calls of the last reply: a list of messages with the
-                role "tool", as `Model.stream` takes them. With token ids, nothing is added around
-                them, and tool calls in the reply are not recognized.
+                role "tool", as `Model.stream` takes them. Token ids are used unchanged; tool calls
+                in the reply to them are not recognized.
             tool_choice: As for `Model.stream`; this reply only.
             parallel_tool_calls: As for `Model.stream`; this reply only.
             **options: How to generate; `request/options.py` declares them.
@@ -244,7 +244,8 @@ class Session(ClosesOnExit):
             **options: How to generate; `request/options.py` declares them.
 
         Raises:
-            InvalidArgument: A value is out of range, or the session is closed.
+            InvalidArgument: A value is out of range, the session is closed, `logit_bias` or the
+                grammar leaves no token to sample, or the grammar exceeds llguidance's limits.
             TypeError: A value has the wrong type.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
@@ -266,7 +267,9 @@ class Session(ClosesOnExit):
                 checkpoint's chat template allows that role here.
 
         Raises:
-            InvalidArgument: The template does not allow the role, or the session is closed.
+            InvalidArgument: The message has no tokens, the template does not allow the role, or the
+                session is closed.
+            TypeError: A value has the wrong type.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
             SessionBusy: A turn is running, or the session is being forked or saved.
@@ -299,14 +302,16 @@ class Session(ClosesOnExit):
         Args:
             keep: "partial" keeps the part of the reply generated so far. "drop" restores the
                 session to its state before the last turn, which may still be running, or before the
-                last `append`, which may not. A session that has just been opened, forked or loaded
-                has no last turn.
+                last `append`, which must have returned. A session that has just been opened, forked
+                or loaded has no last turn.
 
         Raises:
-            InvalidArgument: `keep` is "drop", and one of these holds: there is no last turn, the
-                last turn has already been undone, or tokens have left the window since it began.
+            InvalidArgument: `keep` is neither "partial" nor "drop"; or it is "drop", and there is
+                no last turn, the last turn has already been undone, or tokens have left the window
+                since it began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
-            SessionBusy: `keep` is "drop", and `append` or `aappend` is running.
+            SessionBusy: `keep` is "drop", and another call, such as `append` or `save`, is using
+                the session.
             EngineDead: The model is closed, or its engine has failed.
         """
         if check_keep(keep) == "partial":
@@ -316,8 +321,7 @@ class Session(ClosesOnExit):
             self._take_back(self._turn)
         else:
             raise InvalidArgument(
-                'cancel: `keep` must be "partial", but is "drop": no turn has begun since the '
-                "session was opened, forked or loaded.",
+                'cancel: `keep` must be "partial", but is "drop": there is no last turn to undo.',
                 param="keep",
             )
 

@@ -167,7 +167,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return rotated.to(self.sink_keys.dtype).flatten(2, 3), values.flatten(2, 3)
 
     def evict_for_space(self, count: int) -> None:
-        """Evict the oldest window tokens until `count` new tokens fit."""
+        """Evict the oldest window tokens to make room for `count` new ones."""
         if self.live + count > self.start_size + self.recent_size:
             self._drop(self.seen - max(self.recent_size - count, 0) - self.first)
 
@@ -207,7 +207,11 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.renumbered += distance
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start with the keys and values of all tokens so far, from index 0; evict nothing."""
+        """Start with the keys and values of all tokens so far, from index 0; evict nothing.
+
+        Raises:
+            InvalidArgument: The batch size differs from `rows`.
+        """
         if keys.shape[0] != self.rows:
             self._check(keys[..., :0, :])
         sinks = min(self.start_size, keys.shape[-2])
@@ -217,7 +221,10 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.seen = keys.shape[-2]
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens seen, from which models derive positions."""
+        """Return the index of the next token, from which models derive positions.
+
+        With `counts_live`, it is the number of live tokens.
+        """
         return self.live if self.counts_live else self.seen
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -237,7 +244,11 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._clear()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuse to remove the last tokens."""
+        """Refuse to remove the last tokens.
+
+        Raises:
+            InvalidArgument: `tokens_to_remove` is not 0.
+        """
         if tokens_to_remove != 0:
             raise InvalidArgument(
                 f"crop: `tokens_to_remove` must be 0, but is {tokens_to_remove}. Evicted tokens "

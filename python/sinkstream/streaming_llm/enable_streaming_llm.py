@@ -21,9 +21,11 @@ def enable_streaming_llm(
     read densely in one forward pass, as in the original; `inputs_for_generate` reads it in chunks.
 
     Args:
-        model: A model of the families falcon, gpt_neox, llama, mistral, mpt, qwen2 or qwen3.
-        start_size: Number of sinks, the tokens at the start, which always stay; at least 0.
-        recent_size: Number of other tokens to keep, at least 1. A query sees both, and itself.
+        model: A model of one of the families falcon, gpt_neox, llama, mistral, mpt, qwen2 and
+            qwen3.
+        start_size: Number of sinks, the tokens at the start that always stay; at least 0.
+        recent_size: Number of other tokens to keep, at least 1. A query sees the sinks, these
+            tokens, and itself.
 
     Returns:
         A `StartRecentKVCache` for this model.

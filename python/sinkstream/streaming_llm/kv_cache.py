@@ -95,7 +95,7 @@ class StartRecentKVCache:
         return self._cut(past, self.start_size, length - self.recent_size)
 
     def evict_for_space(self, past: Any, num_coming: int) -> Any:
-        """Evict the oldest window tokens until `num_coming` new ones fit; called before a turn.
+        """Evict the oldest window tokens before a turn, to make room for `num_coming` new ones.
 
         It may evict the entire window, but never a sink. The next forward pass can then read up to
         `recent_size + 1` tokens at once, if `num_coming` covers them.
@@ -107,6 +107,10 @@ class StartRecentKVCache:
 
         Returns:
             None, the sliced tuples, or a `StreamingCache`.
+
+        Raises:
+            InvalidArgument: `num_coming` is negative, or the model is not enabled.
+            TypeError: An argument has the wrong type.
         """
         count = as_int("evict_for_space", "num_coming", num_coming, 0, _LARGEST)
         if past is None:
@@ -137,6 +141,11 @@ class StartRecentKVCache:
 
         Returns:
             None, the sliced tuples, or a `StreamingCache`.
+
+        Raises:
+            InvalidArgument: A rank is out of range, a layer has no sinks, or the model is not
+                enabled.
+            TypeError: An argument has the wrong type.
         """
         if past is None:
             return None
@@ -194,6 +203,9 @@ class StartRecentKVCache:
 
         Args:
             batch: Number of rows, of equal length and without padding. Each beam is a row.
+
+        Raises:
+            InvalidArgument: `batch` is out of range, or the model is not enabled.
         """
         rows = as_int("new_cache", "batch", batch, 1, _LARGEST)
         model, plan = self._planned("new_cache")
@@ -215,6 +227,10 @@ class StartRecentKVCache:
 
         Returns:
             Logits [batch, kept tokens, vocab], and the cache.
+
+        Raises:
+            InvalidArgument: An argument is out of range, or the model is not enabled.
+            TypeError: An argument has the wrong type.
         """
         _check_ids("read", input_ids)
         kept = as_int("read", "logits_to_keep", logits_to_keep, 0, _LARGEST)
@@ -248,6 +264,11 @@ class StartRecentKVCache:
                 has several rows for each row of `input_ids`, and each reads that row.
             attention_mask: The tokenizer's mask, which must be all ones. Required for more than one
                 row.
+
+        Raises:
+            InvalidArgument: There are no tokens, the mask is missing or has zeros, or the model is
+                not enabled.
+            TypeError: `input_ids` is not a tensor.
         """
         _check_ids("inputs_for_generate", input_ids)
         if attention_mask is None and len(input_ids) > 1:
@@ -308,7 +329,9 @@ class StartRecentKVCache:
 
 def _check_ids(where: str, ids: torch.Tensor) -> None:
     if not isinstance(ids, torch.Tensor):
-        raise TypeError(f"{where}: `input_ids` must be a tensor, but is {type(ids).__name__}.")
+        raise TypeError(
+            f"{where}: `input_ids` must be a tensor, but is of type {type(ids).__name__}."
+        )
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise InvalidArgument(
             f"{where}: `input_ids` must have the shape [batch, tokens] with at least one token, "

@@ -82,8 +82,8 @@ class Stream(ClosesOnExit):
     tasks, may alternate: each piece is returned once. If an event loop is closed while one of its
     tasks waits for the stream, another reader may continue.
 
-    A reasoning model's reply to messages is read as text without its thoughts. The events have
-    both, and `thought` is what has been thought so far.
+    When a reasoning model replies to messages, the text does not include its thoughts. The events
+    include them, and `thought` is what has been thought so far.
 
     Example:
         >>> with model.stream("Once upon a time", max_tokens=100) as stream:
@@ -161,7 +161,8 @@ class Stream(ClosesOnExit):
 
         Raises:
             StopIteration: The stream has ended.
-            InvalidArgument: The checkpoint has no tokenizer, so there is no text.
+            InvalidArgument: The checkpoint has no tokenizer, so there is no text; `logit_bias` or
+                the grammar leaves no token to sample; or the grammar exceeds llguidance's limits.
             SessionBusy: Another thread or task is reading.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
@@ -178,9 +179,13 @@ class Stream(ClosesOnExit):
     def events(self) -> Iterator[Event]:
         """Yield Started, PromptToken, Prefill, Token and Evicted events, and Finished at the end.
 
+        An error that ends the stream is raised after `Finished("error")`.
+
         Raises:
             SessionBusy: Another thread or task is reading.
-            NonFiniteLogits: The model returned NaN or infinity; raised after `Finished("error")`.
+            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
+                exceeds llguidance's limits.
+            NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
             EngineDead: The generation thread has failed.
@@ -200,6 +205,8 @@ class Stream(ClosesOnExit):
 
         Raises:
             SessionBusy: Another thread or task is reading.
+            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
+                exceeds llguidance's limits.
             NonFiniteLogits: The model returned NaN or infinity.
             CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
                 that are not being read.
@@ -211,7 +218,7 @@ class Stream(ClosesOnExit):
     def show(self) -> None:
         """Read to the end and show the text as it grows.
 
-        In a notebook it is one output, which is replaced ten times a second; elsewhere it is
+        In a notebook, the text is one output, which is replaced ten times a second; elsewhere it is
         written to standard output.
 
         Raises:
@@ -245,13 +252,18 @@ class Stream(ClosesOnExit):
         return text
 
     def aevents(self) -> AsyncIterator[Event]:
-        """Return an asynchronous iterator over the events, with the errors of `events`."""
+        """Return an asynchronous iterator over the events.
+
+        It raises the errors of `events`, and OSError if the process cannot open another file
+        descriptor; each event loop needs one.
+        """
         return aio.UntilNone(self._anext_event)
 
     async def aresult(self) -> Result:
         """Read to the end and return the reply, as `result` does, without blocking the event loop.
 
         Raises:
+            OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `result` raises.
         """
         await self._aread(self._inbox.skip)
@@ -271,9 +283,9 @@ class Stream(ClosesOnExit):
                 the turn, even if the turn has already ended.
 
         Raises:
-            InvalidArgument: `keep` is "drop", and one of these holds: the stream belongs to no
-                session, the session has continued since, the turn has already been undone, or
-                tokens have left the window since it began.
+            InvalidArgument: `keep` is neither "partial" nor "drop"; or it is "drop", and the stream
+                belongs to no session, the session has continued since, the turn has already been
+                undone, or tokens have left the window since the turn began.
             CapacityError: The turn began on shared pages, and no page is free for a copy.
             SessionBusy: Another thread is using the session.
             EngineDead: The model is closed, or its engine has failed.
@@ -313,7 +325,7 @@ class Stream(ClosesOnExit):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Return how the stream ended; None until its end has been read.
+        """Return how the stream ended; None until its end has been read or `close` is called.
 
         "stop" (an end or stop token), "stop_string", "length" (`max_tokens`), "timeout"
         (`timeout_s`), "cancelled" or "error".
@@ -386,7 +398,10 @@ class Stream(ClosesOnExit):
             self._release(me)
 
     def skip_ready(self) -> bool:
-        """Receive what is ready, without waiting; return whether the stream has ended."""
+        """Skip what is ready, without waiting; return whether the stream has ended.
+
+        What is skipped is part of `result()`, but is not returned as text or events.
+        """
         while (has_more := self._inbox.skip()) is PENDING and self._native.is_ready:
             self._receive(self._native.take())
         return has_more is None

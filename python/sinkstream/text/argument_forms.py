@@ -94,8 +94,8 @@ def _object(text: str, where: str, argument: ArgumentName) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict) or not _is_shallow(value, 0):
         raise InvalidArgument(
-            f"{where}: `arguments` of a tool call must be a JSON object, nested at most "
-            f"{_MAX_DEPTH} deep, but are not.",
+            f"{where}: `arguments` of a tool call must be a JSON object nested at most "
+            f"{_MAX_DEPTH} levels deep, but are not.",
             param=argument.name,
         )
     return value

@@ -163,7 +163,9 @@ class _Check:
     def _data(self, value: Any, where: str, depth: int) -> Any:
         """Return plain data. Templates get no subclasses, which may carry methods."""
         if depth > _MAX_DEPTH:
-            raise self._refusal(f"{where} must be nested at most {_MAX_DEPTH} deep.")
+            raise self._refusal(
+                f"{where} must be nested at most {_MAX_DEPTH} levels deep, but is nested deeper."
+            )
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):

@@ -29,19 +29,20 @@ class GenParams:
     top_k: int = 40
     """Keeps the k most probable tokens; 0 and below keep all."""
     top_p: float = 0.95
-    """Keeps the fewest most probable tokens that together have at least this probability; 1 and
-    above keep all, and below 1e-8 only the most probable one stays."""
+    """Keeps the smallest set of most probable tokens whose total probability is at least this.
+    Values of 1 and above keep all, and values below 1e-8 only the most probable one."""
     repeat_penalty: float = 1.1
-    """Values above 1 make tokens that are live in the cache less likely; others have no effect."""
+    """Values above 1 make tokens that are live in the cache less likely; values of 1 and below have
+    no effect."""
     frequency_penalty: float = 0.0
-    """Subtracted from a token's logit once for each of its live occurrences. The original does not
-    read it."""
+    """Subtracted from a token's logit once for each of its live occurrences. The original ignores
+    this field."""
     presence_penalty: float = 0.0
-    """Subtracted from the logit of each live token. The original does not read it."""
+    """Subtracted from the logit of each live token. The original ignores this field."""
     logit_bias: Mapping[int, float] | None = None
-    """Numbers to add to the logits of some token ids. The original does not read it."""
+    """Numbers to add to the logits of some token ids. The original ignores this field."""
     seed: int = -1
-    """Makes the draws repeatable; -1 draws a seed. The original does not read it."""
+    """Makes the draws repeatable; -1 draws a seed. The original ignores this field."""
 
 
 _NAMES = [entry.name for entry in fields(GenParams)]

@@ -290,8 +290,8 @@ def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, 
     with pytest.raises(CheckpointError) as caught:
         find_family(name, "config.json has model_type")
     assert str(caught.value) == (
-        f'load: config.json has model_type "{name}", which has {part}. Models with {part} '
-        "are planned, but not supported yet."
+        f'load: config.json has model_type "{name}", which has {part}. Such models are '
+        "not supported yet, but support for them is planned."
     )
 
 

@@ -357,8 +357,8 @@ def test_a_reply_that_loops_is_cut_and_said(say: Say, monkeypatch: pytest.Monkey
     assert outcome.code == 0
     assert len(outcome.out) <= 51
     assert outcome.err == (
-        "The reply ends after 50 tokens, the default in a chat. /set max-tokens sets another "
-        "number.\n"
+        "The reply ends after 50 tokens, the default in a chat. /set max-tokens changes the "
+        "limit.\n"
     )
     outcome = say(
         *("/set max-tokens none", "/set"), arguments=("-t", "0", "--frequency-penalty", "-100")

@@ -123,14 +123,18 @@ class TestHints:
             (
                 changed(processor={"usable_cores": 2, "threads": 2}),
                 "cores",
-                "This process may use 2 of 8 cores",
+                "This process may use 2 of 8 logical CPUs",
             ),
-            (changed(processor={"threads": 3}), "threads", "--threads 8 would use all 8 cores"),
-            (changed(processor={"threads": 9}), "threads", "9 threads compete for 8 cores"),
+            (
+                changed(processor={"threads": 3}),
+                "threads",
+                "--threads 8 would use all 8 logical CPUs",
+            ),
+            (changed(processor={"threads": 9}), "threads", "9 threads compete for 8 logical CPUs"),
             (
                 changed(processor={"threads": 2, "usable_cores": 1, "cores": 1}),
                 "threads",
-                "2 threads compete for 1 core. --threads 1",
+                "2 threads compete for 1 logical CPU. --threads 1",
             ),
             (
                 changed(kernels={"dtype": "float32"}),
@@ -235,7 +239,7 @@ class TestPage:
             "1.4 GB of 8.0 GB available",
             "1.2 GB, a token reads 1.1 GB",
             "avx2, activations in int16",
-            "8 on 8 cores",
+            "8 on 8 logical CPUs",
             "none: there is no NVIDIA driver.",
         ):
             assert value in text

@@ -184,10 +184,14 @@ def test_a_closed_model_says_so_and_may_be_closed_again(llama: Path) -> None:
     ("ids", "error", "words"),
     [
         ([[1]], TypeError, "must be a torch.Tensor"),
-        (torch.tensor([[1.0]]), TypeError, "must be an int64 tensor"),
-        (torch.tensor([[1]], dtype=torch.int32), TypeError, "must be an int64 tensor"),
+        (torch.tensor([[1.0]]), TypeError, "CPU, but is of type torch.float32 on cpu."),
+        (torch.tensor([[1]], dtype=torch.int32), TypeError, "but is of type torch.int32 on"),
         (torch.tensor([1]), sinkstream.InvalidArgument, "must have shape [batch, tokens]"),
-        (torch.zeros(0, 3, dtype=torch.long), sinkstream.InvalidArgument, "a batch of at least 1"),
+        (
+            torch.zeros(0, 3, dtype=torch.long),
+            sinkstream.InvalidArgument,
+            "least 1, but has [0, 3]",
+        ),
         (
             torch.tensor([[0, -1]]),
             sinkstream.InvalidArgument,

@@ -219,8 +219,8 @@ def test_a_file_that_is_quantized_stays_as_it_is(tiny_gguf: Callable[[str, str],
         rounded_print = model._native.fingerprint()
     assert [str(warning.message) for warning in caught] == [
         "load: `quantize` applies to 16-bit and 32-bit matrices, but "
-        '"token_embd.weight" (Q4_1) and 22 more are already quantized in the file, and not '
-        "quantized again."
+        '"token_embd.weight" (Q4_1) and 22 more are already quantized in the file and will '
+        "not be quantized again."
     ]
     with sinkstream.load(path) as model:
         assert model._native.fingerprint() == rounded_print

@@ -140,7 +140,7 @@ with sinkstream.load({str(smollm2)!r}, window=60) as model:
     try:
         model.forward([[1]])
     except TypeError as error:
-        assert "must be a torch.Tensor, but is list" in str(error), error
+        assert "must be a torch.Tensor, but is of type list" in str(error), error
     else:
         raise SystemExit("no TypeError")
 """

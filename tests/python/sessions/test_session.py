@@ -204,7 +204,7 @@ def test_the_last_turn_can_be_undone_without_its_stream(model: sinkstream.Model)
 def test_a_session_whose_last_turn_it_does_not_know_undoes_nothing(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
-    no_turn = r"cancel: `keep` must be \"partial\", but is \"drop\": no turn has begun"
+    no_turn = r"cancel: `keep` must be \"partial\", but is \"drop\": there is no last turn to undo"
     with model.session() as session:
         with pytest.raises(InvalidArgument, match=no_turn):
             session.cancel("drop")

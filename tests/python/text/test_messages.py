@@ -168,7 +168,7 @@ def deep() -> Any:
         ({"tool_calls": ["x"]}, TypeError, "`tool_calls` must be a list of mappings"),
         ({"tool_calls": [{"x": object()}]}, TypeError, "JSON-serializable, but is of type object"),
         ({"tool_calls": [{3: "x"}]}, TypeError, "must be a mapping with string keys"),
-        ({"tool_calls": [{"x": deep()}]}, InvalidArgument, "nested at most 64 deep"),
+        ({"tool_calls": [{"x": deep()}]}, InvalidArgument, "nested at most 64 levels deep"),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_an_error_that_says_where(

@@ -332,7 +332,7 @@ def deep(depth: int) -> Any:
         ([function("<tool_call>")], None, "`name` must be 1 to 64 ASCII letters", "tools"),
         ([function("a" * 65)], None, "`name` must be 1 to 64 ASCII letters", "tools"),
         ([function("f", {"type": "array"})], None, 'schema of the type "object"', "tools"),
-        ([function("f", deep(70))], None, "nested at most 64 deep", "tools"),
+        ([function("f", deep(70))], None, "nested at most 64 levels deep", "tools"),
         ([function("f", {"a": "\ud800"})], None,
          "a string must be valid Unicode, but has the lone surrogate U+D800 at position 0",
          "tools"),

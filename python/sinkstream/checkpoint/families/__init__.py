@@ -104,8 +104,8 @@ def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES
     """
     if name in _PLANNED and name not in families:
         raise CheckpointError(
-            f"load: {where} {quoted(name)}, which has {_PLANNED[name]}. Models with "
-            f"{_PLANNED[name]} are planned, but not supported yet."
+            f"load: {where} {quoted(name)}, which has {_PLANNED[name]}. Such models are not "
+            "supported yet, but support for them is planned."
         )
     if name not in families:
         raise CheckpointError(

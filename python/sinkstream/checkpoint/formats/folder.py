@@ -198,5 +198,5 @@ def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntr
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         warn_caller(
             f"load: {_INDEX} should name only tensors that its files hold, but names {absent[0]}"
-            f"{more}. The model does not need what is missing."
+            f"{more}. The model does not need the missing tensors."
         )

@@ -32,8 +32,8 @@ NETWORK = {
     0x19830326: "BeeGFS",
     0xAAD7AAEA: "PanFS",
     0x20030528: "OrangeFS",
-    0xBACBACBC: "a folder shared with a virtual machine (vmhgfs)",
-    0x786F4256: "a folder shared with a virtual machine (vboxsf)",
+    0xBACBACBC: "a file system shared with a virtual machine (vmhgfs)",
+    0x786F4256: "a file system shared with a virtual machine (vboxsf)",
 }
 FUSE = 0x65735546
 _OCTAL = re.compile(r"\\([0-7]{3})")  # of spaces in the list of mounts
@@ -73,8 +73,8 @@ def check_folder(folder: Path, *, is_shared: bool) -> None:
             name = f"FUSE ({kind or 'unknown'})"
     if name is not None:
         raise StoreError(
-            f"store: {folder} must be on a local disk, but is on {name}, where SQLite loses data. "
-            "Give a folder on a local disk, or for several hosts `postgresql://…`."
+            f"store: {folder} must be on a local disk, but is on {name}, where SQLite may lose "
+            "data. Use a folder on a local disk, or `postgresql://…` for several hosts."
         )
 
 

@@ -29,7 +29,7 @@ class ReadingTimedOut(ReadingEnded):
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
             f"stream: the conversation must be read within {timeout_s:g} s (`timeout_s`), but was "
-            "not. Send the request again: it will go on from there."
+            "not. Send the request again: reading continues where it stopped."
         )
 
 

@@ -107,7 +107,7 @@ class Lookup:
         if resident is None or resident.node is None:
             raise SessionBusy(
                 f"stream: `previous` must name a turn that is idle, but {name} is being continued. "
-                "A turn that was not stored cannot be continued twice at once."
+                "A turn that was not stored cannot be continued by two requests at the same time."
             )
         return Match(resident.node, messages, resident.node.hash, resident)
 

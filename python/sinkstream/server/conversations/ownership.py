@@ -117,7 +117,7 @@ class Ownership:
             logger.info("store: replica %s cannot be reached: %s", owner.replica.name, error)
             return
         if not is_released:
-            logger.info("store: a conversation is taken from replica %s", owner.replica.name)
+            logger.info("store: taking a conversation over from replica %s", owner.replica.name)
 
     def give_up(self, session: str, settle: Callable[[], bool]) -> bool:
         """Give up a conversation after ending and parking its turns and sessions here. Blocks.

@@ -35,7 +35,7 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
         shared: Whether other processes that also share it may use it at the same time.
 
     Raises:
-        StoreError: It cannot be written, or another process uses it.
+        StoreError: It cannot be written, or another process is using it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,8 +48,8 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
     except OSError:
         os.close(lock)
         raise StoreError(
-            f"store: {folder} must be used by one server at a time, but another process uses it. "
-            "Give this server another `store`, or give each server its own `replica`."
+            f"store: {folder} must be used by one server at a time, but another process is using "
+            "it. Give this server another `store`, or give each server its own `replica`."
         ) from None
     return lock
 

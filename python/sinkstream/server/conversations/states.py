@@ -169,7 +169,7 @@ class States:
             if self._max_replay is not None and replayed - fresh > self._max_replay:
                 raise StateLost(
                     f"stream: `previous` must name a turn at most {self._max_replay} tokens after "
-                    f"the nearest state that is kept, but turn {node.id} is at least {replayed} "
+                    f"the nearest saved state, but turn {node.id} is at least {replayed} "
                     "tokens after it."
                 )
             resident = None if at is node else self._in_memory(at, ids, moves=moves)

@@ -42,7 +42,7 @@ class Asking:
             return self._status(owner.address, session) == b"200"
         except OSError as error:  # a TimeoutError is one
             logger.info(
-                "replica %s does not answer, so conversation %s is taken from it: %s",
+                "replica %s does not answer, so conversation %s is taken over from it: %s",
                 owner.name,
                 session,
                 error,

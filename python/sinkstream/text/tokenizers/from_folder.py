@@ -125,6 +125,6 @@ def _warn_of_normalized(tokenizer: Tokenizer) -> None:
         if around[1] != around[0] + token.content + around[2]:
             warn_caller(
                 f"load: {quoted(token.content)} has the flag `normalized`, and normalization "
-                "changes it, but it is matched in the text as written. The token ids of chat "
-                "prompts may therefore differ from those of transformers."
+                "would change it, but sinkstream matches it in the text as written. The token ids "
+                "of chat prompts may therefore differ from those of transformers."
             )

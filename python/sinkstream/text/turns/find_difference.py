@@ -143,7 +143,10 @@ def _moving_system(turns: TemplateTurns) -> Iterator[str]:
 def _counting(turns: TemplateTurns) -> Iterator[str]:
     """Check whether all turns except the first are alike."""
     if _later(turns, _TURN) != _later(turns, _TURN * 2):
-        yield "writes later turns differently from the second, but a session writes them all alike"
+        yield (
+            "writes later turns differently from the second, but a session writes them all in the "
+            "same way"
+        )
 
 
 def _later(turns: TemplateTurns, roles: tuple[str, ...]) -> tuple[Piece, ...] | None:

@@ -31,7 +31,7 @@ def test_a_network_is_refused(
     monkeypatch.setattr(file_systems, "file_system", lambda folder: number)
     with pytest.raises(StoreError, match="must be on a local disk, but is on") as caught:
         check_folder(tmp_path, is_shared=is_shared)
-    assert f"is on {NETWORK[number]}, where SQLite loses data" in str(caught.value)
+    assert f"is on {NETWORK[number]}, where SQLite may lose data" in str(caught.value)
 
 
 @pytest.mark.parametrize("number", [EXT4, TMPFS, 0])

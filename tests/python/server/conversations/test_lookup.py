@@ -210,7 +210,7 @@ def test_an_unstored_turn_that_is_running_is_busy(conversations: Conversations) 
     first = ask(conversations, [user("One")], store=False)
     request = TurnRequest("", [user("Two")], options(1, 100_000), first.node, store=False)
     running = conversations.begin(request)
-    with pytest.raises(SessionBusy, match="cannot be continued twice at once"):
+    with pytest.raises(SessionBusy, match="cannot be continued by two requests"):
         conversations.begin(request)
     running.stream.close()
     running.end()

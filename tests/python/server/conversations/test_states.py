@@ -255,7 +255,7 @@ def test_a_replay_beyond_the_limit_is_refused_with_the_count(
     for i in range(8):
         chat.say(f"Message {i}", seed=i)
     forget(conversations, snapshots=False)
-    with pytest.raises(StateLost, match="at most 100 tokens after the nearest state that is kept"):
+    with pytest.raises(StateLost, match="at most 100 tokens after the nearest saved state"):
         chat.branch(chat.messages).say("Next")
     conversations.close()
 
