@@ -152,14 +152,6 @@ def test_memory_is_trimmed_again_and_again() -> None:
     assert set(calls) == {memory.trim}
 
 
-def test_what_is_loaded_is_left_aside_until_the_server_ends() -> None:
-    gc.unfreeze()
-    kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
-    with memory.loaded_objects_aside():
-        assert gc.get_freeze_count() > len(kept)
-    assert gc.get_freeze_count() == 0
-
-
 def test_all_threads_allocate_from_one_heap() -> None:
     code = """
 import ctypes, sys, threading
