@@ -70,8 +70,11 @@ def ask_everything(server: Running, number: int) -> None:
 
 
 def is_cancelled(one: object) -> bool:
-    """Return whether an object is a cancelled timer: an event loop keeps up to a hundred."""
-    return isinstance(one, asyncio.TimerHandle) and one.cancelled()
+    """Return whether an object is a cancelled timer: an event loop keeps up to a hundred.
+
+    `isinstance` would ask OpenAI's lazy objects for their class, and so load what they stand for.
+    """
+    return type(one) is asyncio.TimerHandle and one.cancelled()
 
 
 def objects_of_ours(server: Running) -> Counter[str]:
