@@ -26,7 +26,6 @@ from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
 from sinkstream.server.memory import share_one_heap, trim_repeatedly
 from sinkstream.server.peers.internal import Internal
-from sinkstream.server.priority import call_nicely
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
 from sinkstream.server.service import Service
@@ -201,7 +200,7 @@ class _Run:
 
         def load() -> None:
             try:
-                model = call_nicely(self._load)
+                model = self._load()
                 try:
                     self._service.prepare(model)
                     loaded.append((model, open_turns(model, self._service.config)))
@@ -211,7 +210,7 @@ class _Run:
             except BaseException as error:
                 failed.append(error)
 
-        thread = threading.Thread(target=load, name="sinkstream-open", daemon=True)
+        thread = threading.Thread(target=load, name="sinkstream-load", daemon=True)
         thread.start()
         while thread.is_alive() and not self._must_end:
             await asyncio.sleep(_LOADING_POLL_S)
