@@ -9,7 +9,7 @@ import select
 import selectors
 import sys
 
-AT_ONCE = 16
+AT_ONCE = 8
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

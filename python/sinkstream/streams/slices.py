@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-_AT_ONCE = 8
-_TURN_S = 0.005
+_AT_ONCE = 4
+_TURN_S = 0.003
 """Of a turn that takes longer, for example because other threads hold the GIL, the next one lets
 half as many tasks continue."""
 
