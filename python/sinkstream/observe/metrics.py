@@ -64,6 +64,15 @@ def family_text(name: str, kind: Kind, text: str, samples: Iterable[Sample]) -> 
     return "\n".join(lines) + "\n"
 
 
+def histogram_samples(times: Mapping[str, Any]) -> Iterator[Sample]:
+    """Yield the samples of a histogram with the keys that those of `Model.stats` have."""
+    for bound, count in zip(times["bounds_s"], times["cumulative"], strict=True):
+        yield "_bucket", {"le": f"{bound:g}"}, count
+    yield "_bucket", {"le": "+Inf"}, times["count"]
+    yield "_sum", {}, times["sum_s"]
+    yield "_count", {}, times["count"]
+
+
 def _as_named(models: OpenModel | Mapping[str, OpenModel]) -> list[tuple[Labels, OpenModel]]:
     if is_model(models):
         return [({}, models)]
@@ -103,12 +112,7 @@ def _capacity(field: str) -> Callable[[OpenModel, Mapping[str, Any]], Iterator[S
 
 def _histogram(key: str) -> Callable[[OpenModel, Mapping[str, Any]], Iterator[Sample]]:
     def samples(model: OpenModel, stats: Mapping[str, Any]) -> Iterator[Sample]:
-        times = stats[key]
-        for bound, count in zip(times["bounds_s"], times["cumulative"], strict=True):
-            yield "_bucket", {"le": f"{bound:g}"}, count
-        yield "_bucket", {"le": "+Inf"}, times["count"]
-        yield "_sum", {}, times["sum_s"]
-        yield "_count", {}, times["count"]
+        yield from histogram_samples(stats[key])
 
     return samples
 

@@ -203,6 +203,7 @@ class Gate:
                 message = {**message, "headers": [*_pairs(message), *headers]}
             elif kind == "http.response.body" and not message.get("more_body", False):
                 exchange.is_complete = True
+            await self._service.sends.turn()
             await send(message)
 
         return observed  # type: ignore[return-value]

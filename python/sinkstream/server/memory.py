@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 TRIM_S = 60.0
 _M_ARENA_MAX = -8  # from glibc's malloc.h
-
-
-@contextmanager
-def loaded_objects_aside() -> Iterator[None]:
-    """Leave out of garbage collections what exists now, until the block ends.
-
-    A server's modules, model and routes are a few hundred thousand objects that stay. Collections
-    that scan them hold up all streams for a fifth of a second. Such collections are also rare, so
-    garbage from requests would accumulate.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def share_one_heap() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.observe.metrics import Sample, family_text, prometheus_text
+from sinkstream.observe.metrics import (
+    Sample,
+    family_text,
+    histogram_samples,
+    prometheus_text,
+)
 from sinkstream.server.service import Service
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,8 +53,23 @@ def _of_server(service: Service) -> str:
             int(service.pulse.is_stalled),
         ),
     }
-    name, text = "sinkstream_http_responses_total", "Responses, by route and status."
-    return family_text(name, "counter", text, responses) + "".join(
-        family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
-        for name, (text, value) in gauges.items()
+    return "".join(
+        (
+            family_text(
+                "sinkstream_http_responses_total",
+                "counter",
+                "Responses, by route and status.",
+                responses,
+            ),
+            *(
+                family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
+                for name, (text, value) in gauges.items()
+            ),
+            family_text(
+                "sinkstream_event_loop_delay_seconds",
+                "histogram",
+                "Delays of the event loop, measured ten times a second.",
+                histogram_samples(service.pulse.delays.stats()),
+            ),
+        )
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from sinkstream.server.delays import Delays
+
 _EVERY_S = 0.1
 _KEPT = 100  # lags, of the last ten seconds
 
@@ -30,6 +32,8 @@ class Pulse:
         self._clock = clock
         self._model: Watched | None = None
         self._lags: deque[float] = deque([0.0], maxlen=_KEPT)
+        self.delays = Delays()
+        """Those of the event loop since it began, measured ten times a second."""
         self._steps = -1
         self._moved_at = clock()
         self._alarms: set[asyncio.Future[None]] = set()
@@ -78,12 +82,27 @@ class Pulse:
         finally:
             self.begins -= 1
 
+    def note_delay(self, due: float) -> float:
+        """Note how late a measurement is, and those that became due meanwhile.
+
+        Returns:
+            When the last of these was due.
+        """
+        now = self._clock()
+        self._lags.append(max(0.0, now - due))
+        self.delays.add(max(0.0, now - due))
+        while now - due >= _EVERY_S:
+            due += _EVERY_S
+            self.delays.add(now - due)
+        return due
+
     async def run(self, on_stall: Callable[[], None]) -> None:
         """Watch until cancelled; call `on_stall` whenever the engine is found to have stalled."""
+        due = self._clock()
         while True:
-            due = time.perf_counter() + _EVERY_S
-            await asyncio.sleep(_EVERY_S)
-            self._lags.append(max(0.0, time.perf_counter() - due))
+            due += _EVERY_S
+            await asyncio.sleep(max(0.0, due - self._clock()))
+            due = self.note_delay(due)
             self.check()
             if self.is_stalled:
                 on_stall()

@@ -19,10 +19,12 @@ from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
 from sinkstream.server.connections import check_descriptors
+from sinkstream.server.event_loop import new_event_loop
 from sinkstream.server.gate import App
+from sinkstream.server.interpreter import collect_repeatedly, set_for_serving
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
-from sinkstream.server.memory import loaded_objects_aside, share_one_heap, trim_repeatedly
+from sinkstream.server.memory import share_one_heap, trim_repeatedly
 from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
@@ -75,8 +77,8 @@ def serve(
         app = Internal(app, service)
     server = make_server(app, service)
     try:
-        with listener:
-            asyncio.run(
+        with listener, asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(
                 _Run(service, server, load, stop).run(
                     listener, lambda model: on_ready(address, model)
                 )
@@ -152,11 +154,21 @@ class _Run:
                     loop.add_signal_handler(number, self._on_signal)
                     stack.callback(loop.remove_signal_handler, number)
             serving = asyncio.create_task(self._server.serve(sockets=[listener]))  # type: ignore[list-item]
-            pulse = asyncio.create_task(self._service.pulse.run(self._end_replies))
-            trimming = asyncio.create_task(trim_repeatedly(self._service.pool.run))
+            upkeep = [
+                asyncio.create_task(work)
+                for work in (
+                    self._service.pulse.run(self._end_replies),
+                    trim_repeatedly(self._service.pool.run),
+                    collect_repeatedly(lambda: not self._service.replies),
+                )
+            ]
             try:
-                await self._load_model(on_ready)
-                stack.enter_context(loaded_objects_aside())
+                loaded = await self._load_model()
+                stack.enter_context(set_for_serving())  # before requests come
+                if loaded is not None:
+                    model, turns = loaded
+                    self._service.serve(model, turns)
+                    on_ready(model)
                 while not (self._must_end or serving.done()):
                     await asyncio.sleep(_POLL_S)
                 await self._drain()
@@ -168,11 +180,11 @@ class _Run:
                     )
                     os._exit(1)
             finally:
-                pulse.cancel()
-                trimming.cancel()
+                for task in upkeep:
+                    task.cancel()
                 self._server.should_exit = True
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait({serving, pulse, trimming})
+                    await asyncio.wait({serving, *upkeep})
 
     def _on_signal(self) -> None:
         self._signals += 1
@@ -181,8 +193,8 @@ class _Run:
     def _must_end(self) -> bool:
         return self._signals > 0 or (self._stop is not None and self._stop.is_set())
 
-    async def _load_model(self, on_ready: Callable[[Model], None]) -> None:
-        """Load the model while /health responds. A signal ends the wait."""
+    async def _load_model(self) -> tuple[Model, Turns] | None:
+        """Load the model while /health responds; return None if a signal ends the wait."""
         loaded: list[tuple[Model, Turns]] = []
         failed: list[BaseException] = []
 
@@ -204,10 +216,7 @@ class _Run:
             await asyncio.sleep(_LOADING_POLL_S)
         if failed:
             raise failed[0]
-        if loaded:
-            model, turns = loaded[0]
-            self._service.serve(model, turns)
-            on_ready(model)
+        return loaded[0] if loaded else None
 
     async def _drain(self) -> None:
         """Refuse new requests, and give running replies their time; a second signal ends it."""

@@ -52,6 +52,8 @@ class Service:
         self.config = config
         self.pool = Pool()
         self.slices = Slices(_BEGUN_AT_ONCE)
+        self.sends = Slices()
+        """What is sent to clients: a send gives up the GIL, and a busy thread takes it."""
         self.grammars = GrammarQueue()
         self.pulse = Pulse(config.watchdog_s)
         self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")

@@ -40,14 +40,13 @@ class _Bell:
             await future
         finally:
             for stream in streams:
-                del self._waiting[stream]
-        await self._slices.turn()
+                self._waiting.pop(stream, None)
 
     def _wake(self) -> None:
         self._native.clear()
-        for stream, future in self._waiting.items():
-            if not future.done() and stream.is_ready:
-                future.set_result(None)
+        ready = [stream for stream in self._waiting if stream.is_ready]
+        for stream in ready:
+            self._slices.add(self._waiting.pop(stream))
 
 
 # Only the loop keeps its bell alive, through the reader it watches.

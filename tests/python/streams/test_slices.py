@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import Any
 
+import pytest
+
+from sinkstream.streams import slices
 from sinkstream.streams.slices import Slices
 
 
@@ -29,7 +34,8 @@ def test_few_tasks_go_on_at_once() -> None:
     assert asyncio.run(turns_of(Slices(4), 4)) == [0] * 4
 
 
-def test_many_tasks_go_on_a_few_in_each_turn() -> None:
+def test_many_tasks_go_on_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "_TURN_S", math.inf)
     went_on = asyncio.run(turns_of(Slices(4), 1000))
     assert went_on == sorted(went_on)
     assert max(went_on.count(turn) for turn in set(went_on)) == 4
@@ -91,3 +97,38 @@ def test_a_quiet_loop_is_left_alone() -> None:
         return len(scheduled)
 
     assert asyncio.run(run()) <= 1  # the sleep's own
+
+
+def test_after_a_turn_that_takes_long_fewer_tasks_go_on() -> None:
+    async def run() -> list[int]:
+        slices, turn, went_on = Slices(4), 0, []
+
+        async def work() -> None:
+            await slices.turn()
+            went_on.append(turn)
+            time.sleep(0.003)  # two of them are too long for a turn
+
+        working = [asyncio.create_task(work()) for _ in range(20)]
+        while len(went_on) < 20:
+            await asyncio.sleep(0)
+            turn += 1
+        await asyncio.gather(*working)
+        return [went_on.count(turn) for turn in sorted(set(went_on))]
+
+    counts = asyncio.run(run())
+    assert counts[:3] == [4, 2, 1]
+    assert max(counts[1:]) == 2
+
+
+def test_waiting_futures_are_set_a_few_in_each_turn_unless_they_are_cancelled() -> None:
+    async def run() -> list[bool]:
+        slices, loop = Slices(1), asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in range(4)]
+        for future in futures:
+            slices.add(future)
+        slices.add(futures[0])  # it is done
+        futures[1].cancel()
+        await asyncio.sleep(0)
+        return [future.done() for future in futures]
+
+    assert asyncio.run(run()) == [True, True, True, False]

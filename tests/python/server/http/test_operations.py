@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from sinkstream.server.delays import Delays
 from sinkstream.server.pulse import Pulse
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, ENDLESS, HELLO, Running
 
@@ -124,3 +126,44 @@ def test_the_lag_of_the_event_loop_is_measured() -> None:
 
     before, after = asyncio.run(run())
     assert after >= before + 0.3
+
+
+def test_a_delay_is_counted_for_each_measurement_that_it_holds_up() -> None:
+    now = [10.65]
+    pulse = Pulse(10.0, clock=lambda: now[0])
+    assert pulse.note_delay(10.1) == pytest.approx(10.6)
+    assert slow_ones(pulse) == [5, 4, 1]  # of those due at 10.1, 10.2 to 10.6
+    now[0] = 10.70
+    assert pulse.note_delay(10.7) == 10.7
+    assert slow_ones(pulse) == [5, 4, 1]
+    assert pulse.delays.stats()["count"] == 7
+
+
+def slow_ones(pulse: Pulse) -> list[int]:
+    """Return how many delays exceed 100, 200 and 500 ms."""
+    stats = pulse.delays.stats()
+    within = dict(zip(stats["bounds_s"], stats["cumulative"], strict=True))
+    return [stats["count"] - within[bound] for bound in (0.1, 0.2, 0.5)]
+
+
+def test_a_delay_of_a_bound_does_not_exceed_it() -> None:
+    delays = Delays()
+    for delay_s in (0.0, 0.02, 0.020001, 100.0):
+        delays.add(delay_s)
+    stats = delays.stats()
+    assert stats["cumulative"][stats["bounds_s"].index(0.02)] == 2
+    assert (stats["cumulative"][-1], stats["count"]) == (3, 4)
+    assert stats["sum_s"] == pytest.approx(100.040001)
+
+
+def test_the_delays_are_a_histogram_among_the_metrics(server: Running) -> None:
+    server.wait_until(
+        lambda: server.metric("sinkstream_event_loop_delay_seconds_count") > 2, "measured"
+    )
+    text = server.ask("GET", "/metrics").body.decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    family = families["sinkstream_event_loop_delay_seconds"]
+    assert family.type == "histogram"
+    bounds = [sample.labels["le"] for sample in family.samples if sample.name.endswith("_bucket")]
+    assert "0.02" in bounds
+    assert bounds[-1] == "+Inf"

@@ -1,0 +1,66 @@
+"""What many replies send at the same time leaves in several turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from sinkstream.server.config import ServerConfig
+from sinkstream.server.gate import Gate
+from sinkstream.server.protocol import CONNECTION
+from sinkstream.server.service import Service
+from sinkstream.streams.slices import _AT_ONCE
+
+REPLIES = 100
+
+
+def scope() -> dict[str, Any]:
+    connection = SimpleNamespace(is_surplus=False, is_stalled=False)
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"127.0.0.1")],
+        "state": {CONNECTION: connection},
+    }
+
+
+async def sends_in_turns() -> list[int]:
+    """Return how many replies send a part in each turn of the loop, all at the same time."""
+    turn, began, may_send, sent = 0, 0, asyncio.Event(), []
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        nonlocal began
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        began += 1
+        await may_send.wait()
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(turn)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    service = Service(ServerConfig())
+    gate = Gate(app, service)
+    replies = [asyncio.create_task(gate(scope(), receive, send)) for _ in range(REPLIES)]
+    while began < REPLIES:
+        await asyncio.sleep(0)
+    may_send.set()
+    while len(sent) < REPLIES:
+        await asyncio.sleep(0)
+        turn += 1
+    await asyncio.gather(*replies)
+    service.close()
+    return [sent.count(turn) for turn in set(sent)]
+
+
+def test_only_a_few_replies_send_in_a_turn() -> None:
+    assert max(asyncio.run(sends_in_turns())) <= _AT_ONCE
