@@ -15,7 +15,7 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kSmallPage = 4096;
 }  // namespace
 
-Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
+Buffer Buffer::map(int64_t bytes, const char* purpose) {
   SINKSTREAM_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes for ", purpose);
   Buffer buffer;
   if (bytes == 0) return buffer;
@@ -26,7 +26,19 @@ Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
   }
   buffer.data_ = static_cast<std::byte*>(start);
   buffer.bytes_ = bytes;
-  if (bytes >= kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // may fail: small pages also work
+  return buffer;
+}
+
+Buffer Buffer::reserve(int64_t bytes, const char* purpose) {
+  Buffer buffer = map(bytes, purpose);
+  if (bytes >= kHugePage) madvise(buffer.data_, bytes, MADV_HUGEPAGE);  // may fail
+  return buffer;
+}
+
+Buffer Buffer::sparse(int64_t bytes, const char* purpose) {
+  Buffer buffer = map(bytes, purpose);
+  // A system may use huge pages without being asked to, or have none.
+  if (bytes >= kHugePage) madvise(buffer.data_, bytes, MADV_NOHUGEPAGE);
   return buffer;
 }
 

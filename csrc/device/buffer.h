@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-// Zeroed, page-aligned host memory, backed by huge pages where available.
+// Zeroed, page-aligned host memory, unless it is sparse backed by huge pages where available.
 class Buffer {
  public:
   Buffer() = default;
@@ -20,6 +20,8 @@ class Buffer {
   // The same, but each page becomes resident when it is first written: for callers that write all
   // of it right away.
   static Buffer reserve(int64_t bytes, const char* purpose);
+  // The same in small pages: for memory of which most uses touch only a part.
+  static Buffer sparse(int64_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -38,6 +40,7 @@ class Buffer {
   }
 
  private:
+  static Buffer map(int64_t bytes, const char* purpose);
   void make_resident(ThreadPool* threads);
   void swap(Buffer& other) {
     std::swap(data_, other.data_);

@@ -73,9 +73,9 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
       scored_rows_(scored_rows_of(model.vocab())),
-      logits_(Buffer::reserve((scored_rows_ + (device_sampler_ ? 0 : options_.max_sequences)) *
-                                  model.vocab() * int64_t{sizeof(float)},
-                              "logits")),
+      logits_(Buffer::sparse((scored_rows_ + (device_sampler_ ? 0 : options_.max_sequences)) *
+                                 model.vocab() * int64_t{sizeof(float)},
+                             "logits")),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
   if (device_sampler_ == nullptr) {  // resident from now on

@@ -9,8 +9,8 @@ namespace sinkstream {
 
 SamplerScratch::SamplerScratch(int64_t vocab)
     : vocab(vocab),
-      logits(vocab * static_cast<int64_t>(sizeof(float)), "logits"),
-      sample(sample_scratch_bytes(vocab), "sampling") {}
+      logits(Buffer::sparse(vocab * static_cast<int64_t>(sizeof(float)), "logits")),
+      sample(Buffer::sparse(sample_scratch_bytes(vocab), "sampling")) {}
 
 Sampler::Sampler(SamplingParams params, int64_t sinks, int64_t window, int64_t max_length)
     : params_(std::move(params)) {

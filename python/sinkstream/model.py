@@ -29,18 +29,8 @@ from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest, make_request
 from sinkstream.request.tools import Tools, check_tools
-from sinkstream.sessions.opening import (
-    Beginning,
-    aload_session,
-    aopen_session,
-    load_session,
-    open_session,
-)
-from sinkstream.sessions.session import Host, Session
-from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
-from sinkstream.streams.replies import Replies, is_of_option
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
@@ -50,12 +40,18 @@ from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
-from sinkstream.text.turns.turn_format import TurnFormat
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
+    from sinkstream.sessions.opening import Beginning
+    from sinkstream.sessions.session import Host, Session
+    from sinkstream.streams.replies import Replies
+    from sinkstream.text.turns.turn_format import TurnFormat
+
+# Sessions, and replies to many prompts, are imported where they begin: a single stream does not
+# need them, nor the 3 MB that they take.
 
 Message = Mapping[str, Any]
 
@@ -127,7 +123,9 @@ class Model(ClosesOnExit):
         tokens = (
             None
             if table is None
-            else _core.TokenTable(table.pieces, sorted(table.special), table.strip_leading_space)
+            else _core.TokenTable(
+                list(table.pieces), sorted(table.special), table.strip_leading_space
+            )
         )
         self._native = _core.Model(
             builder, asdict(options), tokens, sorted(checkpoint.text.end_token_ids)
@@ -626,6 +624,8 @@ class Model(ClosesOnExit):
             called_at = time.monotonic()
             return self._submit(self._request(prompt, sinks, options, called_at, thinking, checked))
 
+        from sinkstream.streams.replies import Replies
+
         return Replies(start, prompts, 2 * self._options.max_sequences)
 
     @suggests_keywords
@@ -669,6 +669,8 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
+        from sinkstream.sessions.opening import open_session
+
         beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
         return open_session(self._host(), self._turns_of(beginning), beginning)
 
@@ -691,6 +693,8 @@ class Model(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `session` raises.
         """
+        from sinkstream.sessions.opening import aopen_session
+
         beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
         return await aopen_session(self._host(), lambda: self._turns_of(beginning), beginning)
 
@@ -703,6 +707,9 @@ class Model(ClosesOnExit):
         thoughts: str | None,
         tools: Any,
     ) -> Beginning:
+        from sinkstream.sessions.opening import Beginning
+        from sinkstream.sessions.thoughts import Thoughts, check_thoughts
+
         self._check_open("session")
         checked = check_tools(tools, call="session")
         thinking = check_thinking(thinking, "session")
@@ -729,6 +736,8 @@ class Model(ClosesOnExit):
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """
+        from sinkstream.sessions.opening import load_session
+
         self._check_open("load_session")
         return load_session(self._host(), self._conversation_format, path)
 
@@ -740,6 +749,8 @@ class Model(ClosesOnExit):
         Raises:
             Exception: Any error that `load_session` raises.
         """
+        from sinkstream.sessions.opening import aload_session
+
         self._check_open("load_session")
         return await aload_session(self._host(), self._conversation_format, path)
 
@@ -777,6 +788,8 @@ class Model(ClosesOnExit):
         return self._formats.tags(thinking)
 
     def _host(self) -> Host:
+        from sinkstream.sessions.session import Host
+
         return Host(
             model=self,
             native=self._native,
@@ -900,6 +913,8 @@ def _refuse_one_prompt(prompts: Any) -> None:
 
 def _name_prompt(error: Exception, index: int) -> None:
     """Say in an error at which of several prompts it occurred, unless an option is at fault."""
+    from sinkstream.streams.replies import is_of_option
+
     if is_of_option(error) or isinstance(error, EngineDead):
         return
     error.args = (f"generate: prompt {index}: {str(error).removeprefix('stream: ')}",)

@@ -58,18 +58,29 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   const bool has_temperatures =
       has([](const BlockSpec& block) { return block.attention.temperature != 0; });
   const int64_t most_pairs = std::ranges::max(rows_of_view_, {}, &LayerRows::pairs).pairs;
-  const auto carve = [&](Carver<64> carver) {
-    hidden_ = carver.take<float>(rows * spec_.hidden_size);
-    normed_ = carver.take<float>(rows * spec_.hidden_size);
-    branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
+  const auto carve_attention = [&](Carver<64> carver) {
     query_ = carver.take<float>(rows * q);
     key_ = carver.take<float>(rows * kv);
     value_ = carver.take<float>(rows * kv);
     query_window_ = carver.take<float>(rows * q);
     query_sink_ = carver.take<float>(rows * q);
     attended_ = carver.take<float>(rows * q);
+    return carver.used();
+  };
+  const auto carve_mlp = [&](Carver<64> carver) {
     gate_ = carver.take<float>(rows * inner);
     up_ = carver.take<float>(rows * inner);
+    return carver.used();
+  };
+  const int64_t most_of_block =
+      std::max(carve_attention(Carver<64>(nullptr)), carve_mlp(Carver<64>(nullptr)));
+  const auto carve = [&](Carver<64> carver) {
+    hidden_ = carver.take<float>(rows * spec_.hidden_size);
+    normed_ = carver.take<float>(rows * spec_.hidden_size);
+    branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
+    std::byte* const of_block = carver.take<std::byte>(most_of_block);
+    carve_attention(Carver<64>(of_block));
+    carve_mlp(Carver<64>(of_block));
     turns_ = carver.take<float>(rows * views_.floats_per_row());
     kept_.cos = carver.take<float>(rows * most_pairs);
     kept_.sin = carver.take<float>(rows * most_pairs);
@@ -78,16 +89,16 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
-  arena_ = Buffer(carve(Carver<64>(nullptr)), "the decoder's scratch", pool);
+  arena_ = Buffer::sparse(carve(Carver<64>(nullptr)), "the decoder's scratch");
   carve(Carver<64>(arena_.data()));
   for (LayerRows& each : rows_of_view_) {
     const Turns by_rank = turns(each.view.before, each.pairs);
     each.sink_cos = by_rank.cos;
     each.sink_sin = by_rank.sin;
   }
-  attention_scratch_ = Buffer(
+  attention_scratch_ = Buffer::sparse(
       attention_scratch_bytes(spec_.heads(), spec_.head_dim(), options_.pages, pool->threads()),
-      "the attention's scratch", pool);
+      "the attention's scratch");
 }
 
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {

@@ -86,19 +86,23 @@ class Decoder : public WeightedModel {
   LayerViews views_;
   std::vector<LayerRows> rows_of_view_;
 
-  // Scratch, [max_tokens] rows each, in one block of memory.
+  // Scratch, [max_tokens] rows each, in one block of memory. Resident up to the longest pass so
+  // far.
   Buffer arena_;
-  float* hidden_;         // [rows, hidden]: the residual stream
-  float* normed_;         // [rows, hidden]
-  float* branch_;         // [rows, hidden]: what is normalized or scaled before it is added
-  float* query_;          // [rows, heads, head_dim]
-  float* key_;            // [rows, kv_heads, head_dim]
-  float* value_;          // [rows, kv_heads, head_dim]
-  float* query_window_;   // [rows, heads, head_dim]
-  float* query_sink_;     // [rows, heads, head_dim]
-  float* attended_;       // [rows, heads, head_dim]
-  float* gate_;           // [rows, intermediate]
-  float* up_;             // [rows, intermediate]
+  float* hidden_;  // [rows, hidden]: the residual stream
+  float* normed_;  // [rows, hidden]
+  float* branch_;  // [rows, hidden]: what is normalized or scaled before it is added
+  // Attention's rows, and then the MLP's, in the same memory: a block's MLP reads `hidden_` or
+  // `normed_`, after attention has ended.
+  float* query_;         // [rows, heads, head_dim]
+  float* key_;           // [rows, kv_heads, head_dim]
+  float* value_;         // [rows, kv_heads, head_dim]
+  float* query_window_;  // [rows, heads, head_dim]
+  float* query_sink_;    // [rows, heads, head_dim]
+  float* attended_;      // [rows, heads, head_dim]
+  float* gate_;          // [rows, intermediate]
+  float* up_;            // [rows, intermediate]
+  // Of the pass.
   float* turns_;          // [rows · LayerViews::floats_per_row()]
   Turns kept_;            // of the wanted rows' indices
   float* query_factors_;  // [rows]

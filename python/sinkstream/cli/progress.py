@@ -47,13 +47,14 @@ def progress_bar(
         )
 
     columns: list[ProgressColumn] = [
-        TextColumn("{task.description}"),
+        # Markup would read rich's table of emoji, which takes half a megabyte.
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn() if in_bytes else MofNCompleteColumn(),
     ]
     if with_time:
         columns += [TimeElapsedColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("{task.fields[note]}"))
+    columns.append(TextColumn("{task.fields[note]}", markup=False))
     with Progress(
         *columns,
         console=Console(stderr=True),

@@ -7,7 +7,7 @@ from `StreamOptions`. docs/contributing/add_a_request_option.md shows how to add
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypedDict, get_type_hints
@@ -139,7 +139,7 @@ class StreamOptions(TypedDict, total=False):
             None,
             Integer(0, 2**64 - 1),
             "Makes the draws repeatable; None draws a seed, which `Started` reports.",
-            fill=lambda: secrets.randbits(64),
+            fill=lambda: int.from_bytes(os.urandom(8), "little"),  # `secrets` loads OpenSSL
         ),
     ]
     stream_interval: Annotated[

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sinkstream import _core
 from sinkstream.streams.slices import Slices
@@ -69,11 +69,6 @@ async def until_ready(*streams: _core.TokenStream) -> None:
         bell = _Bell(loop)
         _bells[loop] = weakref.ref(bell)
     await bell.wait(*streams)
-
-
-def is_abandoned(task: asyncio.Task[Any] | None) -> bool:
-    """Return whether the task can never continue, because its loop was closed."""
-    return task is not None and task.get_loop().is_closed()
 
 
 class UntilNone(AsyncIterator[_T]):

@@ -6,11 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from html import escape
 from importlib import import_module
 from typing import Any
 
-from sinkstream.observe.notebook import quotation
+from sinkstream.observe.notebook import escaped, quotation
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -121,7 +120,7 @@ def _bar(counted: Callable[[int, int], str]) -> Progress:
         if output.is_due or done >= total:
             words = counted(done, total)
             bar = f'<progress value="{done}" max="{max(total, 1)}"></progress>'
-            output.show(words, f"<div>{bar} {escape(words)}</div>")
+            output.show(words, f"<div>{bar} {escaped(words)}</div>")
 
     return show
 

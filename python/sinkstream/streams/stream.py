@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from sinkstream import _core
 from sinkstream.errors import (
@@ -19,7 +18,6 @@ from sinkstream.errors import (
 from sinkstream.observe import logs
 from sinkstream.observe.notebook import cache_bar, counted, summary
 from sinkstream.request.stream_request import StreamRequest
-from sinkstream.streams import aio
 from sinkstream.streams.batch import Batch
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.events import (
@@ -41,6 +39,8 @@ from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
 from sinkstream.text.tools.tool_call import ToolCall
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sinkstream.text.thoughts.marked_splitter import Parts
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_Reader = int | asyncio.Task[Any] | None
+_Reader: TypeAlias = "int | asyncio.Task[Any] | None"
 
 # Raised by Ctrl-C and by a shutdown, possibly at any point.
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
@@ -257,6 +257,8 @@ class Stream(ClosesOnExit):
         It raises the errors of `events`, and OSError if the process cannot open another file
         descriptor; each event loop needs one.
         """
+        from sinkstream.streams import aio
+
         return aio.UntilNone(self._anext_event)
 
     async def aresult(self) -> Result:
@@ -408,6 +410,10 @@ class Stream(ClosesOnExit):
 
     async def _aread(self, give: Callable[[], _T | Need]) -> _T:
         """Do the same as `_read`, but let the event loop run in between."""
+        import asyncio  # 2 MB that a reader in a thread does without
+
+        from sinkstream.streams import aio
+
         _ = self._native.is_ready  # raises ForkError in a child, which has no running loop
         me = asyncio.current_task()
         try:
@@ -455,7 +461,7 @@ class Stream(ClosesOnExit):
     def _claim(self, me: _Reader) -> None:
         """Make `me` the reader, or refuse if there is another one."""
         reader = self._reader.setdefault("reader", me)
-        if not isinstance(reader, int) and aio.is_abandoned(reader):
+        if not isinstance(reader, int) and _is_abandoned(reader):
             self._reader["reader"] = reader = me
         if reader != me:
             raise SessionBusy(
@@ -542,6 +548,11 @@ class Stream(ClosesOnExit):
             prompt_logprobs=self._inbox.prompt.tokens,
             tool_calls=self.tool_calls,
         )
+
+
+def _is_abandoned(task: asyncio.Task[Any] | None) -> bool:
+    """Return whether the task can never continue, because its loop was closed."""
+    return task is not None and task.get_loop().is_closed()
 
 
 def check_keep(keep: str) -> str:

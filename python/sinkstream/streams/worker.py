@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 _T = TypeVar("_T")
 
@@ -36,6 +38,8 @@ async def in_thread(call: Callable[[Check], _T], discard: Callable[[_T], None]) 
     Raises:
         Exception: Any error that `call` raises.
     """
+    import asyncio  # 2 MB that a blocking caller does without
+
     lock = threading.Lock()
     has_begun = is_cancelled = False
 
@@ -66,6 +70,8 @@ async def in_thread(call: Callable[[Check], _T], discard: Callable[[_T], None]) 
 
 
 async def _until_done(future: asyncio.Future[_T]) -> None:
+    import asyncio
+
     while not future.done():
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([future])

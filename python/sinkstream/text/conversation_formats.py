@@ -1,24 +1,24 @@
 """What a checkpoint's conversations look like, by `thinking`: their parts, and tags of thoughts.
 
-Each is found by rendering, when it is first needed. Clients of a server choose `thinking` and
-tools, so only recently used formats are kept.
+Each is found by rendering, when it is first needed; what renders is imported then. Clients of a
+server choose `thinking` and tools, so only recently used formats are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.latest import Latest
-from sinkstream.text.chat import ChatFormat
-from sinkstream.text.thoughts.find_thoughts import find_thoughts
 from sinkstream.text.thoughts.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_arguments import TEXT
-from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+
+if TYPE_CHECKING:
+    from sinkstream.text.turns.turn_format import TurnFormat
 
 MOST_TURNS = 32
 MOST_TAGS = 16
@@ -48,6 +48,8 @@ class ConversationFormats:
         Raises:
             InvalidArgument: The chat template fails, or cannot be split.
         """
+        from sinkstream.text.turns.turn_format import detect_turn_format
+
         find = partial(detect_turn_format, self._text, thinking, tools)
         return self._turns.get((thinking, key), find)
 
@@ -56,6 +58,9 @@ class ConversationFormats:
         return self._tags.get(thinking, partial(self._find_tags, thinking))
 
     def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
+        from sinkstream.text.chat import ChatFormat
+        from sinkstream.text.thoughts.find_thoughts import find_thoughts
+
         text = self._text
         if text.tokenizer is None or text.chat_template is None or self._table is None:
             return None

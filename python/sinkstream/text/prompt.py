@@ -11,7 +11,6 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thoughts.thinking import Thinking
@@ -91,6 +90,8 @@ def encode_prompt(
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if is_message(prompt[0]):
+        from sinkstream.text.chat import encode_chat  # with Jinja, 2 MB
+
         definitions = () if tools is None else tools.definitions
         return encode_chat(text, prompt, thinking=thinking, tools=definitions)
     return as_ids("stream", "prompt", list(prompt), vocab_size)

@@ -41,6 +41,17 @@ TEST(Buffer, ReservedIsZeroAndTakesNoMemoryBeforeItIsWritten) {
   }
 }
 
+// A huge page would make 512 small ones resident.
+TEST(Buffer, SparseIsZeroAndResidentOnlyWhereItIsWritten) {
+  for (const int64_t bytes : kSizes) {
+    const Buffer buffer = Buffer::sparse(bytes, "a test");
+    EXPECT_EQ(buffer.as<char>()[bytes - 1], 0);
+    buffer.as<char>()[0] = 'x';
+    buffer.as<char>()[bytes - 1] = 'x';
+    EXPECT_EQ(resident_pages(buffer), bytes > kPage ? 2 : 1) << bytes << " bytes";
+  }
+}
+
 TEST(Buffer, GivenBackIsZeroAgain) {
   Buffer buffer(5 * kPage, "a test");
   std::fill(buffer.as<char>(), buffer.as<char>() + buffer.bytes(), 'x');

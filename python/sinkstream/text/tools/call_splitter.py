@@ -7,7 +7,6 @@ strings contain. White space before a call is the template's and is left out.
 
 from __future__ import annotations
 
-import secrets
 import string
 from dataclasses import dataclass
 from typing import Literal
@@ -171,6 +170,8 @@ class CallSplitter(MarkedSplitter):
         return True
 
     def _new_id(self) -> str:
+        import secrets  # it loads OpenSSL, which replies without calls do not need
+
         if self._form.has_short_ids:
             return "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
         return "call_" + secrets.token_hex(12)

@@ -19,7 +19,6 @@ from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_grammar import call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
-from sinkstream.text.tools.find_calls import find_calls
 
 _MOST = 16  # values of `thinking`, which clients of a server choose
 
@@ -131,6 +130,8 @@ class ToolReplies:
         return found
 
     def _find(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags] | InvalidArgument:
+        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
+
         tags = self._thought_tags(thinking)
         thoughts = None if tags is None else tags.form.spelled()
         try:
