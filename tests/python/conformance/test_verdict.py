@@ -82,6 +82,22 @@ def test_a_mirror_is_used_and_every_file_checked(
         sources.fetched(source, tmp_path / "cache")
 
 
+def test_a_file_that_is_used_from_now_on_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mirror" / "suite"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(sources.MIRROR, str(tmp_path / "mirror"))
+    digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    used = {}
+    for name in ("a.py", "b.py"):
+        (folder / name).write_bytes(b"")
+        used[name] = digest
+        source = sources.Source("suite", "https://example.com", "v1", "", dict(used))
+        kept = sources.fetched(source, tmp_path / "cache")
+        assert {path.name for path in kept.iterdir()} == set(used)
+
+
 def test_a_repository_is_cloned_at_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
