@@ -32,6 +32,12 @@ class Source:
     sha256: dict[str, str]
     """Of each file that is used."""
 
+    @property
+    def kept_as(self) -> str:
+        """Return the name of the copy: another one once another file is used."""
+        digest = hashlib.sha256(repr(sorted(self.sha256.items())).encode()).hexdigest()
+        return f"{self.name}-{self.revision}-{digest[:8]}"
+
 
 class SourceError(Exception):
     """The files cannot be had, or are not those that are pinned."""
@@ -48,7 +54,7 @@ def fetched(source: Source, cache: Path) -> Path:
     Raises:
         SourceError: Git fails, or a file has another content.
     """
-    kept = cache / f"{source.name}-{source.revision}"
+    kept = cache / source.kept_as
     if not kept.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as work:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.conformance import sources
 from tests.conformance.llama_cpp import flags, native
 from tests.conformance.suites import SUITES
 from tests.conformance.verdict import Listed, judge, matches, read_list
+from tests.conformance.vllm import plugin as vllm_plugin
 
 LISTED = [Listed("different", "on purpose", ("a.py::one", "a.py::many[*]"))]
 ALL = {"a.py::one": "failed", "a.py::many[x]": "failed", "a.py::other": "passed"}
@@ -80,6 +83,22 @@ def test_a_mirror_is_used_and_every_file_checked(
     (kept / "a.py").write_bytes(b"changed")
     with pytest.raises(sources.SourceError, match=r"suite: a\.py must have the SHA-256 e3b0"):
         sources.fetched(source, tmp_path / "cache")
+
+
+def test_a_file_that_is_used_from_now_on_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mirror" / "suite"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(sources.MIRROR, str(tmp_path / "mirror"))
+    digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    used = {}
+    for name in ("a.py", "b.py"):
+        (folder / name).write_bytes(b"")
+        used[name] = digest
+        source = sources.Source("suite", "https://example.com", "v1", "", dict(used))
+        kept = sources.fetched(source, tmp_path / "cache")
+        assert {path.name for path in kept.iterdir()} == set(used)
 
 
 def test_a_repository_is_cloned_at_its_revision(
@@ -169,3 +188,24 @@ def test_chunks_become_one_event_for_each_token() -> None:
     assert chunks.next({"choices": [end], "sinkstream": own}) == []
     (last,) = chunks.next({"choices": [], "usage": {}, "timings": {"predicted_n": 2}})
     assert (last["stop"], last["stop_type"], last["truncated"]) == (True, "word", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({"input": "a"}, {"input": "a", "seed": 1}), ({"seed": 7}, {"seed": 7}), (None, None)],
+)
+def test_a_request_of_vllm_has_a_seed(given: Any, sent: Any) -> None:
+    client = vllm_plugin.SeededClient(base_url="http://localhost", api_key="a")
+    prepared = asyncio.run(client._prepare_options(SimpleNamespace(json_data=given)))
+    assert prepared.json_data == sent
+
+
+def test_a_longer_name_than_one_that_is_left_out_runs() -> None:
+    left_out, longer = "openai/responses/test_basic.py::test_chat", "_with_input_type"
+    items: Any = [SimpleNamespace(nodeid=left_out), SimpleNamespace(nodeid=left_out + longer)]
+    told: list[Any] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: told.extend(items))
+    config: Any = SimpleNamespace(hook=hook)
+    vllm_plugin.pytest_collection_modifyitems(config, items)
+    assert [item.nodeid for item in items] == [left_out + longer]
+    assert [item.nodeid for item in told] == [left_out]
