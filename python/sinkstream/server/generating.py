@@ -54,15 +54,41 @@ class Dialect(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a request wants its response: all of its body that is needed once a reply has begun."""
+
+    is_stream: bool
+    has_usage: bool
+    """Whether the last chunk of a stream has the usage."""
+    has_continuous_usage: bool
+    """Whether each chunk has the usage so far."""
+    has_progress: bool
+    has_timings: bool
+
+
+def form_of(body: Generation) -> Form:
+    """Return the form that a request asks for."""
+    settings = body.stream_options or StreamSettings()
+    return Form(
+        is_stream=bool(body.stream),
+        has_usage=bool(settings.include_usage),
+        has_continuous_usage=bool(settings.include_usage and settings.continuous_usage_stats),
+        has_progress=bool(body.return_progress),
+        has_timings=bool(body.timings_per_token),
+    )
+
+
 @dataclass(slots=True)
 class Job:
     """A request that has been checked, and what its replies need."""
 
     service: Service
     exchange: Exchange
-    body: Generation
+    form: Form
     dialect: Dialect
     starts: Sequence[Start]
+    """They hold the request, and each of them until its reply begins."""
     prompts: int = 1
     """The number of different prompts; the choices of each are consecutive."""
     names: dict[str, str] = field(default_factory=dict)
@@ -74,11 +100,15 @@ class Job:
         """Generate and send the response."""
         self.exchange.choices = len(self.starts)
         with self.service.whole_replies.taken(self.whole_bytes):
-            async with running(self.service, self.starts, self.names) as replies:
-                if self.body.stream:
+            async with running(self.service, self._take_starts(), self.names) as replies:
+                if self.form.is_stream:
                     await _stream(self, replies, send)
                 else:
                     await _whole(self, replies, send)
+
+    def _take_starts(self) -> Sequence[Start]:
+        starts, self.starts = self.starts, ()
+        return starts
 
 
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
@@ -140,8 +170,7 @@ async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
 
 
 async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
-    settings = job.body.stream_options or StreamSettings()
-    frames = Frames(job.dialect.chunk_head, includes_usage=bool(settings.include_usage))
+    frames = Frames(job.dialect.chunk_head, includes_usage=job.form.has_usage)
 
     def progress() -> str:
         return progress_of([reply.begun for reply in replies])
@@ -152,7 +181,7 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
         ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
-        last = frames.usage(usage, **_further(job, *ends[0])) if settings.include_usage else b""
+        last = frames.usage(usage, **_further(job, *ends[0])) if job.form.has_usage else b""
         await writer.finish(last)
 
 
@@ -162,10 +191,8 @@ async def _deliver(
     """Write one choice, and return how it ended."""
     turn = await reply.begin()
     assert turn is not None  # there is no limit of time
-    dialect = job.dialect
-    settings = job.body.stream_options or StreamSettings()
-    continuous = settings.include_usage and settings.continuous_usage_stats
-    if job.body.return_progress:
+    dialect, continuous = job.dialect, job.form.has_continuous_usage
+    if job.form.has_progress:
         async for progress in prompt_progress(turn):
             await writer.write(frames.without_choices(prompt_progress=progress))
     offset, is_begun, has_calls = 0, False, False
@@ -196,7 +223,7 @@ async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     """Return the requested fields that go next to the usage, for the first choice."""
-    return {"timings": timings_of(facts, end)} if job.body.timings_per_token else {}
+    return {"timings": timings_of(facts, end)} if job.form.has_timings else {}
 
 
 def _usage_now(turn: Turn) -> bytes:

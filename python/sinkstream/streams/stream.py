@@ -370,6 +370,10 @@ class Stream(ClosesOnExit):
 
     # ---- internals -------------------------------------------------------------------------------
 
+    def _keep_no_tail(self) -> None:
+        """Keep nothing of what has been read: neither `result` nor `thought` will be used."""
+        self._inbox.keep_no_tail()
+
     def _read(self, give: Callable[[], _T | Need]) -> _T:
         """Call `give` until it returns a value; in between, wait for a batch without the GIL."""
         me = threading.get_ident()
@@ -479,7 +483,7 @@ class Stream(ClosesOnExit):
 
     def _warn_if_empty(self) -> None:
         inbox = self._inbox
-        if self._warns_if_empty and inbox.finish_reason == "stop" and not inbox.tail.text.strip():
+        if self._warns_if_empty and inbox.finish_reason == "stop" and not inbox.has_text:
             warn_caller(
                 "stream: the reply is empty, because the model ended its text immediately. It has "
                 'a chat template, so it expects messages, [{"role": "user", "content": "…"}], '

@@ -283,13 +283,15 @@ class Conversations:
                 self._states.residency.release(match.resident)
         return len(following) + end.tokens
 
-    def text_of(self, tenant: str, name: str) -> TurnText:
-        """Return a stored turn as text.
+    def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
+        """Return a stored turn as text; see `Turns.text_of`.
 
         Raises:
             NotFound: The tenant has no such turn.
         """
-        found = self._store.text_of(tenant, name)
+        if may_run:
+            self._store.write_queued()  # its beginning may be in the queue
+        found = self._store.text_of(tenant, name, may_run=may_run)
         if found is None and self._recover(tenant, name):
             found = self._store.text_of(tenant, name)
         if found is None:

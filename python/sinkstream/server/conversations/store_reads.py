@@ -121,11 +121,11 @@ class StoreReads(ABC):
             ids.frombytes(part)
         return ids
 
-    def text_of(self, tenant: str, node_id: str) -> TurnText | None:
-        """Return a completed turn of a tenant, as text."""
+    def text_of(self, tenant: str, node_id: str, *, may_run: bool = False) -> TurnText | None:
+        """Return a completed turn of a tenant, as text; or also one that is running."""
         rows = self._rows(
-            "SELECT parent, messages, given, finish_reason, created, record, note FROM nodes "
-            "WHERE id = ? AND tenant = ? AND hash IS NOT NULL",
+            "SELECT parent, messages, given, COALESCE(finish_reason, ''), created, record, note "
+            f"FROM nodes WHERE id = ? AND tenant = ?{'' if may_run else ' AND hash IS NOT NULL'}",
             [node_id, tenant],
         )
         if not rows:

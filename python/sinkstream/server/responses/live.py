@@ -29,6 +29,7 @@ class Live:
         self.state = resources.state
         self.events = Events(resources)
         self.messages: list[dict[str, Any]] | None = messages
+        """The input; None if it is to be read from the store, or cannot be listed."""
         self.turn: Turn | None = None
         """None before the reply begins."""
         self.failure: ApiError | None = None
@@ -81,6 +82,11 @@ class Live:
             if not self.task.cancelling():  # a second time would interrupt its end
                 self.task.cancel()  # no effect if it has ended
             await asyncio.wait({self.task})
+
+    def drop_messages(self) -> None:
+        """Drop the input of a reply that has begun, unless it is nowhere else and may be listed."""
+        if self.state.echo["store"] or not self.state.is_background:
+            self.messages = None
 
 
 class LiveResponses:

@@ -49,8 +49,10 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
         async with AsyncExitStack() as stack:
             stack.enter_context(service.whole_replies.taken(held_bytes))
             (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
+            del start  # it holds the request
             turn = live.turn = await reply.begin()
             assert turn is not None  # there is no limit of time
+            live.drop_messages()
             stream = turn.stream
             state.has_parts, state.input_tokens = stream.has_parts, turn.facts.prompt_tokens
             state.is_begun = True
