@@ -132,12 +132,38 @@ def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return the results of work that runs concurrently; the first failure ends the rest."""
+    """Return the results of work that runs concurrently; the first failure ends the rest.
+
+    Unlike `asyncio.TaskGroup`, it leaves no reference cycles if it is cancelled.
+    """
     if len(works) == 1:
         return [await works[0]]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in works]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if (error := _failure(tasks)) is not None:
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
+        return [task.result() for task in tasks]
+    finally:
+        await _end(tasks)
+        tasks.clear()  # a cancellation holds this frame, and a task its error
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()  # no effect if it has ended
+    await asyncio.wait(tasks)
+    _failure(tasks)  # is known: asyncio would log it
+
+
+def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
+    """Return the error of the first task that has failed."""
+    ended = [task for task in tasks if task.done() and not task.cancelled()]
+    errors = [error for task in ended if (error := task.exception()) is not None]
+    return errors[0] if errors else None
 
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:

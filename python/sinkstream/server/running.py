@@ -170,6 +170,4 @@ def _drop(turn: Turn) -> None:
 
 def as_api_error(error: BaseException) -> ApiError:
     """Return the error response for a failure while a reply is read."""
-    while isinstance(error, BaseExceptionGroup):  # of several choices
-        error = error.exceptions[0]
     return from_exception(error) or internal()

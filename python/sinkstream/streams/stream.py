@@ -410,6 +410,7 @@ class Stream(ClosesOnExit):
             raise
         finally:
             self._release(me)
+            del me  # a cancelled task holds its error, which holds this frame
 
     async def _anext_event(self) -> Event | None:
         event = await self._aread(self._inbox.next_event)

@@ -34,6 +34,7 @@ class Live:
         """None before the reply begins."""
         self.failure: ApiError | None = None
         self.task: asyncio.Task[None] | None = None
+        """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
@@ -87,6 +88,10 @@ class Live:
         """Drop the input of a reply that has begun, unless it is nowhere else and may be listed."""
         if self.state.echo["store"] or not self.state.is_background:
             self.messages = None
+
+    def drop_task(self) -> None:
+        """Drop the task, which has ended: if it was cancelled, it holds this response."""
+        self.task = None
 
 
 class LiveResponses:

@@ -39,8 +39,9 @@ def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asynci
         held_bytes: Memory that the reply may take.
     """
     service.live.add(live)
-    live.task = asyncio.create_task(_produce(service, live, start, held_bytes))
-    return live.task
+    live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))
+    task.add_done_callback(lambda _: live.drop_task())
+    return task
 
 
 async def _produce(service: Service, live: Live, start: Start, held_bytes: int) -> None:
