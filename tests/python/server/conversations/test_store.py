@@ -143,6 +143,18 @@ def test_a_deletion_reads_only_what_it_deletes(
     assert not store.has_conversation("", name)
 
 
+def test_the_only_process_of_a_store_remembers_no_claims(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    """They would be memory that grows with the number of conversations."""
+    conversations = open_conversations(model, tmp_path)
+    first = Chat(conversations)
+    first.say("One")
+    Chat(conversations).say("Two")
+    first.say("Three")
+    assert not conversations._ownership._held
+
+
 def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path, "model")
     read, scans = store._rows, []
