@@ -24,18 +24,29 @@ def expand_home(path: str | os.PathLike[str]) -> Path:
     Without such a user or home folder the path is unchanged, as in a shell: a file may be called
     `~x.gguf`.
     """
+    return Path(expanded(path))
+
+
+# Note: [Paths as strings]
+# `pathlib` interns every part of a path. A server writes and reads files with ever new names: the
+# table of interned strings would be allocated anew again and again. So what it uses takes strings.
+
+
+def expanded(path: str | os.PathLike[str]) -> str:
+    """Do the same as `expand_home`; see Note: [Paths as strings]."""
     try:
         # A `Path` would lose the "./" of "./~x", which means no home folder.
-        return Path(os.path.expanduser(path))  # noqa: PTH111
+        return os.path.expanduser(os.fspath(path))  # noqa: PTH111
     except ValueError:  # a NUL or a lone surrogate: the path names no file either
-        return Path(path)
+        return os.fspath(path)
 
 
-def home_hint(path: Path) -> str:
+def home_hint(path: str | os.PathLike[str]) -> str:
     """Return a sentence for an error about a path whose `~` has no home folder, or nothing."""
-    if len(path.parts) < 2 or not path.parts[0].startswith("~"):
+    parts = Path(path).parts
+    if len(parts) < 2 or not parts[0].startswith("~"):
         return ""
-    user = path.parts[0][1:]
+    user = parts[0][1:]
     return f" There is no user {json.dumps(user[:100])}." if user else " $HOME is not set."
 
 
@@ -87,10 +98,11 @@ class NewFile:
         self, path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
     ) -> None:
         """Create the file; arguments and errors are those of `replace_whole`."""
-        self._path = _target_of(expand_home(path))
-        prefix = f".{self._path.name[:40]}.sinkstream-"
-        descriptor, self._part = _create_locked(prefix, self._path.parent)
-        _remove_abandoned(prefix, self._path.parent)
+        self._path = _target_of(expanded(path))
+        self._folder, name = os.path.split(self._path)
+        prefix = f".{name[:40]}.sinkstream-"
+        descriptor, self._part = _create_locked(prefix, self._folder)
+        _remove_abandoned(prefix, self._folder)
         try:
             if not is_private:
                 os.fchmod(descriptor, 0o666 & ~_umask())
@@ -98,7 +110,7 @@ class NewFile:
         except BaseException:
             with suppress(OSError):  # `fdopen` may have closed it
                 os.close(descriptor)
-            self._part.unlink(missing_ok=True)
+            _unlink(self._part)
             raise
 
     def complete(self, *, flush: bool = True) -> None:
@@ -109,16 +121,22 @@ class NewFile:
         self.file.flush()
         if flush:
             os.fsync(self.file.fileno())
-        self._part.replace(self._path)
+        os.replace(self._part, self._path)  # noqa: PTH105
         self.file.close()  # not earlier: that ends the lock
         if flush:
-            _flush_folder(self._path.parent)
+            _flush_folder(self._folder)
 
     def abandon(self) -> None:
         """Close and remove the new file; an old one at the path stays."""
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
-        self._part.unlink(missing_ok=True)
+        _unlink(self._part)
+
+
+def _unlink(path: str) -> None:
+    """Remove a file, if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
 
 
 # Note: [Abandoned files]
@@ -129,18 +147,18 @@ class NewFile:
 _PART = re.compile("[a-z0-9_]{8}[.]part")
 
 
-def _create_locked(prefix: str, folder: Path) -> tuple[int, Path]:
+def _create_locked(prefix: str, folder: str) -> tuple[int, str]:
     """Create and lock a file with mode 0600; return its descriptor and path."""
     while True:
         descriptor, part = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=folder)
         with suppress(OSError):  # a file system may have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.path.lexists(part):
-            return descriptor, Path(part)
+            return descriptor, part
         os.close(descriptor)  # removed before it was locked
 
 
-def _remove_abandoned(prefix: str, folder: Path) -> None:
+def _remove_abandoned(prefix: str, folder: str) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for part in [entry.path for entry in entries if _is_part(entry.name, prefix)]:
             with suppress(OSError):
@@ -162,28 +180,28 @@ def _remove_if_abandoned(part: str) -> None:
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            Path(part).unlink()
+            os.unlink(part)  # noqa: PTH108
     finally:
         os.close(descriptor)
 
 
-def _target_of(path: Path) -> Path:
+def _target_of(path: str) -> str:
     """Follow links to the file that will be replaced, which need not exist.
 
     Raises:
         OSError: The links form a loop, or lead to something else: a device must not be replaced.
     """
-    target = Path(os.path.realpath(path))
+    target = os.path.realpath(path)
     try:
-        mode = target.lstat().st_mode
+        mode = os.lstat(target).st_mode
     except FileNotFoundError:
         return target
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        raise OSError(errno.EINVAL, "Not a regular file", path)
     return target
 
 
@@ -196,7 +214,7 @@ def _umask() -> int:
     return 0o077
 
 
-def _flush_folder(folder: Path) -> None:
+def _flush_folder(folder: str) -> None:
     """Flush a rename to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

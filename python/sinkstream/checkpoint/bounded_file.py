@@ -25,7 +25,7 @@ class File:
     `descriptor` is negative once the file is closed.
     """
 
-    def __init__(self, path: Path, where: str = "load") -> None:
+    def __init__(self, path: str | os.PathLike[str], where: str = "load") -> None:
         """Open `path` and note its size.
 
         Args:
@@ -35,16 +35,16 @@ class File:
         Raises:
             CheckpointError: It is not a regular file, or cannot be opened.
         """
-        self.name = path.name
+        self.name = os.path.basename(path)  # noqa: PTH119  # see Note: [Paths as strings]
         self.where = where
         try:
             # O_NONBLOCK: opening a pipe without a writer must not hang.
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and path.is_symlink():
+            if isinstance(error, FileNotFoundError) and Path(path).is_symlink():
                 raise CheckpointError(
                     f"{where}: {quoted(self.name)} must be a regular file, but is a link to "
-                    f"{quoted(str(path.readlink()))}, which does not exist."
+                    f"{quoted(str(Path(path).readlink()))}, which does not exist."
                 ) from error
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise CheckpointError(

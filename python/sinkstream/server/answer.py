@@ -56,6 +56,8 @@ class Answer(Response):
             known: ApiError = as_api_error(error)
             exchange.finish = known.code
             if exchange.status == 0:
+                if known is error:  # as its own cause it would hold itself
+                    raise
                 raise known from error
             body = error_event(known.as_json())
             await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -12,7 +12,7 @@ from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.generating import Job
+from sinkstream.server.generating import Job, form_of
 from sinkstream.server.identity import check_model, head_of
 from sinkstream.server.options import chat_options, names_of, with_seed
 from sinkstream.server.parsing import parse
@@ -66,7 +66,7 @@ async def chat(request: Request) -> Response:
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
-    job = Job(service, exchange, body, dialect, starts, names=names, whole_bytes=held)
+    job = Job(service, exchange, form_of(body), dialect, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 

@@ -13,7 +13,7 @@ from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.generating import Job
+from sinkstream.server.generating import Job, form_of
 from sinkstream.server.identity import check_model, head_of
 from sinkstream.server.options import completion_options, names_of, with_seed
 from sinkstream.server.parsing import parse
@@ -58,7 +58,7 @@ async def completions(request: Request) -> Response:
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    job = Job(service, exchange, body, dialect, starts, len(prompts), names, held)
+    job = Job(service, exchange, form_of(body), dialect, starts, len(prompts), names, held)
     return Answer(job.run)
 
 

@@ -103,14 +103,8 @@ class Gate:
         except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
             exchange.finish = "client_left"
         except Exception as error:
-            known = from_exception(error)
-            if known is None:
-                logger.exception("request %s: an internal error", exchange.request_id)
-                known = internal()
-            exchange.finish = known.code
-            if exchange.status == 0:
-                head = ((b"content-type", b"application/json"), *known.headers)
-                await _respond(scope, receive, send, known.status, known.as_json(), head)
+            # In a frame of its own: as a variable here, the error would hold itself.
+            await _refuse(error, scope, receive, send, exchange)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Run the app for a request; if the engine stalls, respond without the app.
@@ -245,6 +239,20 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())
     return uuid.uuid4().hex
+
+
+async def _refuse(
+    error: Exception, scope: Scope, receive: Receive, send: Send, exchange: Exchange
+) -> None:
+    """Respond with an error, unless the response has begun."""
+    known = from_exception(error)
+    if known is None:
+        logger.exception("request %s: an internal error", exchange.request_id)
+        known = internal()
+    exchange.finish = known.code
+    if exchange.status == 0:
+        head = ((b"content-type", b"application/json"), *known.headers)
+        await _respond(scope, receive, send, known.status, known.as_json(), head)
 
 
 async def _respond(

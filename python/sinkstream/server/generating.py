@@ -54,15 +54,41 @@ class Dialect(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a request wants its response: all of its body that is needed once a reply has begun."""
+
+    is_stream: bool
+    has_usage: bool
+    """Whether the last chunk of a stream has the usage."""
+    has_continuous_usage: bool
+    """Whether each chunk has the usage so far."""
+    has_progress: bool
+    has_timings: bool
+
+
+def form_of(body: Generation) -> Form:
+    """Return the form that a request asks for."""
+    settings = body.stream_options or StreamSettings()
+    return Form(
+        is_stream=bool(body.stream),
+        has_usage=bool(settings.include_usage),
+        has_continuous_usage=bool(settings.include_usage and settings.continuous_usage_stats),
+        has_progress=bool(body.return_progress),
+        has_timings=bool(body.timings_per_token),
+    )
+
+
 @dataclass(slots=True)
 class Job:
     """A request that has been checked, and what its replies need."""
 
     service: Service
     exchange: Exchange
-    body: Generation
+    form: Form
     dialect: Dialect
     starts: Sequence[Start]
+    """They hold the request, and each of them until its reply begins."""
     prompts: int = 1
     """The number of different prompts; the choices of each are consecutive."""
     names: dict[str, str] = field(default_factory=dict)
@@ -76,13 +102,17 @@ class Job:
         with self.service.whole_replies.taken(self.whole_bytes):
             replies: Sequence[Reply] = ()
             try:
-                async with running(self.service, self.starts, self.names) as replies:
-                    if self.body.stream:
+                async with running(self.service, self._take_starts(), self.names) as replies:
+                    if self.form.is_stream:
                         await _stream(self, replies, send)
                     else:
                         await _whole(self, replies, send)
             finally:
                 self.exchange.queued_s = max((reply.queued_s for reply in replies), default=0.0)
+
+    def _take_starts(self) -> Sequence[Start]:
+        starts, self.starts = self.starts, ()
+        return starts
 
 
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
@@ -106,12 +136,38 @@ def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return the results of work that runs concurrently; the first failure ends the rest."""
+    """Return the results of work that runs concurrently; the first failure ends the rest.
+
+    Unlike `asyncio.TaskGroup`, it leaves no reference cycles if it is cancelled.
+    """
     if len(works) == 1:
         return [await works[0]]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in works]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if (error := _failure(tasks)) is not None:
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
+        return [task.result() for task in tasks]
+    finally:
+        await _end(tasks)
+        tasks.clear()  # a cancellation holds this frame, and a task its error
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()  # no effect if it has ended
+    await asyncio.wait(tasks)
+    _failure(tasks)  # is known: asyncio would log it
+
+
+def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
+    """Return the error of the first task that has failed."""
+    ended = [task for task in tasks if task.done() and not task.cancelled()]
+    errors = [error for task in ended if (error := task.exception()) is not None]
+    return errors[0] if errors else None
 
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
@@ -144,8 +200,7 @@ async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
 
 
 async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
-    settings = job.body.stream_options or StreamSettings()
-    frames = Frames(job.dialect.chunk_head, includes_usage=bool(settings.include_usage))
+    frames = Frames(job.dialect.chunk_head, includes_usage=job.form.has_usage)
 
     def progress() -> str:
         return progress_of([reply.begun for reply in replies])
@@ -156,7 +211,7 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
         ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
-        last = frames.usage(usage, **_further(job, *ends[0])) if settings.include_usage else b""
+        last = frames.usage(usage, **_further(job, *ends[0])) if job.form.has_usage else b""
         await writer.finish(last)
 
 
@@ -166,10 +221,8 @@ async def _deliver(
     """Write one choice, and return how it ended."""
     turn = await reply.begin()
     assert turn is not None  # there is no limit of time
-    dialect = job.dialect
-    settings = job.body.stream_options or StreamSettings()
-    continuous = settings.include_usage and settings.continuous_usage_stats
-    if job.body.return_progress:
+    dialect, continuous = job.dialect, job.form.has_continuous_usage
+    if job.form.has_progress:
         async for progress in prompt_progress(turn):
             await writer.write(frames.without_choices(prompt_progress=progress))
     offset, is_begun, has_calls = 0, False, False
@@ -200,7 +253,7 @@ async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     """Return the requested fields that go next to the usage, for the first choice."""
-    return {"timings": timings_of(facts, end)} if job.body.timings_per_token else {}
+    return {"timings": timings_of(facts, end)} if job.form.has_timings else {}
 
 
 def _usage_now(turn: Turn) -> bytes:

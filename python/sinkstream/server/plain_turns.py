@@ -94,7 +94,7 @@ class PlainTurns:
         tools = () if request.tools is None else request.tools.definitions
         return len(encode_chat(text, request.messages, thinking=request.thinking, tools=tools))
 
-    def text_of(self, tenant: str, name: str) -> TurnText:
+    def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
 
         Raises:

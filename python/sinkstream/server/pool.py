@@ -195,6 +195,8 @@ class Pool:
                 if future.exception() is None:
                     await _until_done(self._submit(partial(discard, future.result())).future)
             raise
+        finally:
+            del queued, future  # or an error, which holds this frame, would hold itself
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
         """Begin a call that is completed even if no task waits for it."""
@@ -236,6 +238,8 @@ def _run(queued: _Call) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+    finally:
+        del queued, future  # or the error, which holds this frame, would hold itself
 
 
 async def _until_done(future: Future[Any]) -> None:

@@ -47,6 +47,7 @@ class Counted:
         """Count it as closed."""
         self._connection.leave()
         super().connection_lost(exc)  # type: ignore[misc]
+        _free(self.transport)  # type: ignore[attr-defined]
 
     def pause_writing(self) -> None:
         """Expect the client to read."""
@@ -163,6 +164,12 @@ class BoundedHttp(Counted, HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _free(transport: Any) -> None:
+    """Let a closed transport of asyncio be freed at once: it refers to its own methods."""
+    for name in ("_read_ready_cb", "_write_ready"):
+        vars(transport).pop(name, None)
 
 
 def _error(status: int, code: str, message: str) -> ApiError:

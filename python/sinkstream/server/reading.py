@@ -37,8 +37,9 @@ async def pieces(
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
     While this waits, the native side joins what is generated. A piece has text, a thought, or a
-    part of a tool call.
+    part of a tool call. The stream keeps none of them.
     """
+    stream._keep_no_tail()
     calls = CallDeltas()
     as_events = with_tokens or stream.has_parts
     while (piece := await _next(stream, as_events=as_events)) is not None:
@@ -63,11 +64,11 @@ async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
         result = await stream.aresult()
         return Piece(result.text, result.thought, calls=result.tool_calls)
     reply = Piece()
-    async for piece in pieces(stream, 0, with_tokens=True):
+    async for piece in pieces(stream, 0, with_tokens=True, with_thoughts=True):
         reply.text += piece.text
+        reply.thought += piece.thought
         reply.tokens += piece.tokens
-    reply.thought, reply.calls = stream.thought, stream.tool_calls
-    reply.prompt = stream._inbox.prompt
+    reply.calls, reply.prompt = stream.tool_calls, stream._inbox.prompt
     return reply
 
 

@@ -7,10 +7,11 @@ seats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from sinkstream.server.conversations.interrupted import ReadingCancelled
 from sinkstream.server.errors import ApiError, from_exception, internal
@@ -21,6 +22,13 @@ Start = Callable[[], Turn]
 """Begins a reply; blocks."""
 
 
+@dataclass(slots=True)
+class _Wait:
+    """A reply's wait for a seat. An error while it begins holds this, and not the reply."""
+
+    queued_s: float = 0.0
+
+
 class Reply:
     """One reply of a request: it waits for a seat, begins, and is ended."""
 
@@ -28,11 +36,11 @@ class Reply:
         self, index: int, start: Start, service: Service, names: Mapping[str, str]
     ) -> None:
         self.index = index
-        self._start = start
         self._service = service
-        self._names = names
-        self.queued_s = 0.0
-        """How long it has waited for a seat."""
+        self._wait = _Wait()
+        self._start: Callable[[], Coroutine[Any, Any, Turn]] | None
+        """Holds the request; None once it has been called."""
+        self._start = partial(_begin, start, service, names, self._wait)
         self._beginning: asyncio.Task[Turn] | None = None
         self._ending: asyncio.Future[TurnEnd] | None = None
 
@@ -58,24 +66,13 @@ class Reply:
         Raises:
             ApiError: It cannot begin.
         """
-        if self._beginning is None:
-            self._beginning = asyncio.create_task(self._begin())
+        if self._start is not None:
+            start, self._start = self._start, None
+            self._beginning = asyncio.create_task(start())
+            del start
+        assert self._beginning is not None
         await asyncio.wait([self._beginning], timeout=within_s)
         return self._beginning.result() if self._beginning.done() else None
-
-    async def _begin(self) -> Turn:
-        service = self._service
-        await service.take_seat(self)
-        try:
-            with service.pulse.beginning():
-                turn = await service.pool.run(self._start, discard=_drop)
-        except BaseException as error:
-            service.seats.release()
-            if isinstance(error, ReadingCancelled):
-                raise service.reason_of_cancel() from None
-            raise from_exception(error, self._names) or error from None
-        service.replies.add(turn.stream)
-        return turn
 
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
@@ -112,6 +109,23 @@ class Reply:
             await asyncio.wait([self._end()])
 
 
+async def _begin(
+    start: Start, service: Service, names: Mapping[str, str], wait: _Wait
+) -> Turn:
+    """Return a reply's turn once there is a seat for it, and it has begun."""
+    await service.take_seat(wait)
+    try:
+        with service.pulse.beginning():
+            turn = await service.pool.run(start, discard=_drop)
+    except BaseException as error:
+        service.seats.release()
+        if isinstance(error, ReadingCancelled):
+            raise service.reason_of_cancel() from None
+        raise from_exception(error, names) or error from None
+    service.replies.add(turn.stream)
+    return turn
+
+
 @asynccontextmanager
 async def running(
     service: Service, starts: Sequence[Start], names: Mapping[str, str]
@@ -126,15 +140,17 @@ async def running(
     Raises:
         ApiError: There is no room.
     """
-    service.admission.enter(len(starts))
+    count = len(starts)
+    service.admission.enter(count)
     replies = [Reply(index, start, service, names) for index, start in enumerate(starts)]
+    del starts, names  # the replies hold them no longer than they need them
     try:
         yield replies
     finally:
         try:
             await _finish(replies)
         finally:
-            service.admission.leave(len(starts))
+            service.admission.leave(count)
 
 
 async def _finish(replies: Sequence[Reply]) -> None:
@@ -160,6 +176,4 @@ def _drop(turn: Turn) -> None:
 
 def as_api_error(error: BaseException) -> ApiError:
     """Return the error response for a failure while a reply is read."""
-    while isinstance(error, BaseExceptionGroup):  # of several choices
-        error = error.exceptions[0]
     return from_exception(error) or internal()

@@ -126,7 +126,7 @@ class TurnText:
     text: str
     """The reply that was generated."""
     finish_reason: str
-    """"interrupted" if the server was killed."""
+    """"interrupted" if the server was killed; "" if the turn is running."""
     created_at: float
     record: str
     """The request's record."""
@@ -195,8 +195,8 @@ class Turns(Protocol):
         """
         ...
 
-    def text_of(self, tenant: str, name: str) -> TurnText:
-        """Return a turn that is stored and complete. Blocks briefly.
+    def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
+        """Return a turn that is stored and complete, or also one that runs. Blocks briefly.
 
         Raises:
             NotFound: The tenant has no such turn.

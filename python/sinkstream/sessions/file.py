@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.formats.safetensors_header import SafetensorsHeader, read_whole_header
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.files import expand_home, home_hint, replace_whole
+from sinkstream.files import expanded, home_hint, replace_whole
 from sinkstream.sessions.header import (
     SessionHeader,
     TensorPlan,
@@ -66,19 +65,18 @@ def write_session_file(
         TypeError: A field is neither a string nor an integer.
         OSError: The disk is full, or the file cannot be written there; the message names it.
     """
-    target = Path(path)
     plan = plan_tensors(record.model, record.state, len(record.pending_ids))
     tensors = _tensors_of(record, plan)
     header = encode_header(record, plan)
     try:
-        with replace_whole(target, is_private=True, flush=flush) as file:
+        with replace_whole(path, is_private=True, flush=flush) as file:
             _write(file, header, tensors, check)
             check()
     except OSError as error:
         raise OSError(
             error.errno,
-            f"save: the session cannot be written to {quoted(str(target))}: "
-            f"{error.strerror or error}.{home_hint(target)}",
+            f"save: the session cannot be written to {quoted(os.fspath(path))}: "
+            f"{error.strerror or error}.{home_hint(path)}",
         ) from error
 
 
@@ -89,7 +87,7 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
         CheckpointError: The file is missing, damaged, truncated, or of a different kind or version;
             the message names the file and the fault.
     """
-    file = File(expand_home(path), "load_session")
+    file = File(expanded(path), "load_session")
     try:
         found = _read_header(file)
         header = decode_header(file.name, found)
@@ -127,7 +125,7 @@ def read_session_model(path: str | os.PathLike[str]) -> SessionModel:
     Raises:
         CheckpointError: The file is missing, or its header is damaged.
     """
-    file = File(expand_home(path), "load_session")
+    file = File(expanded(path), "load_session")
     try:
         return decode_header(file.name, _read_header(file)).model
     finally:

@@ -58,6 +58,7 @@ class Inbox:
     Attributes:
         tail: The end of all text received, returned or not.
         thoughts: The same for thoughts.
+        has_text: Whether there has been text other than white space.
         prompt: All tokens of the prompt that have been scored.
         finish_reason: How the stream ended; None until its end has been received.
         is_closed: Whether reading has been closed; then nothing more is returned.
@@ -69,6 +70,7 @@ class Inbox:
         is_whole = request.max_tokens is not None and request.max_tokens <= _WHOLE_TOKENS
         self.tail = Tail(None, None) if is_whole else Tail(_TAIL_TOKENS, _TAIL_CHARACTERS)
         self.thoughts = Tail(0, None if is_whole else _TAIL_CHARACTERS)
+        self.has_text = False
         self.prompt = ScoredPrompt()
         self.finish_reason: FinishReason | None = None
         self.is_closed = False
@@ -76,6 +78,10 @@ class Inbox:
         self._read: ReadBatch | None = None  # of that batch, if it is a reasoning model's
         self._events: deque[Event] = deque()
         self._rest: Parts = []  # after the last event: belongs to no token, or to the next one
+
+    def keep_no_tail(self) -> None:
+        """Keep nothing in `tail` and `thoughts`. To be called before the first batch."""
+        self.tail = self.thoughts = Tail(0, 0)
 
     @property
     def prompt_tokens(self) -> int:
@@ -93,6 +99,7 @@ class Inbox:
         if read is not None:
             text = read.joined("text")
             self.thoughts.add(read.joined("thought"), (), ())
+        self.has_text = self.has_text or bool(text.strip())
         self.tail.add(text, batch.ids, batch.logprobs, batch.alternatives)
         self.prompt.add(batch.prompt)
         self._batch, self._read = batch, read
@@ -100,7 +107,9 @@ class Inbox:
     def finish(self, reason: FinishReason, held: Sequence[tuple[Kind, str]] = ()) -> None:
         """Record the end, after all batches, and what was held back until then."""
         self.finish_reason = reason
-        self.tail.add(joined(held, "text"), (), ())
+        text = joined(held, "text")
+        self.has_text = self.has_text or bool(text.strip())
+        self.tail.add(text, (), ())
         self.thoughts.add(joined(held, "thought"), (), ())
         rest = [*self._rest, *held]
         self._events.append(Finished(reason, joined(rest, "text"), joined(rest, "thought")))

@@ -384,6 +384,10 @@ class Stream(ClosesOnExit):
 
     # ---- internals -------------------------------------------------------------------------------
 
+    def _keep_no_tail(self) -> None:
+        """Keep nothing of what has been read: neither `result` nor `thought` will be used."""
+        self._inbox.keep_no_tail()
+
     def _read(self, give: Callable[[], _T | Need]) -> _T:
         """Call `give` until it returns a value; in between, wait for a batch without the GIL."""
         me = threading.get_ident()
@@ -427,6 +431,7 @@ class Stream(ClosesOnExit):
             raise
         finally:
             self._release(me)
+            del me  # a cancelled task holds its error, which holds this frame
 
     async def _anext_event(self) -> Event | None:
         event = await self._aread(self._inbox.next_event)
@@ -500,7 +505,7 @@ class Stream(ClosesOnExit):
 
     def _warn_if_empty(self) -> None:
         inbox = self._inbox
-        if self._warns_if_empty and inbox.finish_reason == "stop" and not inbox.tail.text.strip():
+        if self._warns_if_empty and inbox.finish_reason == "stop" and not inbox.has_text:
             warn_caller(
                 "stream: the reply is empty, because the model ended its text immediately. It has "
                 'a chat template, so it expects messages, [{"role": "user", "content": "…"}], '

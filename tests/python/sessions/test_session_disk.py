@@ -132,9 +132,9 @@ def test_ctrl_c_in_the_middle_leaves_the_old_file(
         assert len(files_of(tmp_path)) == 2
         raise KeyboardInterrupt
 
-    for module, name in ((os, "fsync"), (Path, "replace")):
+    for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, interrupted)
+            patch.setattr(os, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 write_session_file(path, make_record(seed=2))
         assert files_of(tmp_path) == ["a.session"]
@@ -146,18 +146,18 @@ def test_the_file_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     path = tmp_path / "a.session"
     calls: list[str] = []
-    fsync, replace = os.fsync, Path.replace
+    fsync, replace = os.fsync, os.replace
 
     def flushed(descriptor: int) -> None:
         calls.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         fsync(descriptor)
 
-    def renamed(part: Path, target: Path) -> Path:
+    def renamed(part: str, target: str) -> None:
         calls.append(f"{part} to {target}")
-        return replace(part, target)
+        replace(part, target)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr(os, "replace", renamed)
     write_session_file(path, make_record())
     part = calls[0]
     assert Path(part).parent == tmp_path

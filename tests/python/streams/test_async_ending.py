@@ -147,6 +147,28 @@ def test_a_cancelled_task_ends_its_stream_and_leaves_what_was_produced(
     run(main())
 
 
+def test_a_cancelled_reader_is_freed_without_a_collection(model: sinkstream.Model) -> None:
+    async def read(stream: sinkstream.Stream) -> None:
+        async for _ in stream:
+            pass
+
+    async def main() -> None:
+        with model.stream([5, 6], max_tokens=1 << 30, ignore_eos=True) as stream:
+            task = asyncio.create_task(read(stream))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.wait([task])
+        left = weakref.ref(task)
+        del task
+        assert left() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+
+
 def test_a_timeout_of_asyncio_ends_the_stream_that_is_waited_for(model: sinkstream.Model) -> None:
     async def main() -> None:
         running = endless(model)

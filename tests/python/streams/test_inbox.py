@@ -71,6 +71,20 @@ def test_what_is_skipped_is_in_the_tail_alone() -> None:
     assert inbox.tail.text == "abc"
 
 
+def test_an_inbox_without_a_tail_keeps_nothing_that_it_has_returned() -> None:
+    inbox = make_inbox()
+    inbox.keep_no_tail()
+    inbox.receive(batch(" ", 1))
+    assert not inbox.has_text
+    assert inbox.next_text() == " "
+    inbox.receive(batch("abc", 1, 2))
+    assert inbox.has_text
+    assert inbox.next_text() == "abc"
+    inbox.finish("length", [("text", "d"), ("thought", "e")])
+    assert inbox.next_event() == Finished("length", "d", "e")
+    assert (inbox.tail.text, inbox.thoughts.text, inbox.tail.token_ids) == ("", "", [])
+
+
 def test_a_closed_inbox_gives_nothing() -> None:
     inbox = make_inbox()
     inbox.receive(batch("abc", 1))

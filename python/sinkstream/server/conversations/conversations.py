@@ -283,13 +283,15 @@ class Conversations:
                 self._states.residency.release(match.resident)
         return len(following) + end.tokens
 
-    def text_of(self, tenant: str, name: str) -> TurnText:
-        """Return a stored turn as text.
+    def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
+        """Return a stored turn as text; see `Turns.text_of`.
 
         Raises:
             NotFound: The tenant has no such turn.
         """
-        found = self._store.text_of(tenant, name)
+        if may_run:
+            self._store.write_queued()  # its beginning may be in the queue
+        found = self._store.text_of(tenant, name, may_run=may_run)
         if found is None and self._recover(tenant, name):
             found = self._store.text_of(tenant, name)
         if found is None:
@@ -543,7 +545,7 @@ class Conversations:
         """
         turns = self._store.transcript(tenant, name)
         if not turns:
-            raise NotFound(f"sessions: there is no turn or conversation {name[:80]!r}.")
+            raise _no_session(name)
         return turns
 
     def save(self, tenant: str, name: str, path: Path) -> None:
@@ -555,9 +557,9 @@ class Conversations:
             StateLost: A replay would be longer than the settings allow.
             OSError: The file cannot be written.
         """
-        node = self._store.node(self.transcript(tenant, name)[-1].id)
+        node = self._store.last_turn(tenant, name)
         if node is None:
-            raise NotFound(f"sessions: {name[:80]!r} was deleted.")
+            raise _no_session(name)
         self._ends.save_to(self._settling.last_end(node), path)
 
     def delete(self, tenant: str, name: str) -> None:
@@ -571,7 +573,7 @@ class Conversations:
         node = self._store.node(name)
         if node is not None and node.tenant == tenant:
             conversation = node.conversation
-        elif any(name == own for own, _ in self._store.conversations(tenant)):
+        elif self._store.has_conversation(tenant, name):
             conversation = name
         else:
             raise NotFound(f"delete: `name` must name a turn or a conversation, but {name[:80]!r} "
@@ -631,6 +633,10 @@ class Conversations:
             except SinkstreamError as error:  # others find out that this replica is gone
                 logger.warning("store: the conversations could not be released: %s", error)
         self._store.close()
+
+
+def _no_session(name: str) -> NotFound:
+    return NotFound(f"sessions: there is no turn or conversation {name[:80]!r}.")
 
 
 def _belongs_to(conversation: str) -> Callable[[Resident], bool]:

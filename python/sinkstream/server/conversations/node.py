@@ -138,6 +138,10 @@ class NewNode:
     is_after_settled: bool = False
     """Whether `read_ids` follow the parent's settled form."""
 
+    def without_contents(self) -> NewNode:
+        """Return it without what only the store needs, and clients may make long."""
+        return replace(self, read_ids=array("i"), messages="", given="", record="", title="")
+
 
 def settled_id(node_id: str) -> str:
     """Return the id of a turn's settled form."""

@@ -22,7 +22,10 @@ _MOST = 1 << 12  # claims that are remembered: less than 2 MB
 
 
 class Ownership:
-    """The claims of this replica. Any thread may call it."""
+    """The claims of this replica. Any thread may call it.
+
+    The only process that uses a store has a claim to every conversation, and remembers none.
+    """
 
     def __init__(self, store: Store, is_running: Callable[[str], bool]) -> None:
         """Claim conversations of `store`.
@@ -130,7 +133,7 @@ class Ownership:
             Whether this replica now has no claim to it.
         """
         with self._unchanging(session):
-            claim = self._held.get(session)
+            claim = self._used(session)
             if claim is None:
                 return True
             self._changing.add(session)
@@ -177,12 +180,16 @@ class Ownership:
                 del self._held[claim.session]
 
     def _used(self, session: str) -> Claim | None:
+        if not self._store.replica:
+            return Claim(session, 1)
         claim = self._held.get(session)
         if claim is not None:
             self._held.move_to_end(session)
         return claim
 
     def _hold(self, claim: Claim) -> None:
+        if not self._store.replica:
+            return
         self._held[claim.session] = claim
         self._held.move_to_end(claim.session)
         # Running turns write with their claims, so no other may be taken meanwhile.

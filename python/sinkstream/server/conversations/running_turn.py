@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sinkstream.server.conversations.claim import Claim, SessionMoved
@@ -52,7 +52,7 @@ class RunningTurn:
         on_end: Callable[[RunningTurn], None],
     ) -> None:
         """Follow a stream before its first read; without a store, nothing is written."""
-        self._begun = begun
+        self._begun = replace(begun, new=begun.new.without_contents())
         self._store = store
         self._residency = residency
         self._on_end = on_end

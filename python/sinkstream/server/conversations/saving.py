@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 
 from sinkstream.errors import SinkstreamError
@@ -73,7 +74,7 @@ class Saving:
         file = self._store.new_file(claim, node.id)
         with self._store.files.writing(file) as path:
             save_snapshot(resident.session, node, path)
-            size = path.stat().st_size
+            size = os.stat(path).st_size  # noqa: PTH116
         self._store.add_snapshot(claim, node, file, size)
         self._count_saved(node.conversation)  # it may have displaced that of a branch
 

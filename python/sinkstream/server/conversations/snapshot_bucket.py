@@ -57,18 +57,18 @@ class SnapshotBucket:
         self._deleting = ThreadPoolExecutor(1, thread_name_prefix="sinkstream-snapshots")
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def writing(self, name: str) -> Iterator[str]:
         """Give a path in a temporary folder, and upload what was written there."""
         with tempfile.TemporaryDirectory(prefix="sinkstream-") as folder:
-            path = Path(folder) / name
+            path = f"{folder}/{name}"
             yield path
             try:
-                self._store.put(name, path)
+                self._store.put(name, Path(path))
             except BaseError as error:
                 raise self._error(error) from error
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[Path]:
+    def reading(self, name: str) -> Iterator[str]:
         """Download a file to a temporary folder, and give its path."""
         with tempfile.TemporaryDirectory(prefix="sinkstream-") as folder:
             path = Path(folder) / name
@@ -79,7 +79,7 @@ class SnapshotBucket:
             except (BaseError, FileNotFoundError) as error:
                 path.unlink(missing_ok=True)  # its turn is replayed
                 logger.warning("%s", self._error(error))
-            yield path
+            yield str(path)
 
     def delete(self, name: str, done: Done) -> None:
         """Delete a file soon."""

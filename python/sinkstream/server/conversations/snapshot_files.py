@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import stat
@@ -37,11 +38,11 @@ Done = Callable[[str, bool], None]
 class SnapshotFiles(Protocol):
     """Files by name. A name is written once."""
 
-    def writing(self, name: str) -> AbstractContextManager[Path]:
+    def writing(self, name: str) -> AbstractContextManager[str]:
         """Give a path to write to; afterwards, the file has its name."""
         ...
 
-    def reading(self, name: str) -> AbstractContextManager[Path]:
+    def reading(self, name: str) -> AbstractContextManager[str]:
         """Give a path to read from. If no file has that name, there is no file at the path."""
         ...
 
@@ -55,7 +56,10 @@ class SnapshotFiles(Protocol):
 
 
 class SnapshotFolder:
-    """Implements `SnapshotFiles` in a folder private to its owner, local or shared by hosts."""
+    """Implements `SnapshotFiles` in a folder private to its owner, local or shared by hosts.
+
+    Names of files are joined as strings: see Note: [Paths as strings] in `files.py`.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Use a folder; create it if it is missing.
@@ -69,20 +73,23 @@ class SnapshotFolder:
         except OSError as error:
             raise folder_error(folder, error) from error
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> str:
         """Return where a file is, or would be."""
+        return f"{self._folder_of(name)}/{name}"
+
+    def _folder_of(self, name: str) -> str:
         digits = name.partition("_")[2]
-        return self._folder / digits[:2] / name
+        return f"{self._folder}/{digits[:2]}"
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def writing(self, name: str) -> Iterator[str]:
         """Give the file's own path; writers create the file by renaming."""
-        path = self.path(name)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        yield path
+        with suppress(FileExistsError):
+            os.mkdir(self._folder_of(name), 0o700)  # noqa: PTH102
+        yield self.path(name)
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[Path]:
+    def reading(self, name: str) -> Iterator[str]:
         """Give the file's own path."""
         yield self.path(name)
 
@@ -90,7 +97,8 @@ class SnapshotFolder:
         """Delete a file."""
         is_gone = False
         with suppress(OSError):
-            self.path(name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(name))  # noqa: PTH108
             is_gone = True
         done(name, is_gone)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sinkstream.errors import CheckpointError
 from sinkstream.server.conversations.node import Node
 from sinkstream.sessions import saved
@@ -14,7 +12,7 @@ from sinkstream.streams.worker import wanted
 from sinkstream.text.turns.turn_format import TurnFormat
 
 
-def save_snapshot(session: Session, node: Node, path: Path) -> None:
+def save_snapshot(session: Session, node: Node, path: str) -> None:
     """Write the session, whose last turn is `node`, to a file that only its owner can read.
 
     A power cut may leave it damaged. The checksum reveals that, and the turn is then replayed.
@@ -26,7 +24,7 @@ def save_snapshot(session: Session, node: Node, path: Path) -> None:
 
 
 def load_snapshot(
-    host: Host, turns: TurnFormat, node: Node, path: Path, cache_salt: str, thoughts: Thoughts
+    host: Host, turns: TurnFormat, node: Node, path: str, cache_salt: str, thoughts: Thoughts
 ) -> Session:
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 

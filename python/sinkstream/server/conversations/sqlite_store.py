@@ -115,7 +115,7 @@ class SqliteStore(Store):
         rows = connection.execute("SELECT node, file FROM snapshots").fetchall()
         self.files.delete_others([file for _, file in rows])
         for node_id, file in rows:
-            if not self.files.path(file).exists():
+            if not Path(self.files.path(file)).exists():
                 connection.execute("DELETE FROM snapshots WHERE node = ?", [node_id])
 
     def close(self) -> None:

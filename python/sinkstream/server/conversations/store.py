@@ -87,6 +87,10 @@ class Store(StoreReads):
     def close(self) -> None:
         """Write what is queued, and close the database. May be called more than once."""
 
+    def write_queued(self) -> None:
+        """Wait until what has been queued is written. Blocks briefly."""
+        self._writer.submit(_nothing).result()
+
     # ---- owners ----------------------------------------------------------------------------------
 
     def take(self, session: str) -> Claim | None:

@@ -31,6 +31,8 @@ _NODE = (
     "session_key, finish_reason, is_after_settled, is_settled"
 )
 _BASE = f"CASE WHEN {{0}}is_after_settled = 1 THEN {{0}}parent || '{SETTLED}' ELSE {{0}}parent END"
+# With `? IN (conversation, nodes.id)`, both databases would read the whole table.
+_NAMED = "(conversation = ? OR nodes.id = ?)"
 _GONE_S = 30.0  # a replica that was not seen for so long
 _HASHES_FIRST = 4  # they find a history that is sent again as it was
 
@@ -119,11 +121,11 @@ class StoreReads(ABC):
             ids.frombytes(part)
         return ids
 
-    def text_of(self, tenant: str, node_id: str) -> TurnText | None:
-        """Return a completed turn of a tenant, as text."""
+    def text_of(self, tenant: str, node_id: str, *, may_run: bool = False) -> TurnText | None:
+        """Return a completed turn of a tenant, as text; or also one that is running."""
         rows = self._rows(
-            "SELECT parent, messages, given, finish_reason, created, record, note FROM nodes "
-            "WHERE id = ? AND tenant = ? AND hash IS NOT NULL",
+            "SELECT parent, messages, given, COALESCE(finish_reason, ''), created, record, note "
+            f"FROM nodes WHERE id = ? AND tenant = ?{'' if may_run else ' AND hash IS NOT NULL'}",
             [node_id, tenant],
         )
         if not rows:
@@ -152,6 +154,20 @@ class StoreReads(ABC):
             )
         ]
 
+    def has_conversation(self, tenant: str, name: str) -> bool:
+        """Return whether a tenant has a conversation with an id."""
+        query = "SELECT 1 FROM conversations WHERE id = ? AND tenant = ?"
+        return bool(self._rows(query, [name, tenant]))
+
+    def last_turn(self, tenant: str, name: str) -> Node | None:
+        """Return the last completed turn of a tenant's conversation, or the turn with an id."""
+        rows = self._rows(
+            f"SELECT {_NODE} FROM nodes WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL "
+            "ORDER BY created DESC LIMIT 1",
+            [name, name, tenant],
+        )
+        return _node(rows[0]) if rows else None
+
     def nodes_of(self, conversation: str) -> list[Node]:
         """Return a conversation's completed turns, oldest first."""
         rows = self._rows(
@@ -172,15 +188,14 @@ class StoreReads(ABC):
             "SELECT nodes.id, parent, conversation, session_key, created, finish_reason, "
             "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids FROM nodes "
             f"LEFT JOIN forms ON forms.id = nodes.id || '{SETTLED}' "
-            "WHERE ? IN (conversation, nodes.id) AND tenant = ? AND hash IS NOT NULL "
-            "ORDER BY created",
-            [name, tenant],
+            f"WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL ORDER BY created",
+            [name, name, tenant],
         )
         parts: dict[str, list[Any]] = {}
         for node, ids, text in self._rows(
             "SELECT node, ids, text FROM parts JOIN nodes ON nodes.id = node "
-            "WHERE ? IN (conversation, nodes.id) AND tenant = ? ORDER BY node, number",
-            [name, tenant],
+            f"WHERE {_NAMED} AND tenant = ? ORDER BY node, number",
+            [name, name, tenant],
         ):
             parts.setdefault(node, []).append((ids, text))
         return [_stored(row, parts.get(row[0], [])) for row in rows]

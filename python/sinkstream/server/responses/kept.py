@@ -93,12 +93,12 @@ def is_numbered(turns: Turns, tenant: str, name: str) -> bool:
 
 
 def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
-    """Return the messages of a stored response's input. Blocks.
+    """Return the messages of a stored response's input; the response may be running. Blocks.
 
     Raises:
         NotFound: The tenant has no response with that name.
     """
-    turn = turns.text_of(tenant, name)
+    turn = turns.text_of(tenant, name, may_run=True)
     count: int = _record(turn, name)["messages"]
     found = _conversation(turns, tenant, turn, count)
     return found[len(found) - count :]

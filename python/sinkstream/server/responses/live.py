@@ -29,12 +29,14 @@ class Live:
         self.state = resources.state
         self.events = Events(resources)
         self.messages: list[dict[str, Any]] | None = messages
+        """The input; None if it is to be read from the store, or cannot be listed."""
         self.turn: Turn | None = None
         """None before the reply begins."""
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
         self.task: asyncio.Task[None] | None = None
+        """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
@@ -83,6 +85,15 @@ class Live:
             if not self.task.cancelling():  # a second time would interrupt its end
                 self.task.cancel()  # no effect if it has ended
             await asyncio.wait({self.task})
+
+    def drop_messages(self) -> None:
+        """Drop the input of a reply that has begun, unless it is nowhere else and may be listed."""
+        if self.state.echo["store"] or not self.state.is_background:
+            self.messages = None
+
+    def drop_task(self) -> None:
+        """Drop the task, which has ended: if it was cancelled, it holds this response."""
+        self.task = None
 
 
 class LiveResponses:

@@ -39,8 +39,9 @@ def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asynci
         held_bytes: Memory that the reply may take.
     """
     service.live.add(live)
-    live.task = asyncio.create_task(_produce(service, live, start, held_bytes))
-    return live.task
+    live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))
+    task.add_done_callback(lambda _: live.drop_task())
+    return task
 
 
 async def _produce(service: Service, live: Live, start: Start, held_bytes: int) -> None:
@@ -49,8 +50,10 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
         async with AsyncExitStack() as stack:
             stack.enter_context(service.whole_replies.taken(held_bytes))
             (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
+            del start  # it holds the request
             turn = live.turn = await reply.begin()
             assert turn is not None  # there is no limit of time
+            live.drop_messages()
             stream = turn.stream
             state.has_parts, state.input_tokens = stream.has_parts, turn.facts.prompt_tokens
             state.is_begun = True

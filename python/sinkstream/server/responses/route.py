@@ -40,13 +40,16 @@ async def create_response(request: Request) -> Response:
     body = await parse(exchange, service.pool, ResponseRequest)
 
     async def work(send: Send) -> None:
+        nonlocal body
         exchange.choices = 1
         must_wait = service.seats.locked()
+        is_stream, is_background = bool(body.stream), bool(body.background)
         live = await create(service, body, exchange.tenant, request.headers)
+        del body  # it may be long
         try:
-            if body.stream:
+            if is_stream:
                 await _stream(service, exchange, live, send)
-            elif body.background:
+            elif is_background:
                 if not must_wait:  # what is refused is known when the reply begins
                     await live.admitted(service.config.keepalive_s)
                 await _send(live, send)
@@ -54,7 +57,7 @@ async def create_response(request: Request) -> Response:
                 await live.ended()
                 await _send(live, send)
         finally:
-            if not body.background:
+            if not is_background:
                 await live.cancel()
             _note(exchange, live)
 

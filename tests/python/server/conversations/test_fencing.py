@@ -52,7 +52,7 @@ class Written:
     def snapshot(self, claim: Claim) -> None:
         file = self.store.new_file(claim, self.first.id)
         with self.store.files.writing(file) as path:
-            path.write_bytes(b"keys and values")
+            Path(path).write_bytes(b"keys and values")
         self.store.add_snapshot(claim, self.first, file, 15)
 
     @property
@@ -239,7 +239,7 @@ def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
         parent, tokens = node.id, node.tokens + 3
         file = store.new_file(claim, node.id)
         with store.files.writing(file) as path:
-            path.write_bytes(b"keys and values")
+            Path(path).write_bytes(b"keys and values")
         store.add_snapshot(claim, node, file, 15)
         written.append(node.id)
         kept = [node_id for node_id, _ in store.oldest_snapshots()]
@@ -488,9 +488,9 @@ def test_files_without_a_row_are_deleted_once_they_are_old(place: Place) -> None
     written = Written(store)
     kept = store.snapshot_of(written.first.id)
     with store.files.writing(new_file_name(written.running.id)) as orphan:
-        orphan.write_bytes(b"of a replica that was killed")
+        Path(orphan).write_bytes(b"of a replica that was killed")
     store.delete_orphans(3600)
-    assert orphan.exists()
+    assert Path(orphan).exists()
     store.delete_orphans(0)
     assert [path.name for path in place.snapshots.rglob("*.session")] == [kept]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def claim_to(node: Node, epoch: int = 1) -> Claim:
 def written(store: Store, node: Node) -> str:
     file = store.new_file(claim_to(node), node.id)
     with store.files.writing(file) as path:
-        path.write_bytes(b"keys and values")
+        Path(path).write_bytes(b"keys and values")
     return file
 
 
@@ -42,7 +43,7 @@ def saved(store: Store, node: Node) -> str:
 
 def path_of(store: Store, file: str) -> Path:
     assert isinstance(store.files, SnapshotFolder)
-    return store.files.path(file)
+    return Path(store.files.path(file))
 
 
 def loose(store: Store) -> dict[str, int]:
@@ -162,7 +163,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(
     node = conversation(store)
     file = saved(store, node)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
+        patch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
         store.delete_conversation(claim_to(node)).result()
         grow_older(store, loose_files.DOOMED_S)
         sweep(store)

@@ -165,9 +165,9 @@ def test_a_torn_snapshot_is_replayed(model: sinkstream.Model, tmp_path: Path) ->
     assert file is not None
     begun(conversations, 3)
     with conversations._store.files.reading(file) as path:
-        content = bytearray(path.read_bytes())
+        content = bytearray(Path(path).read_bytes())
         content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
-        path.write_bytes(content)
+        Path(path).write_bytes(content)
     again = ask(conversations, [user("and")], previous=first.node, seed=6)
     assert again.facts.state == "replayed"
     assert again.bits == alone(model, path_ids(conversations, again.node)[:-8], 6)

@@ -137,7 +137,7 @@ def test_what_is_not_there_is_replayed(
     chat.say("Hello")
     one.park_all()
     with one._store.files.reading("resp_none.session") as path:
-        assert not path.exists()
+        assert not Path(path).exists()
     (name,) = [file for (file,) in one._store._rows("SELECT file FROM snapshots")]
     one._store.files._delete(name, lambda *_: None)  # type: ignore[attr-defined]
     reply = chat.say("On", seed=1)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
+import pytest
+
+import sinkstream
 from sinkstream.server.conversations.node import new_id
 from sinkstream.server.conversations.opening import open_store
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.snapshot_files import SnapshotFolder, new_file_name
 from sinkstream.server.conversations.store import Store
 from tests.python.server.conversations.stores import begun, claim_of, finish
+from tests.python.server.conversations.talk import Chat, open_conversations
 
 
 def written(folder: SnapshotFolder, name: str) -> Path:
     with folder.writing(name) as path:
-        path.write_bytes(b"keys and values")
-    return path
+        Path(path).write_bytes(b"keys and values")
+    return Path(path)
 
 
 def files_below(folder: Path) -> set[Path]:
@@ -48,10 +53,10 @@ def store_of_one_snapshot(folder: Path, snapshots: Path, replica: str = "") -> t
     file = store.new_file(claim_of(new), node.id)
     before = files_below(snapshots)
     with store.files.writing(file) as path:
-        path.write_bytes(b"keys and values")
+        Path(path).write_bytes(b"keys and values")
     store.add_snapshot(claim_of(new), node, file, 15)
-    (path,) = files_below(snapshots) - before
-    return store, path
+    (found,) = files_below(snapshots) - before
+    return store, found
 
 
 def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
@@ -61,7 +66,7 @@ def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
     kept, other = (written(folder, new_file_name(new_id("resp"))) for _ in range(2))
     name = new_file_name(new_id("resp"))
     abandoned = written(folder, name).with_name(f".{name[:40]}.sinkstream-a1_b2c3d.part")
-    folder.path(name).rename(abandoned)
+    Path(folder.path(name)).rename(abandoned)
     assert {kept, other, abandoned} < files_below(tmp_path)
     folder.delete_others([kept.name])
     assert files_below(tmp_path) == {*foreign, kept}
@@ -103,6 +108,27 @@ def test_replicas_of_a_store_find_each_others_snapshots(tmp_path: Path) -> None:
     one, path = store_of_one_snapshot(tmp_path / "store", tmp_path / "shared", "one")
     two, _ = store_of_one_snapshot(tmp_path / "store", tmp_path / "shared", "two")
     with two.files.reading(path.name) as found:
-        assert found == path
+        assert found == str(path)
     one.close()
     two.close()
+
+
+def test_names_of_snapshots_are_not_interned(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of interned strings would be allocated anew with every few thousand of them."""
+    interned: list[str] = []
+    intern = sys.intern
+
+    def noted(text: str) -> str:
+        interned.append(text)
+        return intern(text)
+
+    conversations = open_conversations(model, tmp_path, replay_tokens=0)
+    chat = Chat(conversations)
+    monkeypatch.setattr(sys, "intern", noted)
+    chat.say("Hello")
+    conversations.park_all()
+    assert chat.say("On").facts.state == "loaded"
+    Path("a.session").with_name("b.session")
+    assert {name for name in interned if ".session" in name} == {"a.session", "b.session"}

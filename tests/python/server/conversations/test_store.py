@@ -22,6 +22,7 @@ from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.deletion import in_marks
 from sinkstream.server.conversations.node import Node, new_id
+from sinkstream.server.conversations.schema import TABLES
 from sinkstream.server.conversations.sqlite_database import SqliteWriteConnection
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store import Store
@@ -118,6 +119,83 @@ def test_deleting_a_turn_deletes_all_that_follow_it_and_no_other(store: Store) -
     assert store.ids_of(grandchild.id).tolist() == []
     store.delete_tree(claim_of(root), root.id).result()
     assert store.conversations("ada") == []
+
+
+def test_a_deletion_reads_only_what_it_deletes(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = open_conversations(model, tmp_path)
+    for number in range(12):
+        ask(conversations, [user(f"Number {number}")])
+    store, rows = conversations._store, []
+    read = store._rows
+
+    def counted(query: str, values: Any = ()) -> list[Any]:
+        found = read(query, values)
+        rows.extend(found)
+        return found
+
+    (_, (name, _), *_) = conversations.conversations("")
+    monkeypatch.setattr(store, "_rows", counted)
+    conversations.delete("", name)
+    assert len(rows) <= 3
+    assert not store.has_conversation("", name)
+
+
+def test_the_only_process_of_a_store_remembers_no_claims(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    """They would be memory that grows with the number of conversations."""
+    conversations = open_conversations(model, tmp_path)
+    first = Chat(conversations)
+    first.say("One")
+    Chat(conversations).say("Two")
+    first.say("Three")
+    assert not conversations._ownership._held
+
+
+def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, "model")
+    read, scans = store._rows, []
+
+    def explained(query: str, values: Any = ()) -> list[Any]:
+        steps = [row[3].split() for row in read(f"EXPLAIN QUERY PLAN {query}", values)]
+        scans.extend(query for step in steps if step[0] == "SCAN" and step[1] in TABLES)
+        return read(query, values)
+
+    store._rows = explained  # type: ignore[method-assign]
+    store.node("a")
+    store.state("a-settled")
+    store.find("ada", [b"h" * 32])
+    store.ids_of("a")
+    store.text_of("ada", "a")
+    store.conversations("ada")
+    store.has_conversation("ada", "a")
+    store.titles("ada")
+    store.transcript("ada", "a")
+    store.last_turn("ada", "a")
+    store.snapshot_of("a")
+    store.saved_tokens("a")
+    store.owner("a")
+    store.session_of("a")
+    store.unfinished_session("ada", "a")
+    store.is_running("a")
+    store.close()
+    assert scans == []
+
+
+def test_a_conversation_is_found_for_its_tenant_alone(store: Store) -> None:
+    root = begun()
+    turns = [root, begun(root.conversation, root.id)]
+    for i, new in enumerate(turns):
+        store.begin(claim_of(root), new)
+        turns[i] = finish(store, new, [i + 4], bytes([i + 65]), claim_of(root))
+    assert store.has_conversation("ada", root.conversation)
+    assert not store.has_conversation("bob", root.conversation)
+    assert not store.has_conversation("ada", root.id)
+    assert store.last_turn("ada", root.conversation) == turns[1]
+    assert store.last_turn("ada", root.id) == turns[0]
+    assert store.last_turn("bob", root.conversation) is None
 
 
 def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:

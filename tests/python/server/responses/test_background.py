@@ -124,6 +124,15 @@ def test_a_cancelled_response_keeps_what_it_has(server: Running, client: OpenAI)
     assert server.model.stats()["running"] == 0
 
 
+def test_the_input_of_a_running_response_is_listed(server: Running) -> None:
+    name = begin(server, **ENDLESS)["id"]
+    wait_for(server, name, "in_progress")
+    (item,) = server.ask("GET", f"{RESPONSES}/{name}/input_items", None, KEY).json["data"]
+    cancel(server, name)
+    (kept,) = server.ask("GET", f"{RESPONSES}/{name}/input_items", None, KEY).json["data"]
+    assert item == kept
+
+
 def test_a_response_that_waits_for_a_seat_is_queued_and_can_be_cancelled(server: Running) -> None:
     running_ = [begin(server, **ENDLESS)["id"] for _ in range(4)]
     queued = begin(server)

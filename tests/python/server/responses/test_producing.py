@@ -112,10 +112,11 @@ def test_a_response_ends_although_its_note_cannot_be_written(
         notes = Notes(OSError("no space left"))
         notes.may_end.set()
         service, live = begun(notes)
+        task = live.task
+        assert task is not None
         await live.ended()
-        assert live.task is not None
-        await asyncio.wait({live.task})
-        assert live.task.exception() is None
+        await asyncio.wait({task})
+        assert task.exception() is None
         assert service.live.find("", "resp_1") is None
         service.pool.close()
 

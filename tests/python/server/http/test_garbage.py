@@ -1,0 +1,153 @@
+"""Requests leave no reference cycles: what they held is freed at once, not by a collection."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+
+REPEATS = 8
+OPTIONS: dict[str, Any] = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
+ENDLESS: dict[str, Any] = {**OPTIONS, "max_tokens": 1 << 30, "stream": True}
+RESPONSES = "/v1/responses"
+ASKED: dict[str, Any] = {"input": "the sea", "max_output_tokens": 3, "seed": 1, "ignore_eos": True}
+
+Ask = Callable[[Running], object]
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    store = str(tmp_path_factory.mktemp("store"))
+    with running(tiny_folder("llama"), store=store, sequences=3) as found:
+        yield found
+
+
+def chat(server: Running, **more: Any) -> Any:
+    return server.post(CHAT, {"messages": HELLO, **OPTIONS, **more})
+
+
+def session_of(server: Running) -> str:
+    found: str = chat(server, cache_salt="deleted").json["usage"]["sinkstream"]["session"]
+    return found
+
+
+def leave_in_the_middle(server: Running, path: str, body: dict[str, Any]) -> None:
+    with server.begin(path, body) as connection:
+        answer = b""
+        while b"data: {" not in answer:
+            part = connection.recv(1 << 16)
+            assert part, answer
+            answer += part
+
+
+def leave_at_once(server: Running) -> None:
+    server.begin(CHAT, {"messages": HELLO, **OPTIONS, "max_tokens": 4000}).close()
+
+
+def two_over_one_connection(server: Running) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    for _ in range(2):
+        body, kind = json.dumps({"messages": HELLO, **OPTIONS}), "application/json"
+        connection.request("POST", CHAT, body, {"Content-Type": kind})
+        connection.getresponse().read()
+    connection.close()
+
+
+def respond_and_delete(server: Running) -> None:
+    name = server.post(RESPONSES, ASKED).json["id"]
+    server.ask("GET", f"{RESPONSES}/{name}?stream=true")
+    server.ask("GET", f"{RESPONSES}/{name}/input_items")
+    server.ask("DELETE", f"{RESPONSES}/{name}")
+
+
+def respond_and_cancel(server: Running) -> None:
+    asked = {**ASKED, "background": True, "max_output_tokens": 60_000}
+    name = server.post(RESPONSES, asked).json["id"]
+    server.post(f"{RESPONSES}/{name}/cancel", {})
+    server.ask("DELETE", f"{RESPONSES}/{name}")
+
+
+KINDS: dict[str, Ask] = {
+    "talk": chat,
+    "talk without keeping": lambda server: chat(server, store=False),
+    "talk twice over one connection": two_over_one_connection,
+    "stream": lambda server: chat(server, stream=True),
+    "stream two with log-probabilities": lambda server: chat(
+        server, stream=True, n=2, logprobs=True
+    ),
+    "leave a chat in the middle": lambda server: leave_in_the_middle(
+        server, CHAT, {"messages": HELLO, **ENDLESS}
+    ),
+    "leave at once": leave_at_once,
+    "complete two": lambda server: server.post(COMPLETIONS, {"prompt": "a", **OPTIONS, "n": 2}),
+    "leave two completions in the middle": lambda server: leave_in_the_middle(
+        server, COMPLETIONS, {"prompt": "a", **ENDLESS, "n": 2}
+    ),
+    "tokenize": lambda server: server.post("/tokenize", {"content": "a b c"}),
+    "metrics": lambda server: server.ask("GET", "/metrics"),
+    "delete": lambda server: server.ask("DELETE", f"/v1/sessions/{session_of(server)}"),
+    "delete nothing": lambda server: server.ask("DELETE", "/v1/sessions/sess_0"),
+    "save": lambda server: server.ask("GET", f"/v1/sessions/{session_of(server)}/file"),
+    "list": lambda server: server.ask("GET", "/v1/sessions"),
+    "no JSON": lambda server: server.ask("POST", CHAT, b"{"),
+    "no type": lambda server: server.ask("POST", CHAT, b"{}", {"Content-Type": "text/plain"}),
+    "a wrong type": lambda server: server.post(CHAT, {"messages": 1}),
+    "a value out of range": lambda server: chat(server, temperature=-1.0),
+    "a value out of range for a completion": lambda server: server.post(
+        COMPLETIONS, {"prompt": "a", "temperature": -1.0}
+    ),
+    "a message that the template refuses": lambda server: server.post(
+        CHAT, {"messages": [{"role": "assistant", "content": "a"}]}
+    ),
+    "an unknown path": lambda server: server.ask("GET", "/v1/nothing"),
+    "no HTTP": lambda server: server.open("nonsense\r\n").close(),
+    "respond": respond_and_delete,
+    "respond without keeping": lambda server: server.post(RESPONSES, {**ASKED, "store": False}),
+    "leave a response": lambda server: leave_in_the_middle(
+        server, RESPONSES, {**ASKED, "max_output_tokens": 60_000, "stream": True}
+    ),
+    "cancel a response": respond_and_cancel,
+    "follow nothing": lambda server: server.post(
+        RESPONSES, {**ASKED, "previous_response_id": "resp_0"}
+    ),
+}
+
+
+def settle(server: Running) -> None:
+    server.wait_until(lambda: server.metric("sinkstream_open_replies") == 0, "replies end")
+    server.wait_until(lambda: server.metric("sinkstream_open_connections") <= 1, "clients left")
+    server.wait_until(lambda: server.metric("sinkstream_http_requests") <= 1, "requests end")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_leaves_no_cycles(server: Running, kind: str) -> None:
+    for _ in range(2):  # everything is used once
+        KINDS[kind](server)
+    settle(server)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(REPEATS):
+            KINDS[kind](server)
+        settle(server)
+        gc.collect()
+        left = Counter(type(one).__qualname__ for one in gc.garbage)
+        errors = [one for one in gc.garbage if isinstance(one, BaseException)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left, errors
