@@ -36,8 +36,13 @@ if sys.platform == "linux":
             """
             # In whole milliseconds, as epoll waits: rounded up, so that a timer is due afterwards.
             wait_s = -1 if timeout is None else math.ceil(max(timeout, 0) * 1e3) * 1e-3
-            found = ((self.get_key(f), events) for f, events in self._epoll.poll(wait_s, AT_ONCE))
-            return [(key, _as_selectors(events) & key.events) for key, events in found]
+            keys = self.get_map()
+            found = ((keys.get(f), events) for f, events in self._epoll.poll(wait_s, AT_ONCE))
+            return [
+                (key, _as_selectors(events) & key.events)
+                for key, events in found
+                if key is not None
+            ]
 
         def close(self) -> None:
             """Close both descriptors."""

@@ -45,6 +45,11 @@ class Reply:
         self._ending: asyncio.Future[TurnEnd] | None = None
 
     @property
+    def queued_s(self) -> float:
+        """Return how long it has waited for a seat."""
+        return self._wait.queued_s
+
+    @property
     def begun(self) -> Turn | None:
         """Return the turn; None before it begins."""
         task = self._beginning
@@ -109,9 +114,7 @@ class Reply:
             await asyncio.wait([self._end()])
 
 
-async def _begin(
-    start: Start, service: Service, names: Mapping[str, str], wait: _Wait
-) -> Turn:
+async def _begin(start: Start, service: Service, names: Mapping[str, str], wait: _Wait) -> Turn:
     """Return a reply's turn once there is a seat for it, and it has begun."""
     await service.take_seat(wait)
     try:
