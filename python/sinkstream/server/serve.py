@@ -19,7 +19,6 @@ from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
 from sinkstream.server.connections import check_descriptors
-from sinkstream.server.event_loop import new_event_loop
 from sinkstream.server.gate import App
 from sinkstream.server.interpreter import collect_repeatedly, set_for_serving
 from sinkstream.server.keeping import open_turns
@@ -77,8 +76,8 @@ def serve(
         app = Internal(app, service)
     server = make_server(app, service)
     try:
-        with listener, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(
+        with listener:
+            asyncio.run(
                 _Run(service, server, load, stop).run(
                     listener, lambda model: on_ready(address, model)
                 )

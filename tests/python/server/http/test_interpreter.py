@@ -17,8 +17,8 @@ import sinkstream
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.interpreter import (
     FULL_AFTER,
-    MIDDLE_AFTER,
     SWITCH_S,
+    YOUNG_AFTER,
     collect_repeatedly,
     set_for_serving,
 )
@@ -38,7 +38,7 @@ def test_what_is_loaded_is_left_aside_until_the_server_ends() -> None:
 
 def test_the_last_of_several_servers_restores_the_settings() -> None:
     before = current()
-    serving = (before[0][0], MIDDLE_AFTER, FULL_AFTER), pytest.approx(SWITCH_S)
+    serving = (YOUNG_AFTER, before[0][1], FULL_AFTER), pytest.approx(SWITCH_S)
     one, other = set_for_serving(), set_for_serving()
     one.__enter__()
     assert current() == serving
@@ -56,7 +56,7 @@ def test_a_server_that_answers_has_its_settings(tiny_folder: Callable[[str], Pat
     before, stop, seen = current(), threading.Event(), []
 
     def on_ready(address: str, model: sinkstream.Model) -> None:
-        seen.append((gc.get_freeze_count() > 0, gc.get_threshold()[2]))
+        seen.append((gc.get_freeze_count() > 0, gc.get_threshold()[0]))
         stop.set()
 
     serve(
@@ -65,7 +65,7 @@ def test_a_server_that_answers_has_its_settings(tiny_folder: Callable[[str], Pat
         on_ready,
         stop=stop,
     )
-    assert seen == [(True, FULL_AFTER)]
+    assert seen == [(True, YOUNG_AFTER)]
     assert current() == before
 
 
