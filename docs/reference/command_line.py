@@ -65,14 +65,17 @@ def lines(commands: list[Command]) -> Iterator[str]:
     shared = {p.name: p for command in commands for p in command.loading}
     yield "\n## Loading options\n"
     yield (
-        "They choose the model and its memory. Every command that loads a model takes them; where "
-        "a command lists one itself, its own default applies.\n"
+        "These options choose the model and its memory. Every command that loads a model takes "
+        "them; where a command lists one itself, its own default applies.\n"
     )
     yield from map(item, shared.values())
     yield "\n`$SINKSTREAM_MODEL` and others: [environment variables](environment.md)."
     shared = {p.name: p for command in commands for p in command.replies}
     yield "\n## Sampling options\n"
-    yield "They choose the tokens of a reply. Without one, the checkpoint's default applies.\n"
+    yield (
+        "These options choose the tokens of a reply. Without one, the checkpoint's default "
+        "applies.\n"
+    )
     yield from map(item, shared.values())
     yield "\n## Exit codes\n"
     yield from (f"- `{code}`: {meaning}." for code, meaning in EXIT_CODES.items())

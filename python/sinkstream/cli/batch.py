@@ -39,7 +39,7 @@ def batch(
         typer.Argument(
             metavar="IN",
             help="One JSON object per line, with a prompt or messages, and optionally an id and "
-            "sampling options; - reads standard input.",
+            'sampling options; "-" reads standard input.',
         ),
     ],
     target: Annotated[
@@ -47,7 +47,7 @@ def batch(
         typer.Argument(
             metavar="OUT",
             help="Gets one JSON object per line of IN, in the same order, with the text or an "
-            "error. If it exists, the run continues after its last line; - is standard output.",
+            'error. If it exists, the run continues after its last line; "-" is standard output.',
         ),
     ],
     raw: Annotated[

@@ -55,7 +55,7 @@ def evaluate(
         str | None,
         typer.Argument(
             metavar="FILE",
-            help="The text: UTF-8, or .jsonl[.xz] with books; - reads standard input.",
+            help='The text: UTF-8, or .jsonl[.xz] with books; "-" reads standard input.',
         ),
     ] = None,
     title: Annotated[

@@ -36,8 +36,8 @@ def generate(
         str,
         typer.Argument(
             metavar="PROMPT",
-            help="The question, or the text to continue if the model has no chat template or with "
-            "--raw; - reads standard input.",
+            help="The question; with --raw, or if the model has no chat template, the text to "
+            'continue. "-" reads standard input.',
         ),
     ],
     raw: Annotated[

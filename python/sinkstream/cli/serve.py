@@ -54,7 +54,7 @@ def serve(
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
-            help="A web page's origin that may use the server, such as "
+            help="An origin whose web pages may use the server, such as "
             '"https://chat.example". May be repeated.'
         ),
     ] = None,
@@ -105,15 +105,15 @@ def serve(
         typer.Option(
             metavar="FOLDER",
             help="Where the states of conversations are saved: a folder, or s3://bucket/path. "
-            "Needed with PostgreSQL. Default: a folder in the store's.",
+            "Needed with PostgreSQL. Default: a folder inside the store's folder.",
         ),
     ] = "",
     snapshot_tokens: Annotated[
         int,
         typer.Option(
-            help="A conversation's state is saved whenever it has grown by this number of tokens. "
-            "After a crash, at most those tokens and the last turn are read again; 0: sinks + "
-            "window."
+            help="A conversation's state is saved each time the conversation has grown by this "
+            "number of tokens. After a crash, at most this number of tokens and the last turn are "
+            "read again; 0: sinks + window."
         ),
     ] = 0,
     session_ttl: Annotated[

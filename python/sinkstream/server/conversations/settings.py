@@ -39,6 +39,6 @@ class Settings:
     address: str = ""
     """Where other replicas can ask this one to release a conversation; "" if they cannot."""
     snapshots: str = ""
-    """A folder, or "s3://…", for snapshots; "" is a folder in the store's.
+    """A folder, or "s3://…", for snapshots; "" is a folder inside the store's folder.
 
     In a folder, each store has a subfolder of its own."""
