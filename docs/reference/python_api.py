@@ -96,7 +96,7 @@ PAGES = {
     ),
     "monitoring": Page(
         "Monitoring",
-        "Metrics for Prometheus and timelines for Perfetto. [The guide](../monitoring.md) says "
+        "Metrics for Prometheus and timelines for Perfetto. [Monitoring](../monitoring.md) says "
         "what each one means.",
         "sinkstream",
         ("prometheus_text", "trace"),

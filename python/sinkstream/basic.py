@@ -40,8 +40,8 @@ def generate_text_basic(
         eos_token_id: The id that ends a row. The row then repeats it until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
-        which the last one ended is left out.
+        Only the new tokens, int64 [batch, at most max_new_tokens]. Once every row has
+        ended, generation stops; the final column, which holds only end tokens, is not returned.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])
@@ -65,7 +65,7 @@ def generate_text_basic_cache(
 
     Time grows linearly with the length: after the prompt, every step computes logits
     [batch, 1, vocab]. The tokens equal those of `generate_text_basic` as long as nothing is
-    evicted: while prompt and new tokens fit into the model's sinks and window.
+    evicted, that is, while prompt and new tokens fit into the model's sinks and window.
 
     Args:
         model: From `sinkstream.load`.
@@ -74,8 +74,8 @@ def generate_text_basic_cache(
         eos_token_id: The id that ends a row. The row then repeats it until all rows have ended.
 
     Returns:
-        Only the new tokens, int64 [batch, at most max_new_tokens]. If every row ends, the column in
-        which the last one ended is left out.
+        Only the new tokens, int64 [batch, at most max_new_tokens]. Once every row has
+        ended, generation stops; the final column, which holds only end tokens, is not returned.
 
     Example:
         >>> ids = torch.tensor([model.tokenizer.encode("Once upon a time").ids])

@@ -124,7 +124,7 @@ class Cache(NeverCopied):
     def evict_for_space(self, n: int) -> None:
         """Immediately evict as many tokens as the next `n` need, as StreamingLLM's code does.
 
-        Does nothing if `n` more tokens fit already. Memory is bounded without this call; it
+        Does nothing if `n` more tokens already fit. Memory is bounded without this call; it
         only changes what the first of these `n` tokens attend to. Applies to all rows.
 
         Args:

@@ -63,7 +63,7 @@ def list_models(
         progress: Called with (models read, models found).
 
     Returns:
-        The models, grouped by store; each can be loaded by its `name` if its `loads` is true.
+        The models, grouped by store; each can be loaded by its `name` if `loads` is true.
 
     Raises:
         InvalidArgument: A folder does not exist.

@@ -237,8 +237,8 @@ class Model(ClosesOnExit):
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
-        All values are from the same moment, so sums agree; only `queue_lag` is read slightly later.
-        `docs/reference/monitoring.md` lists them with units.
+        All values are from the same moment, so sums agree; only `queue_lag` and the two quantiles
+        are read slightly later. `docs/reference/monitoring.md` lists them with units.
 
         Returns:
             A dictionary with the current values of
@@ -260,7 +260,7 @@ class Model(ClosesOnExit):
               sampled and evicted;
             - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
             - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
-              and `cumulative`, which has, for each bound, how many values did not exceed it.
+              and `cumulative`: for each bound, the number of values that do not exceed it.
 
         Raises:
             ForkError: The model was loaded before this process was forked.
@@ -507,11 +507,11 @@ class Model(ClosesOnExit):
                 reply. True shows a bar in a notebook, and a line on a terminal.
             **options: How to generate; `request/options.py` declares them.
 
-        The default of `max_tokens` is 256. None sets no limit. Many models never end their text, so
-        pass stop strings or `timeout_s` with it. All prompts are submitted together, and those that
-        do not fit wait, so `timeout_s` limits the whole call. A `seed` applies to every prompt:
-        equal prompts then get equal replies. To read each reply as soon as it is complete, use
-        `generate_many`.
+        The default of `max_tokens` is 256. None sets no limit: pass stop strings or `timeout_s` as
+        well, because many models never end their text. All prompts are submitted together, and
+        those that do not fit wait, so `timeout_s` limits the whole call. A `seed` applies to every
+        prompt: equal prompts then get equal replies. To read each reply as soon as it is complete,
+        use `generate_many`.
 
         Returns:
             A result; for a list of prompts, a list of results in the same order.

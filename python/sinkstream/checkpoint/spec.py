@@ -52,7 +52,7 @@ class RopeSpec:
     """Which dimensions are rotated together. `"half"`: `d` and `d + rotary_dim/2`; `"interleaved"`:
     `2d` and `2d + 1`."""
     attention_factor: float = 1.0
-    """Multiplies cos and sin, of queries and of keys (YaRN, longrope); 1 for other schemes."""
+    """Multiplies cos and sin for both queries and keys (YaRN, longrope); 1 for other schemes."""
     long: LongRope | None = None
     """What replaces the frequencies if the cache is large; None in the spec of a loaded model."""
 

@@ -60,8 +60,8 @@ def perplexity(
             - "recompute": the last W tokens, recomputed for each token, so that nothing older
               affects them. This is the slow method that "sinks" is meant to match.
             - "protocol": the same as "sinks", but one token per forward pass, as the original code
-              evaluates (`start_size` = S, `recent_size` = W - 1). The results are the same, but
-              take longer.
+              evaluates (`start_size` = S, `recent_size` = W - 1). The results are the same, and
+              take longer to compute.
         sinks: S for "sinks" and "protocol". If None, the model's. The other methods have none.
         window: W, including the current token. If None, the model's for "sinks" and "protocol",
             and the model's S + W for "window" and "recompute", so that all methods see the
@@ -77,9 +77,9 @@ def perplexity(
             pass.
         resume: A file that keeps the scores of an interrupted run (Ctrl-C, or a crash). The same
             call continues from it, with bit-identical results. The file does not hold the cache. On
-            resuming, the cache is refilled from the sinks and the last layers * (W - 1) tokens, on
-            which alone it depends; with "dense", from all tokens. For a finished run, the result is
-            returned immediately.
+            resuming, the cache is refilled from the only tokens that it depends on: the sinks, and
+            the last L * (W - 1) tokens in a model with L layers; with "dense", all tokens. For a
+            finished run, the result is returned immediately.
 
     Returns:
         The result; sums of float32 log-probabilities are in float64.

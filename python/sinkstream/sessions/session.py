@@ -178,9 +178,9 @@ class Session(ClosesOnExit):
 
         Args:
             content: The user's message; for a checkpoint without a chat template, text to
-                continue. Or the results of all calls of the last reply: a list of messages with the
-                role "tool", as `Model.stream` takes them. Token ids are used unchanged; tool calls
-                in the reply to them are not recognized.
+                continue. To answer tool calls, the results of all calls in the last reply: a list
+                of messages with the role "tool", as `Model.stream` takes them. Token ids are used
+                unchanged; tool calls in the reply to them are not recognized.
             tool_choice: As for `Model.stream`; this reply only.
             parallel_tool_calls: As for `Model.stream`; this reply only.
             **options: How to generate; `request/options.py` declares them.
@@ -234,8 +234,8 @@ class Session(ClosesOnExit):
     ) -> Result:
         """Send a message and return the whole reply.
 
-        The default of `max_tokens` is 256, as for `Model.generate`. None sets no limit. Many models
-        never end their text, so pass stop strings or `timeout_s` with it.
+        The default of `max_tokens` is 256, as for `Model.generate`. None sets no limit: pass stop
+        strings or `timeout_s` as well, because many models never end their text.
 
         Args:
             content: As for `stream`.

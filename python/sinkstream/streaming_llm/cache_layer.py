@@ -75,7 +75,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return min(self.seen, self.start_size) + max(self.seen - self.first, 0)
 
     def first_of(self, index: int) -> int:
-        """Return the oldest window index that the query at `index` sees; `index >= seen`."""
+        """Return the oldest window index that a query sees; `index` is that of an unread token."""
         return max(self.first, index - self.recent_size)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -359,11 +359,11 @@ class StreamingCache(Cache):
     def renumber_if_far(self) -> None:
         """Renumber the live tokens when the number of evicted tokens reaches the size of the cache.
 
-        Transformers computes angles in float32, whose error grows with the index. Renumbering
-        rotates each key once in its lifetime, which rounds 16-bit keys once more. A cache of such
-        keys waits until the error of the angles (65,536 × 6e-8 rad) is as large as that of the
-        rounding. A caller that passes its own positions, as generate() does, must read them from
-        `get_seq_length` afterwards.
+        Transformers computes angles in float32, so their error grows with the index. Renumbering
+        rotates each key at most once, which rounds 16-bit keys once more. A cache of such keys
+        therefore waits for at least 65,536 evicted tokens: there, the error of the angles
+        (65,536 × 6e-8 rad) is as large as that of the rounding. A caller that passes its own
+        positions, as generate() does, must read them from `get_seq_length` afterwards.
         """
         if len(self.sink_layers) < len(self.layers):
             return  # a ring's keys share these indices, and cannot be renumbered

@@ -89,7 +89,7 @@ def text_of(event: Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts and times, measured in the generation thread, independent of the consumer."""
+    """Counts and times, measured in the generation thread, independently of the consumer."""
 
     request_id: int
     prompt_tokens: int

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call of a tool, in a reply."""
+    """A tool call in a reply."""
 
     id: str
     """Chosen at random when the call begins. The message with the tool's result repeats it."""
