@@ -118,10 +118,10 @@ def _words_to_complete() -> list[str]:
 
 def _of_parser(error: Any, arguments: Sequence[str]) -> str:
     """Return what is wrong with a command line."""
-    kind = re.search("valid (integer|float|number)", str(error.format_message()))
+    kind = re.search("valid (int|float|number)", str(error.format_message()))
     names = getattr(getattr(error, "param", None), "opts", [])
     if kind is not None and names:
-        what = "an integer" if kind[1] == "integer" else "a number"
+        what = "an integer" if kind[1] == "int" else "a number"
         found = _value_after(names, arguments)
         rest = "." if found is None else f', but is "{found[:40]}".'
         return f"Invalid value for '{max(names, key=len)}': it must be {what}{rest}"
