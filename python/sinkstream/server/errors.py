@@ -112,7 +112,7 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
         named = re.search(r"`(\w+)`", message[found.end() :])
         return invalid(message, named[1] if named else None)
     if isinstance(error, NotFound):
-        return invalid(str(error), "previous_response_id", "previous_response_not_found")
+        return invalid(message, "previous_response_id", "previous_response_not_found")
     if isinstance(error, StoreError):
         logger.error("%s", error)  # it names a path, which is not the client's business
         return ApiError(503, "service_unavailable", error.code, _STORE, headers=NO_RETRY)
