@@ -67,8 +67,8 @@ def locate_model(
         return _from_store(name)
     if not is_local:
         raise CheckpointError(
-            f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, an org/name on the "
-            f"hub, or {' or '.join(sorted(PACKAGES))}, but nothing with that name exists."
+            f"load: {quoted(name)} must be a GGUF file, a Hugging Face folder, or a name that "
+            "`sinkstream models` lists, but nothing with that name exists."
             f"{home_hint(found) or did_you_mean(name)}"
         )
     return only_model_in(found, name) if is_folder(found) else found

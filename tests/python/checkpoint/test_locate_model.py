@@ -81,7 +81,7 @@ def test_a_name_wins_over_a_file_of_that_name(
     "name", ["missing.gguf", "/no/such/file.gguf", "./org/name", "", "a\0b", "x" * 5000]
 )
 def test_a_missing_path_is_an_error_that_shows_it(name: str) -> None:
-    with pytest.raises(CheckpointError, match="but nothing with that name exists"):
+    with pytest.raises(CheckpointError, match="`sinkstream models` lists, but nothing with"):
         locate_model(name)
 
 
