@@ -22,7 +22,7 @@ class OutputError(OSError):
     """Standard output cannot be written, for a reason other than `BrokenPipeError`."""
 
     def __str__(self) -> str:
-        return f"standard output cannot be written: {self.strerror}."
+        return f"cannot write to standard output: {self.strerror}."
 
 
 class Output:

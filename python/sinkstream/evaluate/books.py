@@ -72,7 +72,7 @@ def _read(path: str, name: str, where: str) -> bytes:
         content = Path(path).read_bytes()
         return lzma.decompress(content) if path.endswith(".xz") else content
     except lzma.LZMAError as error:
-        raise InvalidArgument(f"{where}: {name} must be an xz file, but is not: {error}") from None
+        raise InvalidArgument(f"{where}: {name} must be an xz file, but is not: {error}.") from None
     except (OSError, ValueError) as error:  # ValueError: also a path with a NUL byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def _parse(line: str, number: int, name: str, where: str) -> Book:
         entry: Any = json.loads(line)
     except ValueError as error:
         raise InvalidArgument(
-            f"{where}: line {number} of {name} must be a JSON object, but is not: {error}"
+            f"{where}: line {number} of {name} must be a JSON object, but is not: {error}."
         ) from None
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
         raise InvalidArgument(

@@ -41,7 +41,7 @@ class JsonFile(ABC):
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
                 f'{cls.__name__}: "{Path(path).name}" must be a file that `to_json` wrote, but is '
-                f"not: {error}",
+                f"not: {str(error).rstrip('.')}.",
                 param="path",
             ) from None
 

@@ -111,7 +111,7 @@ def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise InvalidArgument(
             f'perplexity: `resume` must be a file saved by an earlier run, but "{name}" is '
-            f"not: {error}",
+            f"not: {str(error).rstrip('.')}.",
             param="resume",
         ) from None
     _check_same_run(name, run, fresh.run)

@@ -91,7 +91,9 @@ class Pool:
         queued = _Call(call)
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("pool: the pool is closed. This is a bug in sinkstream.")
+                raise RuntimeError(
+                    "pool: the pool is closed. This is a bug in sinkstream; please report it."
+                )
             self._event_loop = asyncio.get_running_loop()
             self._queue.append(queued)
             try:

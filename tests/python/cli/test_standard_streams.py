@@ -79,7 +79,7 @@ def test_output_that_cannot_be_written_is_one_sentence(
 ) -> None:
     done = shell(script, COMMANDS[name])
     assert done.returncode == 2
-    assert done.stderr.decode() == f"sinkstream: standard output cannot be written: {reason}.\n"
+    assert done.stderr.decode() == f"sinkstream: cannot write to standard output: {reason}.\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

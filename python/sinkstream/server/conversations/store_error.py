@@ -35,7 +35,8 @@ def other_version(what: str, version: object, expected: int) -> StoreError:
     """Return the error to raise for tables of a different version."""
     return StoreError(
         f"store: {what} must have version {expected}, the only one that this version of "
-        f"sinkstream reads, but has version {version}. Give another `store`, or move this one away."
+        f"sinkstream reads, but has version {version}. Choose another `store`, or move this one "
+        "away."
     )
 
 
@@ -52,7 +53,7 @@ def other_model(what: str, expected: str, found: str | None) -> StoreError:
     """Return the error to raise for a store that belongs to a different model."""
     return StoreError(
         f"store: {what} must belong to this model and its settings, {expected}, but belongs to "
-        f"{found}. Give another `store`."
+        f"{found}. Choose another `store`."
     )
 
 
