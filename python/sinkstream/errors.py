@@ -20,8 +20,8 @@ class SinkstreamError(Exception):
         param: The argument or field at fault, if there is one.
         request_id: The request that failed (`Stream.request_id`), if there is one.
         prompt_index: The index of the prompt that failed, from 0, if there were several.
-        results: The result or error of each prompt, if `Model.generate` was given several. Empty if
-            none has been started.
+        results: The result or error of each prompt, if `Model.generate` was given several and has
+            completed those that did not fail. Otherwise empty.
     """
 
     code = "error"
