@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import http.client
 import json
+import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+from tests.python.server.socket_echo import frame
 
 REPEATS = 8
 OPTIONS: dict[str, Any] = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
@@ -45,11 +47,15 @@ def session_of(server: Running) -> str:
 
 def leave_in_the_middle(server: Running, path: str, body: dict[str, Any]) -> None:
     with server.begin(path, body) as connection:
-        answer = b""
-        while b"data: {" not in answer:
-            part = connection.recv(1 << 16)
-            assert part, answer
-            answer += part
+        read_until(connection, b"data: {")
+
+
+def read_until(connection: socket.socket, end: bytes) -> None:
+    answer = b""
+    while end not in answer:
+        part = connection.recv(1 << 16)
+        assert part, answer
+        answer += part
 
 
 def leave_at_once(server: Running) -> None:
@@ -79,7 +85,38 @@ def respond_and_cancel(server: Running) -> None:
     server.ask("DELETE", f"{RESPONSES}/{name}")
 
 
+def over_a_socket(server: Running, frames: Sequence[bytes], until: bytes) -> None:
+    """Open a WebSocket, send frames, and leave after some of what comes back."""
+    head = (
+        f"GET {RESPONSES} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\n"
+    )
+    with server.open(head) as connection:
+        read_until(connection, b"\r\n\r\n")
+        connection.sendall(b"".join(frames))
+        read_until(connection, until)
+
+
+def asked_over_a_socket(**more: Any) -> bytes:
+    return frame(0x81, json.dumps({"type": "response.create", **ASKED, **more}).encode())
+
+
+SOCKETS: dict[str, Ask] = {
+    "open a socket": lambda server: over_a_socket(server, [], b""),
+    "respond over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket()] * 2, b"response.incomplete"
+    ),
+    "leave a response over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket(max_output_tokens=60_000)], b".delta"
+    ),
+    "refuse over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket(input=1)], b'"error"'
+    ),
+    "break a socket": lambda server: over_a_socket(server, [b"\xff" * 4], b"\x88"),
+}
 KINDS: dict[str, Ask] = {
+    **SOCKETS,
     "talk": chat,
     "talk without keeping": lambda server: chat(server, store=False),
     "talk twice over one connection": two_over_one_connection,
@@ -127,6 +164,7 @@ KINDS: dict[str, Ask] = {
 
 def settle(server: Running) -> None:
     server.wait_until(lambda: server.metric("sinkstream_open_replies") == 0, "replies end")
+    server.wait_until(lambda: server.metric("sinkstream_open_sockets") == 0, "sockets are closed")
     server.wait_until(lambda: server.metric("sinkstream_open_connections") <= 1, "clients left")
     server.wait_until(lambda: server.metric("sinkstream_http_requests") <= 1, "requests end")
 
