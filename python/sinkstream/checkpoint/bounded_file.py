@@ -35,7 +35,8 @@ class File:
         Raises:
             CheckpointError: It is not a regular file, or cannot be opened.
         """
-        self.name = os.path.basename(path)  # noqa: PTH119  # see Note: [Paths as strings]
+        # See Note: [Paths as strings]. `basename` finds no name before a slash.
+        self.name = os.path.basename(os.fspath(path).rstrip("/"))  # noqa: PTH119
         self.where = where
         try:
             # O_NONBLOCK: opening a pipe without a writer must not hang.

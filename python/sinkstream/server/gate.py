@@ -97,7 +97,7 @@ class Gate:
             if scope["type"] == "http":
                 await self._run(scope, receive, send, exchange)
             else:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, self._of_app(send, exchange))
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
         except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
@@ -113,11 +113,7 @@ class Gate:
             StreamAborted: The client has been told, in the middle of the response.
             Exception: Any error of the app; and `stalled` before the response.
         """
-
-        async def of_app(message: MutableMapping[str, Any]) -> None:
-            if not exchange.is_left:
-                await send(message)
-
+        of_app = self._of_app(send, exchange)
         try:
             await unless_stalled(self._service, self._app(scope, receive, of_app))
         except ApiError as error:
@@ -197,10 +193,22 @@ class Gate:
                 message = {**message, "headers": [*_pairs(message), *headers]}
             elif kind == "http.response.body" and not message.get("more_body", False):
                 exchange.is_complete = True
-            await self._service.sends.turn()
             await send(message)
 
         return observed  # type: ignore[return-value]
+
+    def _of_app(self, send: Send, exchange: Exchange) -> Send:
+        """Return `send` as the app calls it: it waits for its turn, and ends once the app is left.
+
+        What waits has not been sent, so that the gate can still respond if the engine stalls.
+        """
+
+        async def of_app(message: MutableMapping[str, Any]) -> None:
+            await self._service.sends.turn()
+            if not exchange.is_left:
+                await send(message)
+
+        return of_app
 
     def _note(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
         if _connection_of(scope).is_stalled:

@@ -157,10 +157,18 @@ async def _all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended, even if this is cancelled meanwhile."""
+    is_cancelled = False
     for task in tasks:
         task.cancel()  # no effect if it has ended
-    await asyncio.wait(tasks)
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            is_cancelled = True
     _failure(tasks)  # is known: asyncio would log it
+    if is_cancelled:
+        raise asyncio.CancelledError
 
 
 def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:

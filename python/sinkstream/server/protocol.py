@@ -84,6 +84,7 @@ class BoundedHttp(Counted, HttpToolsProtocol):
         """Hand the connection to a `BoundedSocket`, which counts it."""
         self._connection.leave()
         super().handle_websocket_upgrade()
+        del self.parser  # it refers to this protocol's methods
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; `send_400_response` responds to what it refuses."""

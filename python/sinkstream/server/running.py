@@ -109,7 +109,9 @@ class Reply:
         self._beginning.cancel()  # no effect if it has begun
         await asyncio.wait([self._beginning])
         turn = self.begun
-        if turn is not None:
+        if turn is None:
+            self._beginning = None  # its error may hold this reply
+        else:
             turn.stream.close()
             await asyncio.wait([self._end()])
 

@@ -44,6 +44,7 @@ class BoundedSocket(Counted, PingedSocket):
         """Hold only what the app has received, or still will."""
         self._throw_away()
         super().connection_lost(exc)
+        self.conn.parser.close()  # the generator refers to `conn`, which refers to it
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a message."""
@@ -91,6 +92,7 @@ class BoundedSocket(Counted, PingedSocket):
         finally:
             self._forget_queued()
             self.drop_message()
+            del state[DROP_MESSAGE]  # the scope would hold this protocol, which holds the scope
 
     def send_500_response(self) -> None:
         """Tell the client that the app has failed, if anything can still be sent."""

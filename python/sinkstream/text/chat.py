@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -23,7 +24,12 @@ from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.content_forms import ContentForms
 from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
 from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.templates.chat_template import SANDBOX, compile_template, template_error
+from sinkstream.text.templates.chat_template import (
+    SANDBOX,
+    ChatTemplate,
+    compile_template,
+    template_error,
+)
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
@@ -87,6 +93,43 @@ def encode_chat(
     return ids
 
 
+@dataclass(frozen=True, slots=True)
+class _Renderer:
+    """Renders conversations. It does not know the format, which would otherwise hold itself."""
+
+    template: ChatTemplate
+    source: str
+    fixed: Mapping[str, Any]
+    """The template's variables that no conversation changes."""
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any],
+        add_generation_prompt: bool,
+        timeout_s: float,
+        argument: ArgumentName,
+    ) -> TracedText:
+        """Return what the template writes.
+
+        Raises:
+            InvalidArgument: The template fails, or refuses the messages.
+        """
+        variables: dict[str, Any] = {
+            **self.fixed,
+            "messages": [_traced_message(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+            "tools": traced_data(list(tools), MESSAGE) or None,
+            "documents": None,
+        }
+        size = sum(map(len, strings_of([*messages, *tools])))
+        limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
+        try:
+            return SANDBOX.run(self.template.template, variables, limits)
+        except Exception as error:  # the template's operations may raise anything
+            raise template_error(error, self.source, argument) from None
+
+
 class ChatFormat:
     """A checkpoint's template and tokenizer, ready for any number of conversations."""
 
@@ -116,19 +159,20 @@ class ChatFormat:
         """
         self.template = compile_template(source, argument)
         variables = thinking_variables(self.template.names, thinking, argument)
-        self._thinking = traced_data(variables, MESSAGE)
+        fixed = {**traced_data(text.special_tokens, DERIVED), **traced_data(variables, MESSAGE)}
+        renderer = _Renderer(self.template, source, fixed)
+        self._render = renderer.render
         self._tools = [dict(tool) for tool in tools]
         self.encoder = plain_encoder(tokenizer)
         self.control = control_literals(tokenizer)
         self._whole = WholeEncoder(tokenizer)
         self.source = source
-        self._special_tokens = traced_data(text.special_tokens, DERIVED)
-        self.forms = ContentForms(
-            source, lambda said: self._render(said, [], False, TEMPLATE_SECONDS, argument)
-        )
-        self.arguments = ArgumentForms(
-            source, lambda said: self._render(said, [], False, TEMPLATE_SECONDS, argument)
-        )
+
+        def probe(said: Sequence[Message]) -> TracedText:
+            return renderer.render(said, [], False, TEMPLATE_SECONDS, argument)
+
+        self.forms = ContentForms(source, probe)
+        self.arguments = ArgumentForms(source, probe)
 
     def render(
         self,
@@ -208,29 +252,6 @@ class ChatFormat:
                 )
             found = [found[i] for i in kept]
         return written, found, spelled is not None
-
-    def _render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Any],
-        add_generation_prompt: bool,
-        timeout_s: float,
-        argument: ArgumentName,
-    ) -> TracedText:
-        variables: dict[str, Any] = {
-            **self._special_tokens,
-            **self._thinking,
-            "messages": [_traced_message(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
-            "tools": traced_data(list(tools), MESSAGE) or None,
-            "documents": None,
-        }
-        size = sum(map(len, strings_of([*messages, *tools])))
-        limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
-        try:
-            return SANDBOX.run(self.template.template, variables, limits)
-        except Exception as error:  # the template's operations may raise anything
-            raise template_error(error, self.source, argument) from None
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering that contain no character of a message."""

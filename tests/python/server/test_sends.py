@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,3 +66,48 @@ async def sends_in_turns() -> list[int]:
 
 def test_only_a_few_replies_send_in_a_turn() -> None:
     assert max(asyncio.run(sends_in_turns())) <= _AT_ONCE
+
+
+async def told_of_a_stall() -> list[dict[str, Any]]:
+    """Return what a client gets whose response waits for its turn when the engine stalls."""
+    is_waiting, may_send, sent = asyncio.Event(), asyncio.Event(), []
+
+    async def turn() -> None:
+        is_waiting.set()
+        await may_send.wait()
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    service = Service(ServerConfig())
+    service.sends.turn = turn  # type: ignore[method-assign]
+    answering = asyncio.create_task(Gate(app, service)(scope(), receive, send))
+    await is_waiting.wait()
+    for alarm in service.pulse._alarms:
+        alarm.set_result(None)
+    (left,) = await until(lambda: service.left)
+    await asyncio.wait({answering}, timeout=1)
+    may_send.set()
+    await asyncio.wait({answering, left})
+    service.close()
+    return sent
+
+
+async def until(find: Callable[[], Any]) -> Any:
+    while not (found := find()):
+        await asyncio.sleep(0)
+    return list(found)
+
+
+def test_a_client_whose_response_waits_for_its_turn_is_told_of_a_stall() -> None:
+    head, body = asyncio.run(told_of_a_stall())
+    assert head["status"] == 503
+    assert b'"stalled"' in body["body"]

@@ -98,10 +98,11 @@ class Lane:
         """End the running response, and forget the requests that wait."""
         while self._waiting:
             self._next()
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # if it is cancelled, its error holds this lane
+        if task is not None:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await asyncio.wait({self._task})
+                await asyncio.wait({task})
 
     async def _run(self) -> None:
         while self._waiting:

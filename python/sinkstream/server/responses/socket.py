@@ -78,6 +78,7 @@ class _Socket:
             draining.cancel()
             for lane in self._lanes.values():
                 await lane.close()
+            self._lanes.clear()  # each refers to this socket
         await asyncio.wait({reading, draining})
 
     async def _idle(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import http.client
 import json
+import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+from tests.python.server.socket_echo import frame
 
 REPEATS = 8
 OPTIONS: dict[str, Any] = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
@@ -45,11 +47,15 @@ def session_of(server: Running) -> str:
 
 def leave_in_the_middle(server: Running, path: str, body: dict[str, Any]) -> None:
     with server.begin(path, body) as connection:
-        answer = b""
-        while b"data: {" not in answer:
-            part = connection.recv(1 << 16)
-            assert part, answer
-            answer += part
+        read_until(connection, b"data: {")
+
+
+def read_until(connection: socket.socket, end: bytes) -> None:
+    answer = b""
+    while end not in answer:
+        part = connection.recv(1 << 16)
+        assert part, answer
+        answer += part
 
 
 def leave_at_once(server: Running) -> None:
@@ -79,7 +85,38 @@ def respond_and_cancel(server: Running) -> None:
     server.ask("DELETE", f"{RESPONSES}/{name}")
 
 
+def over_a_socket(server: Running, frames: Sequence[bytes], until: bytes) -> None:
+    """Open a WebSocket, send frames, and leave after some of what comes back."""
+    head = (
+        f"GET {RESPONSES} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\n"
+    )
+    with server.open(head) as connection:
+        read_until(connection, b"\r\n\r\n")
+        connection.sendall(b"".join(frames))
+        read_until(connection, until)
+
+
+def asked_over_a_socket(**more: Any) -> bytes:
+    return frame(0x81, json.dumps({"type": "response.create", **ASKED, **more}).encode())
+
+
+SOCKETS: dict[str, Ask] = {
+    "open a socket": lambda server: over_a_socket(server, [], b""),
+    "respond over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket()] * 2, b"response.incomplete"
+    ),
+    "leave a response over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket(max_output_tokens=60_000)], b".delta"
+    ),
+    "refuse over a socket": lambda server: over_a_socket(
+        server, [asked_over_a_socket(input=1)], b'"error"'
+    ),
+    "break a socket": lambda server: over_a_socket(server, [b"\xff" * 4], b"\x88"),
+}
 KINDS: dict[str, Ask] = {
+    **SOCKETS,
     "talk": chat,
     "talk without keeping": lambda server: chat(server, store=False),
     "talk twice over one connection": two_over_one_connection,
@@ -95,6 +132,10 @@ KINDS: dict[str, Ask] = {
     "leave two completions in the middle": lambda server: leave_in_the_middle(
         server, COMPLETIONS, {"prompt": "a", **ENDLESS, "n": 2}
     ),
+    "complete two that are refused": lambda server: server.post(
+        COMPLETIONS, {"prompt": ["a", "b"], **OPTIONS, "logit_bias": {"293": 1}}
+    ),
+    "apply the template": lambda server: server.post("/apply-template", {"messages": HELLO}),
     "tokenize": lambda server: server.post("/tokenize", {"content": "a b c"}),
     "metrics": lambda server: server.ask("GET", "/metrics"),
     "delete": lambda server: server.ask("DELETE", f"/v1/sessions/{session_of(server)}"),
@@ -127,27 +168,40 @@ KINDS: dict[str, Ask] = {
 
 def settle(server: Running) -> None:
     server.wait_until(lambda: server.metric("sinkstream_open_replies") == 0, "replies end")
+    server.wait_until(lambda: server.metric("sinkstream_open_sockets") == 0, "sockets are closed")
     server.wait_until(lambda: server.metric("sinkstream_open_connections") <= 1, "clients left")
     server.wait_until(lambda: server.metric("sinkstream_http_requests") <= 1, "requests end")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_leaves_no_cycles(server: Running, kind: str) -> None:
+    assert cycles_of(server, KINDS[kind]) == Counter()
+
+
+def test_a_chat_of_a_server_without_a_store_leaves_no_cycles(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with running(tiny_folder("llama"), store="none") as server:
+        assert cycles_of(server, chat) == Counter()
+
+
+def cycles_of(server: Running, ask: Ask) -> Counter[str]:
+    """Return the types of the objects that are left after requests until a collection."""
     for _ in range(2):  # everything is used once
-        KINDS[kind](server)
+        ask(server)
     settle(server)
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(REPEATS):
-            KINDS[kind](server)
+            ask(server)
         settle(server)
         gc.collect()
         left = Counter(type(one).__qualname__ for one in gc.garbage)
-        errors = [one for one in gc.garbage if isinstance(one, BaseException)]
+        left.update(repr(one) for one in gc.garbage if isinstance(one, BaseException))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    assert not left, errors
+    return left
