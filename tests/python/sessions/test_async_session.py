@@ -166,9 +166,7 @@ def test_a_cancelled_task_leaves_no_session(
                 await asyncio.sleep(delay_s)
                 was_done = task.done()
                 task.cancel()
-                begin = time.perf_counter()
                 (outcome,) = await asyncio.gather(task, return_exceptions=True)
-                assert time.perf_counter() - begin < 20
                 if was_done:
                     outcome.close()
                 else:
