@@ -24,7 +24,7 @@ EXAMPLES = {
 }
 GUIDES = {
     "batch": "[Many prompts](../guides/batch.md) describes both files.",
-    "chat": "[Chat](../guides/chat.md) lists what to type in it.",
+    "chat": "[Chat](../guides/chat.md) describes its commands.",
     "evaluate": "In Python: [`sinkstream.evaluate`](python_api/evaluate.md).",
     "models": "[Find a model](../guides/find_models.md) says where it looks.",
     "serve": "[Server](../guides/server.md) says what is served, and to whom.",
@@ -73,8 +73,8 @@ def lines(commands: list[Command]) -> Iterator[str]:
     shared = {p.name: p for command in commands for p in command.replies}
     yield "\n## Sampling options\n"
     yield (
-        "These options choose the tokens of a reply. Without one, the checkpoint's default "
-        "applies.\n"
+        "These options choose the tokens of a reply. If an option is not given, the checkpoint's "
+        "default applies, except for `--stop` (none) and `--seed` (random).\n"
     )
     yield from map(item, shared.values())
     yield "\n## Exit codes\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sinkstream import _core
 from sinkstream.observe.notebook import cache_bar, counted, human_bytes, summary
-from sinkstream.request.checks import as_int
+from sinkstream.request.checks import as_native_int
 from sinkstream.streams.closing import NeverCopied
 
 
@@ -134,7 +134,7 @@ class Cache(NeverCopied):
             InvalidArgument: `n` is out of range.
             SessionBusy: A forward pass is using the cache.
         """
-        self._native.evict_for_space(as_int("evict_for_space", "n", n, 0, 1 << 53))
+        self._native.evict_for_space(as_native_int("evict_for_space", "n", n))
 
     def evict_range(self, start: int, end: int) -> None:
         """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
@@ -151,9 +151,8 @@ class Cache(NeverCopied):
             SessionBusy: A forward pass is using the cache.
             EngineDead: The model is closed, or its engine has failed.
         """
-        most = 1 << 53
         self._model.evict_range(
             self._native,
-            as_int("evict_range", "start", start, 0, most),
-            as_int("evict_range", "end", end, 0, most),
+            as_native_int("evict_range", "start", start),
+            as_native_int("evict_range", "end", end),
         )

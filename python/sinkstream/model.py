@@ -23,7 +23,7 @@ from sinkstream.errors import (
 )
 from sinkstream.observe import logs, open_models
 from sinkstream.observe.notebook import summary
-from sinkstream.request.checks import as_int
+from sinkstream.request.checks import as_int, as_native_int
 from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
 from sinkstream.request.signature import shows_options
@@ -716,7 +716,7 @@ class Model(ClosesOnExit):
         tags = self._thought_tags(thinking)
         drops = check_thoughts(thoughts, tags)
         if sinks is not None and not isinstance(sinks, str):
-            sinks = as_int("session", "sinks", sinks, 0, 1 << 53)
+            sinks = as_native_int("session", "sinks", sinks)
         return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops), checked)
 
     def _turns_of(self, beginning: Beginning) -> TurnFormat:

@@ -29,7 +29,7 @@ def models(
     folders: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FOLDER",
+            metavar="FOLDER...",
             help="Folders to search, in addition to those of Ollama, LM Studio, the Hugging Face "
             "cache, and $SINKSTREAM_MODELS.",
         ),

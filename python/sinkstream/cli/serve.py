@@ -96,8 +96,8 @@ def serve(
         str,
         typer.Option(
             metavar="NAME",
-            help="The name of this process among those that use the same store. Needed if there "
-            "are several on one host; with PostgreSQL there is a default.",
+            help="The name of this process among those that use the same store. Several "
+            "processes on one host need one, except with PostgreSQL, where each has a default.",
         ),
     ] = "",
     snapshots: Annotated[
@@ -152,7 +152,7 @@ def serve(
         typer.Option(help="Seconds after which a client that does not read is disconnected."),
     ] = 60.0,
     max_connections: Annotated[
-        int, typer.Option(help="Open connections; requests over further ones get status 503.")
+        int, typer.Option(help="Open connections; requests on further ones get status 503.")
     ] = 2048,
     public_metrics: Annotated[
         bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")

@@ -181,7 +181,7 @@ def compare(of: PerplexityResult, against: PerplexityResult) -> Difference:
     )
     if texts[0] != texts[1] or len(common) < 2:
         raise InvalidArgument(
-            "compare: both results must share at least 2 scored tokens of one text, but share "
+            "compare: the results must share at least 2 scored tokens of one text, but share "
             f"{len(common)}. Their texts are {texts[0]} and {texts[1]}."
         )
     difference = of.nll[left].astype(np.float64) - against.nll[right]

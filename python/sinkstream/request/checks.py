@@ -27,6 +27,16 @@ def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
+def as_native_int(where: str, name: str, value: Any) -> int:
+    """Return an integer for the core, which checks its range and knows the limits.
+
+    Raises:
+        TypeError: It is not an integer.
+        InvalidArgument: It does not fit into 64 bits.
+    """
+    return as_int(where, name, value, -(1 << 63), (1 << 63) - 1)
+
+
 def as_number(where: str, name: str, value: Any) -> float:
     """Return a float, including NaN and infinity.
 

@@ -128,9 +128,9 @@ class StreamOptions(TypedDict, total=False):
             None,
             Integer(0, 20),
             "Reports the log-probability of each token of the prompt, and this many of the most "
-            "probable tokens with it; None reports nothing. The whole prompt is then processed, "
-            "even if an open session already holds its beginning. In a session, it must be None: "
-            "a session does not process its earlier tokens again.",
+            "probable tokens with it; None reports nothing. Unless it is None, the whole prompt is "
+            "processed, even if an open session already holds its beginning. In a session, it must "
+            "be None: a session does not process its earlier tokens again.",
         ),
     ]
     seed: Annotated[

@@ -9,13 +9,11 @@ from typing import Any
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, warn_caller
-from sinkstream.request.checks import as_int
+from sinkstream.request.checks import as_native_int
 from sinkstream.request.keywords import no_option
 from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
-
-_MAX_SINKS = 1 << 53  # fits the native type; the engine checks it against the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def make_request(
         prompt=prompt,
         options=complete,
         grammar=_grammar_of(texts, grammar_name, grammars),
-        sinks=None if sinks is None else as_int("stream", "sinks", sinks, 0, _MAX_SINKS),
+        sinks=None if sinks is None else as_native_int("stream", "sinks", sinks),
         continues_text=continues_text,
         is_chat=is_chat,
         thinking=thinking,

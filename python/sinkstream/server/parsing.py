@@ -30,8 +30,10 @@ _RULES = {
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "greater_than_equal": "must be at least {ge}",
-    "too_short": "must have at least {min_length} item",
+    "too_short": "must not be empty",
 }
+_SAY_ALL = ("missing", "too_short")  # what was found follows from these rules
+_MEMBERS = ("str",)  # of unions, and named like keys; the others have brackets
 
 
 async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
@@ -96,23 +98,36 @@ def as_kind(value: dict[str, Any], kind: type[_Body]) -> _Body:
 
 
 def _refusal(errors: list[Any]) -> ApiError:
-    """Return the answer to the first error; it names all types that the field may have."""
-    first = errors[0]
-    name = str(first["loc"][0])
-    rules = [_rule(error) for error in errors if error["loc"][0] == name and _is_of_field(error)]
-    path = ".".join(str(part) for part in first["loc"][:3] if _is_path(part))
-    rule = " or ".join(dict.fromkeys(rules)).replace(" or must", " or") or _rule(first)
-    found = "" if first["type"] == "missing" else f", but is {_kind(first['input'])}"
-    return invalid(f"body: `{path}` {rule}{found}.", name)
+    """Return the answer for the first wrong field; it names all types that may be there.
+
+    A field with several types has an error for each. The one furthest inside the value belongs to
+    the type that the client meant: for `"stop": ["a", 1]`, that is the array, and item 1 is wrong.
+    """
+    name = errors[0]["loc"][0]
+    of_field = [error for error in errors if error["loc"][0] == name]
+    path = max((_path(error) for error in of_field), key=_depth)
+    at_path = [error for error in of_field if _path(error) == path]
+    rules = dict.fromkeys(_rule(error) for error in at_path)
+    rule = " or ".join(rules).replace(" or must be ", " or ")
+    first = at_path[0]
+    found = "" if first["type"] in _SAY_ALL else f", but is {_kind(first['input'])}"
+    return invalid(
+        f"body: `{'.'.join(str(part)[:_SHOWN] for part in path)}` {rule}{found}.", str(name)
+    )
 
 
-def _is_of_field(error: Mapping[str, Any]) -> bool:
-    return error["type"] in _RULES
+def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Return the keys and indices of a location, without the members of unions."""
+    return tuple(
+        part
+        for part in error["loc"]
+        if isinstance(part, int) or ("[" not in part and part not in _MEMBERS)
+    )
 
 
-def _is_path(part: int | str) -> bool:
-    """Return whether a part of a location is a field or an index, not a member of a union."""
-    return isinstance(part, int) or part.isidentifier()
+def _depth(path: tuple[int | str, ...]) -> tuple[int, list[int]]:
+    """Return how far inside a value a path is; of two items, the later one is further."""
+    return len(path), [part for part in path if isinstance(part, int)]
 
 
 def _rule(error: Mapping[str, Any]) -> str:

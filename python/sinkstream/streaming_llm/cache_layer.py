@@ -75,7 +75,7 @@ class SinkLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return min(self.seen, self.start_size) + max(self.seen - self.first, 0)
 
     def first_of(self, index: int) -> int:
-        """Return the oldest window index that a query sees; `index` is that of an unread token."""
+        """Return the oldest window index that is visible to the unread token at `index`."""
         return max(self.first, index - self.recent_size)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:

@@ -124,10 +124,11 @@ class _Check:
             if not isinstance(value, str):
                 raise self._wrong_type(where, "a string", value)
         elif name == "tool_calls":
-            if not isinstance(value, list | tuple) or not all(
-                isinstance(call, Mapping) for call in value
-            ):
+            if not isinstance(value, list | tuple):
                 raise self._wrong_type(where, "a list of mappings", value)
+            for i, call in enumerate(value):
+                if not isinstance(call, Mapping):
+                    raise self._wrong_type(f": call {i} of `{name}`", "a mapping", call)
         elif not isinstance(value, str):
             return self._parts(value)
         return self._data(value, where, 0)
@@ -177,8 +178,9 @@ class _Check:
         if isinstance(value, list | tuple):
             return [self._data(part, where, depth + 1) for part in value]
         if isinstance(value, Mapping):
-            if not all(isinstance(name, str) for name in value):
-                raise self._wrong_type(where, "a mapping with string keys", value)
+            for name in value:
+                if not isinstance(name, str):
+                    raise self._wrong_type(f"{where}: a key", "a string", name)
             return {
                 self._string(name, where): self._data(part, where, depth + 1)
                 for name, part in value.items()

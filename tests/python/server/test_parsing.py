@@ -19,9 +19,9 @@ from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Exchange
 from sinkstream.server.gate import App, Gate
-from sinkstream.server.parsing import SMALL_BYTES, parse
+from sinkstream.server.parsing import SMALL_BYTES, as_kind, parse
 from sinkstream.server.pool import Pool
-from sinkstream.server.requests import CompletionRequest
+from sinkstream.server.requests import ChatRequest, CompletionRequest
 from sinkstream.server.service import Service
 
 
@@ -31,6 +31,27 @@ def test_a_wrong_list_has_one_error_for_each_type(name: str, item: object) -> No
     with pytest.raises(ValidationError) as caught:
         CompletionRequest.model_validate({"prompt": "", name: [item] * 1000})
     assert caught.value.error_count() <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("messages", [], "`messages` must not be empty."),
+        ("messages", ["a"], "`messages.0` must be an object, but is a string."),
+        ("stop", 1, "`stop` must be a string or an array, but is 1."),
+        ("stop", ["a", 1], "`stop.1` must be a string, but is 1."),
+        ("prompt", ["a", 1], "`prompt.1` must be a string, but is 1."),
+        ("prompt", [[1, "a"]], "`prompt.0.1` must be an integer, but is a string."),
+        ("prompt", [None],
+         "`prompt.0` must be an integer or a string or an array, but is null."),
+        ("logit_bias", {"42": None}, "`logit_bias.42` must be a number, but is null."),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_wrong_item(name: str, value: object, sentence: str) -> None:
+    kind = ChatRequest if name == "messages" else CompletionRequest
+    with pytest.raises(ApiError) as caught:
+        as_kind({"prompt": "", name: value}, kind)
+    assert (caught.value.message, caught.value.param) == (f"body: {sentence}", name)
 
 
 def test_a_body_counts_until_it_is_parsed() -> None:

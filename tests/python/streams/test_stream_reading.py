@@ -248,8 +248,9 @@ def test_stream_of_a_checkpoint_without_a_tokenizer_gives_ids_and_refuses_text(
 
 def test_stream_with_its_own_sinks_keeps_the_capacity(model: sinkstream.Model) -> None:
     assert stream(model, sinks=20).result().stats.live_tokens == CAPACITY
-    with pytest.raises(sinkstream.InvalidArgument, match=r"`sinks` must be in \[0, 63\]"):
-        stream(model, sinks=64)
+    for sinks in (-1, 64, 1 << 60):
+        with pytest.raises(sinkstream.InvalidArgument, match=r"`sinks` must be in \[0, 63\]"):
+            stream(model, sinks=sinks)
 
 
 RANGES = [

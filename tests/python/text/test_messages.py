@@ -165,9 +165,9 @@ def deep() -> Any:
         ({"content": {"a": 1}}, TypeError, "`content` must be a string or a list of parts"),
         ({"name": 3}, TypeError, "`name` must be a string, but is of type int"),
         ({"tool_calls": {}}, TypeError, "`tool_calls` must be a list of mappings"),
-        ({"tool_calls": ["x"]}, TypeError, "`tool_calls` must be a list of mappings"),
+        ({"tool_calls": ["x"]}, TypeError, "call 0 of `tool_calls` must be a mapping, but is of"),
         ({"tool_calls": [{"x": object()}]}, TypeError, "JSON-serializable, but is of type object"),
-        ({"tool_calls": [{3: "x"}]}, TypeError, "must be a mapping with string keys"),
+        ({"tool_calls": [{3: "x"}]}, TypeError, "a key must be a string, but is of type int"),
         ({"tool_calls": [{"x": deep()}]}, InvalidArgument, "nested at most 64 levels deep"),
     ],
 )  # fmt: skip
