@@ -122,7 +122,8 @@ def _scratch(
     """Return the workspace of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
     query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    numbers = 2 * spec.hidden_size + 4 * query + 2 * kv + 2 * spec.intermediate_size
+    # Attention and the MLP of a block use the same memory.
+    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, 2 * spec.intermediate_size)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size

@@ -105,15 +105,15 @@ def serve(
         typer.Option(
             metavar="FOLDER",
             help="Where the states of conversations are saved: a folder, or s3://bucket/path. "
-            "Needed with PostgreSQL. Default: a folder inside the store's folder.",
+            "Needed with PostgreSQL. Default: a folder in that of the store.",
         ),
     ] = "",
     snapshot_tokens: Annotated[
         int,
         typer.Option(
             help="A conversation's state is saved each time the conversation has grown by this "
-            "number of tokens. After a crash, at most this number of tokens and the last turn are "
-            "read again; 0: sinks + window."
+            "number of tokens; 0: sinks + window. After a crash, at most this number of tokens "
+            "and the last turn are read again."
         ),
     ] = 0,
     session_ttl: Annotated[

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.text import conversation_formats
 from sinkstream.text.conversation_formats import MOST_TAGS, MOST_TURNS, ConversationFormats
+from sinkstream.text.turns import turn_format
 from sinkstream.text.turns.turn_format import detect_turn_format
 from tests.python.text.reasoning_templates import THINK, WRITTEN, text_format
 
@@ -27,7 +27,7 @@ def test_a_client_cannot_make_a_model_keep_more_formats(monkeypatch: pytest.Monk
         alive.add(found := Found())
         return found
 
-    monkeypatch.setattr(conversation_formats, "detect_turn_format", find)
+    monkeypatch.setattr(turn_format, "detect_turn_format", find)
     formats = ConversationFormats(text_format(WRITTEN, *THINK), None)
     default = formats.turns(None)
     for number in range(10_000):
