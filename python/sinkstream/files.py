@@ -110,7 +110,7 @@ class NewFile:
         except BaseException:
             with suppress(OSError):  # `fdopen` may have closed it
                 os.close(descriptor)
-            _unlink(self._part)
+            unlink_if_there(self._part)
             raise
 
     def complete(self, *, flush: bool = True) -> None:
@@ -130,11 +130,11 @@ class NewFile:
         """Close and remove the new file; an old one at the path stays."""
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
-        _unlink(self._part)
+        unlink_if_there(self._part)
 
 
-def _unlink(path: str) -> None:
-    """Remove a file, if it is there."""
+def unlink_if_there(path: str) -> None:
+    """Remove a file, if it is there; see Note: [Paths as strings]."""
     with suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108
 

@@ -18,8 +18,6 @@ YOUNG_AFTER = 500_000
 """New objects, less those that were freed, before a collection begins by itself. With a thousand
 streams, tens of thousands of new objects are in use at any time, and a collection that looks at
 them takes 30 ms. It would find nothing, because requests leave no reference cycles."""
-FULL_AFTER = 5000
-"""Collections of the middle generation before one of all objects begins by itself."""
 _EVERY_S = 60.0
 _AT_LATEST_S = 600.0
 
@@ -59,8 +57,8 @@ def set_for_serving() -> Iterator[None]:
     with _lock:
         gc.freeze()
         _before.append(_Settings.current())
-        middle_after = _before[0].thresholds[1]
-        _Settings((YOUNG_AFTER, middle_after, FULL_AFTER), SWITCH_S).apply()
+        _, middle_after, full_after = _before[0].thresholds
+        _Settings((YOUNG_AFTER, middle_after, full_after), SWITCH_S).apply()
     try:
         yield
     finally:

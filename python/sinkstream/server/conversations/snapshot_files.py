@@ -13,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
+from sinkstream.files import unlink_if_there
 from sinkstream.server.conversations.node import turn_of
 from sinkstream.server.conversations.store_error import folder_error
 
@@ -97,8 +98,7 @@ class SnapshotFolder:
         """Delete a file."""
         is_gone = False
         with suppress(OSError):
-            with suppress(FileNotFoundError):
-                os.unlink(self.path(name))  # noqa: PTH108
+            unlink_if_there(self.path(name))
             is_gone = True
         done(name, is_gone)
 

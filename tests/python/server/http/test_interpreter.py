@@ -16,7 +16,6 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import sinkstream
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.interpreter import (
-    FULL_AFTER,
     SWITCH_S,
     YOUNG_AFTER,
     collect_repeatedly,
@@ -38,7 +37,7 @@ def test_what_is_loaded_is_left_aside_until_the_server_ends() -> None:
 
 def test_the_last_of_several_servers_restores_the_settings() -> None:
     before = current()
-    serving = (YOUNG_AFTER, before[0][1], FULL_AFTER), pytest.approx(SWITCH_S)
+    serving = (YOUNG_AFTER, *before[0][1:]), pytest.approx(SWITCH_S)
     one, other = set_for_serving(), set_for_serving()
     one.__enter__()
     assert current() == serving
