@@ -502,7 +502,9 @@ def test_two_runs_do_not_write_to_one_file(batch: Batch, tmp_path: Path) -> None
     assert f'another run is writing to "{tmp_path}/out.jsonl".' in outcome.err
 
 
-LONG_LINES = [{"id": i, "prompt": "x", "max_tokens": 150, "ignore_eos": True} for i in range(80)]
+# A run over it ends only if it is stopped, however fast it is or slow the test.
+ENDLESS_LINE = {"prompt": "x", "max_tokens": 1_000_000_000, "ignore_eos": True}
+LONG_LINES = [{"id": i, "prompt": "x", "max_tokens": 150, "ignore_eos": True} for i in range(20)]
 
 
 @pytest.fixture(scope="module")
@@ -519,7 +521,8 @@ def test_a_run_that_is_stopped_is_continued_to_the_same_results(
     batch: Batch, checkpoint: str, whole: bytes, tmp_path: Path, how: signal.Signals
 ) -> None:
     out = tmp_path / "out.jsonl"
-    (tmp_path / "in.jsonl").write_text(as_text(LONG_LINES), encoding="utf-8")
+    lines = [*LONG_LINES[:-1], ENDLESS_LINE]
+    (tmp_path / "in.jsonl").write_text(as_text(lines), encoding="utf-8")
     command = [*PROGRAM, f"{tmp_path}/in.jsonl", str(out), "-m", checkpoint, *SEED]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
@@ -608,7 +611,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: str) -> None:
 
 
 def test_a_terminal_shows_progress(checkpoint: str, tmp_path: Path) -> None:
-    lines = [{"prompt": "x", "max_tokens": 200, "ignore_eos": True}] * 60
+    lines = [{"prompt": "x", "max_tokens": 200, "ignore_eos": True}] * 59 + [ENDLESS_LINE]
     (tmp_path / "in.jsonl").write_text(as_text(lines), encoding="utf-8")
     command = [*PROGRAM, f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", "-m", checkpoint]
     with Terminal(command, {"TERM": "xterm"}) as terminal:
