@@ -15,6 +15,8 @@ from sinkstream.errors import InvalidArgument
 
 SURPLUS = 64
 """Connections above the limit that are still answered: with 503, or with the health."""
+RECEIVE_BYTES = 1 << 16
+"""The most that is taken from a connection in one turn of the event loop."""
 _OWN_FILES = 128  # of a process apart from its connections: the store, the model, the event loop
 
 
@@ -100,6 +102,8 @@ class Connections:
         """Allow `limit` connections; each client must read something every `send_timeout_s`."""
         self.limit = limit
         self.send_timeout_s = send_timeout_s
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """What has just arrived for one of them."""
         self._open: set[Connection] = set()
 
     def __len__(self) -> int:

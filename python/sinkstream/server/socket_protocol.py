@@ -18,7 +18,7 @@ DROP_MESSAGE = "drop_message"
 """The key of `BoundedSocket.drop_message` in the state of an ASGI scope."""
 
 
-class BoundedSocket(Counted, PingedSocket):
+class BoundedSocket(Counted, PingedSocket, asyncio.BufferedProtocol):
     """A counted connection, cut off if its client does not read.
 
     What it holds of messages counts from the first byte until the app drops the message, or asks

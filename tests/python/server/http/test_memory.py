@@ -160,9 +160,9 @@ def test_memory_is_trimmed_again_and_again() -> None:
 def test_all_threads_allocate_from_one_heap() -> None:
     code = """
 import ctypes, sys, threading
-from sinkstream.server.memory import share_one_heap
+from sinkstream.server.memory import keep_heap_small
 if sys.argv[1] == "one":
-    share_one_heap()
+    keep_heap_small()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.open_memstream.restype = ctypes.c_void_p
@@ -187,3 +187,29 @@ print(text.value.count(b"<heap nr="))
         for how in ("one", "many")
     ]
     assert counts[0] == 1 < counts[1]
+
+
+def test_large_blocks_leave_no_gaps_in_the_heap() -> None:
+    code = """
+import ctypes, sys
+from sinkstream.server.memory import LARGE_BYTES, keep_heap_small
+if sys.argv[1] == "kept":
+    keep_heap_small()
+names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.mallinfo2.restype = Info
+libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(100 * LARGE_BYTES))))  # glibc learns from it
+before = libc.mallinfo2().hblks
+for _ in range(100):
+    libc.malloc(ctypes.c_size_t(LARGE_BYTES))
+print(libc.mallinfo2().hblks - before)
+"""
+    kept, learnt = (
+        int(subprocess.run([sys.executable, "-c", code, how], check=True, stdout=-1).stdout)
+        for how in ("kept", "not")
+    )
+    assert kept > 90  # the first ones fill gaps
+    assert learnt == 0
