@@ -30,6 +30,7 @@ _MESSAGE_FIELDS = (
     "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking",
     "reasoning", "audio", "function_call",
 )  # fmt: skip
+_PLAIN_FIELDS = {"role", "content"}  # nearly all messages of a long history have just these
 
 
 async def chat(request: Request) -> Response:
@@ -144,6 +145,8 @@ def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
+    if message.keys() == _PLAIN_FIELDS and isinstance(message["content"], str):
+        return message
     known = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
     if isinstance(known.get("content"), list):
         known["content"] = [_part(part) for part in known["content"]]

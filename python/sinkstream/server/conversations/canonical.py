@@ -19,10 +19,11 @@ from sinkstream.text.messages import Message, check_messages, text_of_parts
 
 MESSAGES = ArgumentName("stream", "messages")
 
+# Clients send all of a long history with each turn: messages with just these keys take a short way.
+_PLAIN = {"content", "role"}
 # All other keys of a message mean nothing to a template, and are dropped.
 _REASONING = ("reasoning", "reasoning_content", "thinking")
 _KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
-_PLAIN = {"content", "role"}
 _SIZE = 32  # bytes of a hash: 256 bits
 
 
@@ -55,11 +56,14 @@ def _known(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _canonical(message: Message, *, trims: bool) -> Message:
-    plain = {key: value for key, value in message.items() if value is not None}
-    content = plain.get("content", "")
+    content = message.get("content") or ""
     text = content if isinstance(content, str) else text_of_parts(content)
-    plain["content"] = text.rstrip() if trims and plain["role"] == "assistant" else text
-    return dict(sorted(plain.items()))
+    if trims and message["role"] == "assistant":
+        text = text.rstrip()
+    if message.keys() == _PLAIN:
+        return {"content": text, "role": message["role"]}
+    known = {key: value for key, value in message.items() if value is not None}
+    return dict(sorted({**known, "content": text}.items()))
 
 
 def without_reasoning(message: Message) -> Message:
@@ -80,6 +84,8 @@ def identifying(message: Message) -> Message:
 
     Many clients parse the arguments of tool calls and write them again, with different spaces.
     """
+    if message.keys() == _PLAIN:
+        return message
     kept = dict(without_reasoning(message))
     calls = kept.pop("tool_calls", None)
     if calls:
@@ -100,7 +106,6 @@ def _identifying_call(call: Mapping[str, Any]) -> dict[str, Any]:
 def encode(value: Any) -> str:
     """Return the unique JSON text of a canonical message, with sorted keys."""
     if isinstance(value, dict) and value.keys() == _PLAIN and isinstance(value["content"], str):
-        # The same text in a fourth of the time: clients send all of a long history with each turn.
         return f'{{"content":{encode_basestring(value["content"])},"role":"{value["role"]}"}}'
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 

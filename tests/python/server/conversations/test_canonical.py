@@ -185,6 +185,7 @@ def test_a_plain_message_has_the_text_that_any_message_has(content: str, role: s
     assert encode(message) == general
     named = {**message, "name": None}  # takes the general way
     assert canonical_messages([{"role": role, "content": content}]) == canonical_messages([named])
+    assert chain(message) == chain({**message, "thinking": "A thought."})
 
 
 CALL = {
