@@ -13,7 +13,7 @@ from side_by_side_table import Row, markdown
 
 _SHOWN = 4  # numbers of a list that are shown one by one
 _SPREAD = {"median", "least", "most"}
-_UNITS = {"kib": "KiB", "us": "µs", "gil": "GIL"}
+_UNITS = {"kib": "KiB", "mib": "MiB", "us": "µs", "gil": "GIL"}
 
 
 def number(value: float) -> str:

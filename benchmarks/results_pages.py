@@ -73,7 +73,11 @@ KINDS = {
     "protocol": ("The original protocol", "protocol_bench.py"),
     "quantize": ("Types of `quantize`", "quantize_bench.py"),
     "recall": ("Recall", "recall_bench.py"),
-    "server": ("The server", "server_bench.py --llama-server BINARY"),
+    "server": ("The server", "server_bench.py"),
+    "server_soak": (
+        "The server's memory over mixed requests",
+        "server_soak.py --model FOLDER/llama --requests 100000",
+    ),
     "session": ("Turns of a session", "session_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
     "takeover": (
@@ -114,6 +118,8 @@ def command(name: str, figures: dict[str, Any]) -> str:
         options += f" --batch {figures['sequences']}" if figures["sequences"] > 1 else ""
         options += f" --threads {figures['threads']}"
         options += "" if "smollm2" in name else " --path MODEL"
+    if kind == "server" and "llama-server" in json.dumps(figures):
+        options = " --llama-server BINARY"
     script = KINDS[kind][1]
     return script if kind == "gpu" else f"python benchmarks/{script}{options}"
 

@@ -1,6 +1,8 @@
 """Sends a server many mixed requests, and looks for leaks of memory, of files and between clients.
 
     python benchmarks/server_soak.py --model smollm2 --requests 20000
+    python -m tests.data.tiny FOLDER  # a tiny model: more requests in an hour
+    python benchmarks/server_soak.py --model FOLDER/llama --requests 100000
 
 Some clients talk, each over its own conversation; others leave in the middle of a reply or before
 it, complete texts, count tokens, list and delete conversations, or send nonsense. Conversations
