@@ -10,18 +10,19 @@ from typing import Any
 
 TRIM_S = 60.0
 LARGE_BYTES = 1 << 16
+"""The smallest large block."""
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # from glibc's malloc.h
 
 
 def keep_heap_small() -> None:
-    """Let all threads of the process allocate from one heap, without gaps for large blocks.
+    """Let all threads allocate from one heap, without large blocks, if the C library is glibc.
 
     Otherwise each thread gets a heap, and requests of all sizes leave gaps in every one of them.
     Tokens are generated without allocating, so threads rarely wait for each other.
 
     A large block for which the heap has no gap gets pages of its own, which are returned once it is
-    freed. Otherwise the heap would be extended for it, and small blocks would soon take a part of
-    that: SQLite allocates 64 or 85 KiB in every transaction.
+    freed. Otherwise the heap would be extended for it, and small blocks would soon take part of
+    that space: SQLite allocates 64 or 85 KiB in every transaction.
     """
     call = _of_glibc("mallopt")
     if call is not None:
