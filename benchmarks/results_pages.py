@@ -76,7 +76,7 @@ KINDS = {
     "server": ("The server", "server_bench.py"),
     "server_soak": (
         "The server's memory over mixed requests",
-        "server_soak.py --model FOLDER/llama --requests 100000",
+        "server_soak.py --model FOLDER/llama",
     ),
     "session": ("Turns of a session", "session_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
@@ -120,6 +120,8 @@ def command(name: str, figures: dict[str, Any]) -> str:
         options += "" if "smollm2" in name else " --path MODEL"
     if kind == "server" and "llama-server" in json.dumps(figures):
         options = " --llama-server BINARY"
+    if kind == "server_soak":
+        options = f" --requests {figures['requests']}"
     script = KINDS[kind][1]
     return script if kind == "gpu" else f"python benchmarks/{script}{options}"
 

@@ -146,7 +146,7 @@ def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     if message.keys() == _PLAIN_FIELDS and isinstance(message["content"], str):
-        return message
+        return {"role": message["role"], "content": message["content"]}
     known = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
     if isinstance(known.get("content"), list):
         known["content"] = [_part(part) for part in known["content"]]

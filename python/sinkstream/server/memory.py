@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 TRIM_S = 60.0
 LARGE_BYTES = 1 << 16
 """The smallest large block."""
-_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # from glibc's malloc.h
+
+
+class _Setting(NamedTuple):
+    """A setting of glibc's heap, and what else may have set it."""
+
+    number: int
+    """From malloc.h."""
+    variable: str
+    tunable: str
+    value: int
+
+
+_SETTINGS = (
+    _Setting(-8, "MALLOC_ARENA_MAX", "glibc.malloc.arena_max", 1),
+    _Setting(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold", LARGE_BYTES),
+)
 
 
 def keep_heap_small() -> None:
-    """Let all threads allocate from one heap, without large blocks, if the C library is glibc.
+    """Let threads allocate from one heap, which large blocks do not extend, if glibc manages it.
+
+    For a process that only serves, since it cannot be undone. Settings in the environment remain.
 
     Otherwise each thread gets a heap, and requests of all sizes leave gaps in every one of them.
     Tokens are generated without allocating, so threads rarely wait for each other.
 
     A large block for which the heap has no gap gets pages of its own, which are returned once it is
     freed. Otherwise the heap would be extended for it, and small blocks would soon take part of
-    that space: SQLite allocates 64 or 85 KiB in every transaction.
+    that space: SQLite allocates 64 or 85 KiB in every transaction. New pages cost time, which is
+    noticed with messages of a megabyte.
     """
     call = _of_glibc("mallopt")
-    if call is not None:
-        call(_M_ARENA_MAX, 1)
-        call(_M_MMAP_THRESHOLD, LARGE_BYTES)  # from now on, glibc does not raise it
+    if call is None:
+        return
+    for setting in _SETTINGS:
+        in_tunables = setting.tunable in os.environ.get("GLIBC_TUNABLES", "")
+        if setting.variable not in os.environ and not in_tunables:
+            call(setting.number, setting.value)
 
 
 def trim() -> None:

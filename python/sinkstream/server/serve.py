@@ -23,7 +23,7 @@ from sinkstream.server.gate import App
 from sinkstream.server.interpreter import collect_repeatedly, set_for_serving
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
-from sinkstream.server.memory import keep_heap_small, trim_repeatedly
+from sinkstream.server.memory import trim_repeatedly
 from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
@@ -65,7 +65,6 @@ def serve(
     """
     check_config(config)
     check_descriptors(config.max_connections)
-    keep_heap_small()
     listener = open_socket(config.host, config.port)
     address = address_of(listener)
     if config.peer_secret and not config.address:

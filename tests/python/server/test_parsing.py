@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from pydantic import ValidationError
 
 from sinkstream.server.answer import Receive
+from sinkstream.server.chat_route import without_unknown
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Exchange
@@ -117,3 +118,9 @@ def test_a_body_that_is_too_long_is_not_held_by_its_error() -> None:
     assert service.bodies.held == 0
     assert held < size / 2
     service.pool.close()
+
+
+def test_a_template_sees_the_fields_of_a_message_in_one_order() -> None:
+    given = {"content": "x", "role": "user"}
+    (plain,), (marked,) = without_unknown([given]), without_unknown([{**given, "cache_control": 1}])
+    assert list(plain.items()) == list(marked.items()) == [("role", "user"), ("content", "x")]

@@ -70,6 +70,7 @@ def test_each_connection_gets_its_own_bytes_in_parts_of_a_largest_size() -> None
     sent = [bytes([i]) * (1 << 21) for i in range(3)]
     found = received(*sent, parts=5)
     assert [bytes(one.received) for one in found] == sent
+    assert not any(found[0].get_buffer(-1))  # it holds nothing of a request that has ended
     assert max(max(one.sizes) for one in found) <= RECEIVE_BYTES
 
 

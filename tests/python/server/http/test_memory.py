@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -157,6 +158,15 @@ def test_memory_is_trimmed_again_and_again() -> None:
     assert set(calls) == {memory.trim}
 
 
+def printed(code: str, how: str, **environment: str) -> int:
+    """Return the number that a program prints, without this process's settings of the heap."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    kept.pop("GLIBC_TUNABLES", None)
+    command = [sys.executable, "-c", code, how]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=kept | environment)
+    return int(done.stdout)
+
+
 def test_all_threads_allocate_from_one_heap() -> None:
     code = """
 import ctypes, sys, threading
@@ -182,11 +192,8 @@ libc.malloc_info(0, file)
 libc.fclose(file)
 print(text.value.count(b"<heap nr="))
 """
-    counts = [
-        int(subprocess.run([sys.executable, "-c", code, how], check=True, stdout=-1).stdout)
-        for how in ("one", "many")
-    ]
-    assert counts[0] == 1 < counts[1]
+    assert printed(code, "one") == 1 < printed(code, "many")
+    assert printed(code, "one", MALLOC_ARENA_MAX="3") > 1, "the user's setting remains"
 
 
 def test_large_blocks_leave_no_gaps_in_the_heap() -> None:
@@ -207,9 +214,10 @@ for _ in range(100):
     libc.malloc(ctypes.c_size_t(LARGE_BYTES))
 print(libc.mallinfo2().hblks - before)
 """
-    kept, learnt = (
-        int(subprocess.run([sys.executable, "-c", code, how], check=True, stdout=-1).stdout)
-        for how in ("kept", "not")
-    )
-    assert kept > 90  # the first ones fill gaps
-    assert learnt == 0
+    assert printed(code, "kept") > 90  # the first ones fill gaps
+    assert printed(code, "not") == 0
+    for setting in (
+        {"MALLOC_MMAP_THRESHOLD_": "10000000"},
+        {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=10000000"},
+    ):
+        assert printed(code, "kept", **setting) == 0, "the user's setting remains"
