@@ -104,6 +104,44 @@ def streams() -> str:
     return markdown((f"{latency['tokens']:,} tokens", "", "machine"), body)
 
 
+def server() -> str:
+    """Return what a server costs its clients, and what they cost it."""
+    figures = read("2026-11-28-amx/server.json")
+    soak = read("2026-11-28-amx/server_soak.json")
+    turns, crowd = of_rows(figures["turns"]), of_rows(figures["crowd"])
+    compared = of_rows(read("2026-11-27-amx/server.json")["streams"])
+    speedup = compared["tokens/s over llama-server's"]
+    body = [
+        (
+            "SmolLM2, first byte of a turn: the last 10 of 200 turns, over turns 2 to 11",
+            f"{turns['first byte, last turns over first ones']:.2f}",
+        ),
+        (
+            "SmolLM2, 32 streams: tokens/s over those of llama.cpp's server",
+            f"{speedup:.2f}",
+        ),
+        (
+            "tiny model, 1,000 streams and 200 sockets: event-loop delays of at most 20 ms",
+            f"{crowd['loop delays of at most 20 ms']:.1f} %",
+        ),
+        (
+            "tiny model, memory for a client that does not read",
+            f"{crowd['memory per client that does not read']:.0f} KiB",
+        ),
+        (
+            f"tiny model, {soak['requests']:,} requests: growth of memory in the second half, per "
+            "1,000 requests",
+            f"{soak['slope_kib_per_1000_requests']:.1f} KiB",
+        ),
+    ]
+    return markdown(("`sinkstream serve`, Xeon, AMX", "measured"), body)
+
+
+def of_rows(part: dict[str, Any]) -> dict[str, float]:
+    """Return the values of a part of the server's figures by their names."""
+    return {row["figure"]: row["value"] for row in part["rows"]}
+
+
 def effects() -> str:
     """Return what options change, as far as it was measured."""
     rates = read("2026-11-24-zen4/side_by_side-smollm2-2.json")["tokens/s, medians"]
@@ -208,6 +246,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "speed": speed,
         "machines": machines,
         "streams": streams,
+        "server": server,
         "effects": effects,
         "losses": losses,
     },
