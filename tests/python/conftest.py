@@ -10,16 +10,17 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.data import tiny
 
 DATA = Path(tiny.__file__).parent
 
-# A busy machine may take longer than hypothesis expects of an example. An ordinary run tries the
-# same examples everywhere; `make test-full` searches for others.
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None)
+# A busy machine may take longer than hypothesis expects for an example, or to draw one. An ordinary
+# run tries the same examples everywhere; `make test-full` searches for others.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", UNTIMED, derandomize=True)
+settings.register_profile("search", UNTIMED)
 settings.load_profile("same")
 
 WriteOnce = Callable[[str], Path]

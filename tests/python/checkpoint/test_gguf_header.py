@@ -412,7 +412,9 @@ def test_control_characters_of_names_are_escaped_in_errors(tmp_path: Path) -> No
 
 
 @settings(
-    max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=1000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())
 def test_damaged_bytes_give_an_error_or_a_header_but_nothing_else(

@@ -170,7 +170,9 @@ def test_a_broken_header_is_an_error_that_says_what_is_wrong(tmp_path: Path, nam
 
 
 @settings(
-    max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=1000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())
 def test_damaged_bytes_give_an_error_or_a_header_but_nothing_else(
