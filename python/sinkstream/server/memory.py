@@ -7,27 +7,12 @@ import ctypes
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 TRIM_S = 60.0
 LARGE_BYTES = 1 << 16
 """The smallest large block."""
-
-
-class _Setting(NamedTuple):
-    """A setting of glibc's heap, and what else may have set it."""
-
-    number: int
-    """From malloc.h."""
-    variable: str
-    tunable: str
-    value: int
-
-
-_SETTINGS = (
-    _Setting(-8, "MALLOC_ARENA_MAX", "glibc.malloc.arena_max", 1),
-    _Setting(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold", LARGE_BYTES),
-)
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # from glibc's malloc.h
 
 
 def keep_heap_small() -> None:
@@ -46,10 +31,11 @@ def keep_heap_small() -> None:
     call = _of_glibc("mallopt")
     if call is None:
         return
-    for setting in _SETTINGS:
-        in_tunables = setting.tunable in os.environ.get("GLIBC_TUNABLES", "")
-        if setting.variable not in os.environ and not in_tunables:
-            call(setting.number, setting.value)
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "MALLOC_ARENA_MAX" not in os.environ and "malloc.arena_max" not in tunables:
+        call(_M_ARENA_MAX, 1)
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ and "malloc.mmap_threshold" not in tunables:
+        call(_M_MMAP_THRESHOLD, LARGE_BYTES)  # from now on, glibc does not raise it
 
 
 def trim() -> None:

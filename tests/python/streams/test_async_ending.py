@@ -347,14 +347,14 @@ def test_a_loop_sleeps_while_nothing_comes(model: sinkstream.Model) -> None:
 
 
 def test_no_thread_is_started_for_a_stream(model: sinkstream.Model) -> None:
-    def threads() -> int:
-        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    def threads() -> set[str]:  # those of earlier tests may end meanwhile
+        return set(os.listdir("/proc/self/task"))  # noqa: PTH208
 
     async def main() -> None:
         before = threads()
         tasks = [asyncio.create_task(read(short(model))) for _ in range(50)]
         await asyncio.sleep(0.01)
-        assert threads() == before
+        assert threads() <= before
         await asyncio.gather(*tasks)
 
     run(main())
