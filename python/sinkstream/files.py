@@ -50,6 +50,23 @@ def home_hint(path: str | os.PathLike[str]) -> str:
     return f" There is no user {json.dumps(user[:100])}." if user else " $HOME is not set."
 
 
+def state_folder() -> Path | None:
+    """Return the folder that the XDG base directory specification gives for a user's state.
+
+    None if there is no home folder: neither $HOME nor an entry for the user in the system.
+    """
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():  # the specification says to ignore a relative path
+        return state
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if not os.environ.get("HOME", str(home)):  # it would be the root folder
+        return None
+    return home / ".local" / "state"
+
+
 @contextmanager
 def replace_whole(
     path: str | os.PathLike[str],

@@ -8,28 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from sinkstream.files import replace_whole
+from sinkstream.files import replace_whole, state_folder
 
 _KEPT = 1000
 _MOST = 2 * _KEPT  # so that most chats do not rewrite the file
 
 
 def default_path() -> Path | None:
-    """Return the path that the XDG base directory specification gives for such a file.
-
-    None if there is no home folder: neither $HOME nor an entry for the user in the system.
-    """
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if Path(state).is_absolute():  # the specification says to ignore a relative path
-        folder = Path(state)
-    else:
-        try:
-            folder = Path.home() / ".local" / "state"
-        except RuntimeError:
-            return None
-        if not os.environ.get("HOME", str(folder)):  # it would be the root folder
-            return None
-    return folder / "sinkstream" / "chat_history"
+    """Return the path of the file; None if there is no home folder."""
+    folder = state_folder()
+    return None if folder is None else folder / "sinkstream" / "chat_history"
 
 
 class History:

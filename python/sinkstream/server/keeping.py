@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from sinkstream.files import state_folder
 from sinkstream.model import Model
 from sinkstream.server.config import NO_STORE, ServerConfig
 from sinkstream.server.conversations.conversations import Conversations, identity_of
@@ -54,17 +53,7 @@ def default_store(model: Model) -> Path:
     """
     digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
     name = f"{Path(model.path).stem}-{digest}"
-    return _state_folder() / "sinkstream" / "conversations" / name
-
-
-def _state_folder() -> Path:
-    """Return the folder that the XDG base directory specification gives."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if Path(state).is_absolute():  # the specification says to ignore a relative path
-        return Path(state)
-    home: Path | None = None
-    with suppress(RuntimeError):
-        home = Path.home()
-    if home is None or not os.environ.get("HOME", str(home)):
+    folder = state_folder()
+    if folder is None:
         raise StoreError("serve: `store` must be given, because there is no home folder.")
-    return home / ".local" / "state"
+    return folder / "sinkstream" / "conversations" / name
