@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkstream.request.options import StreamOptions
+from sinkstream.request.options import SAMPLING, StreamOptions
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.requests import ChatRequest, CompletionRequest, Generation
 from sinkstream.server.structured import rule_of
@@ -17,16 +17,7 @@ _SHOWN, _SHOWN_KEYS = 40, 8
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
-_COPIED = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "timeout_s",
-)
+_COPIED = (*SAMPLING, "timeout_s")
 
 
 def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
