@@ -154,7 +154,7 @@ test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run a
 # The core without torch, compiled twice more and kept: build/tsan finds races, build/asan memory
 # errors, leaks and undefined behavior. Both must report the faults that are planted for them.
 SANITIZE = JOBS=$(JOBS) tests/cpp/sanitizers/run.sh
-SANITIZED := common kernels cuda cache sampling model engine runtime
+SANITIZED := common device probes kernels cuda cache sampling model engine runtime
 
 .PHONY: test-sanitizers test-sanitizers-short
 test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under sanitizers
