@@ -1,5 +1,6 @@
-// Every condition that ends a sequence: an error, a cancel, a deadline, a token, a stop string, a
-// length. Ending it is the engine's job.
+// The conditions that end a running sequence: an error, a cancel, a deadline, a token, a stop
+// string, a length. Ending it is the engine's job, which also ends sequences that want no token,
+// cannot get memory or throw.
 #pragma once
 
 #include <optional>
