@@ -18,7 +18,14 @@ RELIABILITY = ROOT / "docs" / "internals" / "reliability.md"
 NAME_OF_A_TEST = r"`(test_\w+|[A-Z]\w+\.[A-Z]\w+)`"
 PAGES = sorted(
     page
-    for pattern in ("*.md", "benchmarks/**/*.md", "docs/**/*.md", "tests/**/*.md")
+    for pattern in (
+        "*.md",
+        "benchmarks/**/*.md",
+        "csrc/**/*.md",
+        "docs/**/*.md",
+        "python/**/*.md",
+        "tests/**/*.md",
+    )
     for page in ROOT.glob(pattern)
     if not {".venv", "build"} & set(page.relative_to(ROOT).parts)
 )
