@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
 
@@ -54,6 +55,7 @@ PLACES = {
     (True, False, False, False): "one before both",
 }
 QK_NORMS = {"none": "", "head": "each head", "full": "as a whole"}
+PAIRINGS = {"half": "NeoX", "interleaved": "interleaved (GPT-J)"}
 ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu2": "ReLU²"}
 SCALES = {
     "embedding": lambda spec, block: spec.embedding_scale != 1,
@@ -108,13 +110,12 @@ def _models() -> Iterator[str]:
     yield f"{rope_schemes_of_gguf()}, and Llama 3's as the tensor `rope_freqs.weight`. No scheme"
     yield "may depend on the length of the text: a stream has no length. Of longrope's two lists,"
     yield "the long one is used if sinks and window together exceed the original length."
-    yield "\nWhat a GGUF file leaves out is as llama.cpp takes it. Without `rope.dimension_count`,"
-    yield "all of a head rotates. There is one exception: llama.cpp's converter leaves out"
+    yield "\nMissing GGUF keys get llama.cpp's defaults. Without `rope.dimension_count`, all of a"
+    yield "head rotates. There is one exception: llama.cpp's converter leaves out"
     yield "StarCoder2's window, and llama.cpp applies none. All its models were trained with 4,096"
     yield "tokens, so files without `attention.sliding_window` have that window here, like the"
     yield "folders that they come from."
-    yield "\nThese fields must be absent or neutral, because the decoder has no such part or, if a"
-    yield "family reads them, only has it there:\n"
+    yield "\nThese fields must be absent or neutral, except in families that read them:\n"
     for where, neutral in (
         ("config.json", sizes._CONFIG_NEUTRAL),
         ("GGUF", sizes._GGUF_NEUTRAL),
@@ -123,10 +124,10 @@ def _models() -> Iterator[str]:
         yield f"- {where}: {', '.join(values)}"
     yield "\n[Add a model family](../contributing/add_a_model_family.md) says what a new one takes."
     yield "\n### Written GGUF files\n"
-    yield "What `sinkstream quantize` writes of a folder. A folder with a part whose cell is empty"
-    yield "is refused: llama.cpp would not load such a file, or would compute something else. The"
-    yield "rotary schemes `default`, `linear` and `yarn`, and biases of queries, keys and values,"
-    yield "are written in all families."
+    yield "What `sinkstream quantize` writes from a folder. A folder with a part whose cell is"
+    yield "empty is refused: llama.cpp would not load such a file, or would compute something else."
+    yield "The rotary schemes `default`, `linear` and `yarn`, and biases of queries, keys and"
+    yield "values, are written in all families."
     yield "[Quantize](../guides/quantize.md#from-a-hugging-face-folder) says more.\n"
     written = {name: parts_of_file(name, family.written) for name, family in FAMILIES.items()}
     columns = list(next(iter(written.values())))
@@ -165,7 +166,7 @@ def parts(name: str) -> dict[str, str]:
         "bias of q, k, v": both(plain, full, lambda each: each.attention.qkv_bias),
         "bias of output": both(plain, full, lambda each: each.attention.output_bias),
         "bias of MLP": both(plain, full, lambda each: each.mlp.bias),
-        "rotated": rotated(full),
+        "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
     }
@@ -211,16 +212,16 @@ def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) ->
     return words[has(plain.blocks[0]), has(full.blocks[0])]
 
 
-def rotated(spec: DecoderSpec) -> str:
-    """Return which part of heads is rotated, in which layers, and how dimensions are paired."""
+def rotary_pairing(spec: DecoderSpec) -> str:
+    """Return how dimensions are paired, and which part of heads is rotated, in which layers."""
     used = [block.attention.rope for block in spec.blocks if block.attention.rope.rotary_dim]
     if not used:
-        return "nothing (ALiBi)" if spec.blocks[0].attention.slopes else "nothing"
+        return "none (ALiBi)" if spec.blocks[0].attention.slopes else "none"
     of_layer = [spec.blocks[kind].attention.rope.rotary_dim for kind in spec.block_of_layer]
-    share = max(of_layer) / spec.head_dim
-    words = [used[0].pairing, *([f"{share:g} of a head"] if share < 1 else [])]
+    share = Fraction(max(of_layer), spec.head_dim)
+    words = [PAIRINGS[used[0].pairing], *([f"{share} of each head"] if share < 1 else [])]
     if 0 in of_layer:
-        words.append(f"{spec.layers - of_layer.count(0)} of {spec.layers} layers")
+        words.append(some_layers(spec.layers - of_layer.count(0), spec.layers))
     return ", ".join(words)
 
 
@@ -229,8 +230,14 @@ def windows(plain: DecoderSpec, full: DecoderSpec) -> str:
     if not full.own_windows:
         return ""
     count = sum(1 for window in full.own_windows if window)
-    share = "all layers" if count == full.layers else f"{count} of {full.layers} layers"
+    share = "all layers" if count == full.layers else some_layers(count, full.layers)
     return share if plain.own_windows else f"optional, {share}"
+
+
+def some_layers(count: int, layers: int) -> str:
+    """Return a share of the layers, in words."""
+    share = Fraction(count, layers)
+    return f"{share.numerator} of {share.denominator} layers"
 
 
 def rope_schemes_of_folders() -> str:
@@ -265,10 +272,9 @@ def _files() -> Iterator[str]:
     yield "- Hugging Face: a folder with config.json and model.safetensors, or its shards and their"
     yield "  index. Pickled weights and code of a folder are never read. A tensor that the decoder"
     yield "  lacks causes a warning, and so does an `lm_head.weight` that differs from the"
-    yield "  embedding although `tie_word_embeddings` is true: the model uses it. Of a model for"
-    yield "  images or sound too, whose config.json describes the decoder in `text_config`, the"
-    yield "  decoder is loaded if its `model_type` is one of the above; one warning says that the"
-    yield "  rest is not read."
+    yield "  embedding although `tie_word_embeddings` is true: the model uses it. Of a"
+    yield "  multimodal model with a `text_config`, only the decoder is loaded, if its `model_type`"
+    yield "  is listed above; a warning says so."
     yield "- A folder with one GGUF file is that file."
     yield "- `ollama:name`, `lmstudio:publisher/repository`, `org/name`: what Ollama, LM Studio and"
     yield "  the Hugging Face cache have here ([find a model](../guides/find_models.md))."
@@ -310,8 +316,8 @@ def _quantized_folders() -> Iterator[str]:
         raise ValueError("models_and_formats.py lacks a quant_method.")
     yield "\n## Quantized folders\n"
     yield "What `quantization_config.quant_method` of config.json may be. Codes, scales and zero"
-    yield "points stay as they are in the file; bits per weight are those of memory, scales"
-    yield "included, in groups or blocks of 128.\n"
+    yield "points stay as they are in the file; bits per weight in memory, including"
+    yield "scales, are for groups or blocks of 128.\n"
     yield "| quant_method | formats | kept as | bits per weight |"
     yield "|---|---|---|---|"
     for method, (formats, kept) in _QUANTIZED_FOLDERS.items():
@@ -333,7 +339,7 @@ def _tokenizers() -> Iterator[str]:
     yield "\n## Tokenizers\n"
     yield "A folder's tokenizer.json is read as it is, whatever class its settings name. Tokens"
     yield "that only tokenizer_config.json, special_tokens_map.json or added_tokens.json names get"
-    yield "the ids and flags of transformers. GGUF names a tokenizer:\n"
+    yield "the same ids and flags as in transformers. GGUF names a tokenizer:\n"
     yield from (f"- `{name}`: {TOKENIZERS[name]}" for name in from_gguf._BUILDERS)
     none = " or ".join(f"`{name}`" for name in from_gguf._NO_TOKENIZER)
     yield f"- {none}: none. Such a model takes and gives token ids, as a folder without a"
@@ -341,14 +347,14 @@ def _tokenizers() -> Iterator[str]:
     yield "\nTokens that begin or end a turn (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, …) are"
     yield "known by their text: they are control tokens even if a GGUF file marks them as text,"
     yield "which causes a warning, and all that end a turn end a reply."
-    yield "\nA reply's text is the text of prompt and reply without that of the prompt. If a prompt"
-    yield "of ids ends inside a character, the reply that completes it shows the character."
+    yield "\nPrompt and reply are decoded together; the reply's text is what follows the prompt's."
+    yield "If a prompt of ids ends inside a character, the reply that completes it shows it."
     yield "\nPre-tokenizers of GGUF files, which split a text before it is merged:"
     yield ", ".join(f"`{name}`" for name in sorted(PRE_TOKENIZERS)) + "."
 
 
 def _types() -> Iterator[str]:
-    yield "\n## Types of activations, of the cache and of rounded weights\n"
+    yield "\n## Types of activations, of the cache and of quantized weights\n"
     for parameter, kind in (
         ("dtype", loading.DType),
         ("kv_dtype", loading.KvDType),

@@ -237,8 +237,8 @@ class Model(ClosesOnExit):
     def stats(self) -> dict[str, Any]:
         """Return the engine's counters, gauges and histograms as a plain dictionary.
 
-        All values are from the same moment, so sums agree; only `queue_lag` and the two quantiles
-        are read slightly later. `docs/reference/monitoring.md` lists them with units.
+        All values except `queue_lag` and the two quantiles are from the same moment, so sums agree.
+        `docs/reference/monitoring.md` lists them with units.
 
         Returns:
             A dictionary with the current values of

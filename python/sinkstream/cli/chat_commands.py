@@ -14,7 +14,7 @@ Name = Literal[
     "system", "undo",
 ]  # fmt: skip
 
-_REMEDY = "Start the line with // to send a slash."
+_REMEDY = "Start the line with // to send one that begins with /."
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def help_text(topic: str = "") -> str:
             *(f"{usage:{width}}  {meaning}" for usage, meaning in rows),
             "/exit and /bye are /quit, /clear is /reset, /? is /help.",
             "End a line with \\ to continue it on the next line, or with \\\\ to send a",
-            "backslash. Start a line with // to send a slash. Ctrl-C ends a reply and keeps",
-            "what has been written; Ctrl-D, or Ctrl-C twice, ends the chat.",
+            "backslash. Start a line with // to send one that begins with /. Ctrl-C ends a",
+            "reply and keeps what has been written; Ctrl-D, or Ctrl-C twice, ends the chat.",
         ]
     )

@@ -123,8 +123,8 @@ def serve(
     store_max_gb: Annotated[
         float,
         typer.Option(
-            help="Maximum size of the store in GB. Beyond it, the oldest parts are deleted; 0: no "
-            "limit."
+            help="Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
+            "then the oldest conversations; 0: no limit."
         ),
     ] = 20.0,
     park_s: Annotated[

@@ -15,8 +15,8 @@ FIELDS = {
     "background": "Whether the reply continues without its client; the response is read later by "
     "its id.",
     "best_of": "Refused unless it equals `n`.",
-    "cache_salt": "A conversation is continued, and a cached beginning shared, only by requests "
-    "with the same salt.",
+    "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
+    "prefix.",
     "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
     "content": "The text, with llama.cpp's names for the other fields.",
     "continue_final_message": "Whether the reply continues the last message, which must be the "
@@ -25,7 +25,8 @@ FIELDS = {
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
     "log-probabilities as well.",
-    "frequency_penalty": "Subtracted from a token's logit once for each time it was generated.",
+    "frequency_penalty": "Subtracted from a token's logit for each of its occurrences in the "
+    "cache.",
     "function_call": "The old form of `tool_choice`; a forced call is refused.",
     "functions": "Refused: the old form of `tools`.",
     "grammar": "A grammar that the reply must follow, as in llama.cpp.",
@@ -60,7 +61,7 @@ FIELDS = {
     "ResponseRequest.n": "Has no effect: a response has one reply.",
     "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
-    "presence_penalty": "Subtracted from the logit of each token that was generated.",
+    "presence_penalty": "Subtracted from the logit of each token in the cache.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
     "prompt": "A string or token ids, or a list of either.",
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
@@ -73,8 +74,8 @@ FIELDS = {
     "reasoning": "`effort`: how much a reasoning model thinks, where its chat template has levels; "
     "`none` asks it not to.",
     "reasoning_effort": "How much a reasoning model thinks, where its chat template has levels.",
-    "repetition_penalty": "For tokens that have occurred: divides positive logits by this number, "
-    "and multiplies negative ones.",
+    "repetition_penalty": "For tokens in the cache: divides positive logits by this number, and "
+    "multiplies negative ones.",
     "response_format": "What the reply must follow: `text`, `json_object`, or `json_schema` with a "
     "schema.",
     "return_progress": "Whether chunks report how much of the prompt has been read.",

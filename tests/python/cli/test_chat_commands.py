@@ -78,7 +78,7 @@ def test_an_unknown_command_points_to_the_help(text: str) -> None:
     with pytest.raises(InvalidArgument, match="the command must be one that /help lists") as raised:
         parse(text)
     assert len(str(raised.value)) < 160
-    assert "Start the line with // to send a slash." in str(raised.value)
+    assert "Start the line with // to send one that begins with /." in str(raised.value)
 
 
 @pytest.mark.parametrize(

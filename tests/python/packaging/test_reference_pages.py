@@ -161,9 +161,9 @@ def test_a_family_says_what_it_has(scripts: dict[str, ModuleType]) -> None:
     assert parts("qwen3")["bias of MLP"] == ""
     assert parts("llama")["windows"] == ""
     assert parts("phi3")["windows"] == "optional, all layers"
-    assert parts("gemma3_text")["windows"] == "10 of 12 layers"
-    assert parts("smollm3")["rotated"] == "half, 9 of 12 layers"
-    assert parts("glm4")["rotated"] == "interleaved, 0.5 of a head"
+    assert parts("gemma3_text")["windows"] == "5 of 6 layers"
+    assert parts("smollm3")["rotary pairing"] == "NeoX, 3 of 4 layers"
+    assert parts("glm4")["rotary pairing"] == "interleaved (GPT-J), 1/2 of each head"
     assert parts("olmo2")["norms"] == "RMS, after"
     assert parts("granite")["scaled"] == "embedding, residuals, logits"
 

@@ -1,4 +1,4 @@
-"""Ministral 3: Mistral's layers, whose queries grow with the number of tokens before them."""
+"""Ministral 3: Mistral's layers, whose queries are scaled up with their position."""
 
 from __future__ import annotations
 

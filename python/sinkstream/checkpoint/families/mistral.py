@@ -43,6 +43,5 @@ FAMILY = Family(
     written=LLAMA.written,
     architectures=("mistral",),
     models="Mistral 7B, Mistral Nemo, Mistral Small 3",
-    notes="Sliding windows (version 0.1) are included. Most GGUF files have the "
-    "architecture `llama` or `mistral3`.",
+    notes="Most GGUF files have the architecture `llama` or `mistral3`.",
 )

@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with windows in three of four layers, which have no rotary scheme."""
+"""OLMo 3: OLMo 2 with windows in three of four layers, whose RoPE is not scaled."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ FAMILY = Family(
     _from_gguf,
     written=Architecture("qwen2", heads_fill=True),
     models="Qwen2, Qwen2.5",
-    notes="Windows of single layers are included.",
+    notes="Per-layer windows are supported.",
 )

@@ -117,8 +117,8 @@ def _opening(instructions: str | None) -> list[dict[str, Any]]:
 def not_found(previous: str | None) -> ApiError:
     """Return the error for a previous response that does not exist."""
     return invalid(
-        f"body: `previous_response_id` must name a stored response, but {(previous or '')[:80]!r} "
-        "is not one.",
+        "body: `previous_response_id` must name a response that is stored, or is in memory and has "
+        f"not been continued, but is {(previous or '')[:80]!r}.",
         "previous_response_id",
         "previous_response_not_found",
     )

@@ -34,7 +34,7 @@ _PAGE, _MOST = 20, 100  # items of a list
 
 
 async def create_response(request: Request) -> Response:
-    """Begin a response, and send it: whole, as events, or, in the background, as it is now."""
+    """Create a response; return it whole, as events, or (`background`) in its current state."""
     service = ready_service(request)
     exchange = exchange_of(request.scope)
     body = await parse(exchange, service.pool, ResponseRequest)
