@@ -94,6 +94,11 @@ def test_the_law_has_every_folder_and_no_other() -> None:
     assert set(law_of("Python")) == modules | folders | {"_core", "sinkstream"}
 
 
+def test_few_modules_lie_outside_the_folders() -> None:
+    """A newcomer reads this list first."""
+    assert len(list(PACKAGE.glob("*.py"))) <= 10
+
+
 LAW = "low ← {left, right} ← high; low ← aside"
 
 
