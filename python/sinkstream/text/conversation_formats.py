@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.lru_cache import LruCache
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_arguments import TEXT

@@ -29,7 +29,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import calls_of, deleted
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
 from sinkstream.text.turns.template_turns import TemplateTurns
 from sinkstream.text.turns.turn_format import TurnFormat
