@@ -122,6 +122,21 @@ def test_importing_it_imports_nothing_heavy() -> None:
     assert not imported_by("import sinkstream") & HEAVY
 
 
+def test_the_version_is_shown_without_anything_heavy() -> None:
+    """`python -m sinkstream --version`, up to its exit."""
+    code = """
+import runpy, sys
+sys.argv = ["sinkstream", "--version"]
+try:
+    runpy.run_module("sinkstream", run_name="__main__")
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+    found = imported_by(code)
+    assert "sinkstream" in found
+    assert not found & (HEAVY | {"typer", "click", "tokenizers", "jinja2"})
+
+
 def test_streaming_imports_nothing_heavy(smollm2: Path) -> None:
     code = f"""
 import sinkstream
