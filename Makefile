@@ -254,6 +254,7 @@ BENCH := BENCH_OUT=$(BENCH_OUT) $(BIN)/python benchmarks
 .PHONY: bench
 bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed and perplexity, with goals and other engines
 	@mkdir -p $(FIGURES)
+	$(BENCH)/process_start_bench.py
 	$(BENCH)/load_bench.py
 	$(BENCH)/first_token_bench.py --plot $(FIGURES)/forward.png
 	$(BENCH)/timeline_bench.py --plot $(FIGURES)/timeline.png

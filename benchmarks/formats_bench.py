@@ -24,7 +24,7 @@ from peers.isolated import IsolatedPeer
 from side_by_side_bench import MEASURES, Measure, mean, probe, share
 
 from sinkstream.checkpoint.storage import row_bytes
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 
 DECODE = next(one for one in MEASURES if one.arguments == (16, 48))
 _NAMES = ("sinkstream", "llama.cpp")

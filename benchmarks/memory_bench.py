@@ -49,7 +49,7 @@ def tokenizer_kib(path: str | None) -> int:
     script = (
         "import sys\n"
         "from memory_bench import Peak, anonymous_kib\n"
-        "from sinkstream.open_checkpoint import open_checkpoint\n"
+        "from sinkstream.loading.open_checkpoint import open_checkpoint\n"
         "before = anonymous_kib()\n"
         "peak = Peak()\n"
         "checkpoint = open_checkpoint(sys.argv[1] or None)\n"

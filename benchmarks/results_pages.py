@@ -69,6 +69,7 @@ KINDS = {
     "package_duel": ("Two builds on a whole model", "package_duel.py BASE NEW"),
     "perplexity": ("Perplexity of the types", "perplexity_bench.py"),
     "picture": ("Perplexity over whole books", "picture_bench.py BOOKS"),
+    "process_start": ("The start of a process", "process_start_bench.py"),
     "profile": ("Where the time goes", "profile_bench.py"),
     "protocol": ("The original protocol", "protocol_bench.py"),
     "quantize": ("Types of `quantize`", "quantize_bench.py"),

@@ -109,7 +109,7 @@ def engines_of(model: str) -> list[str]:
 def find_model(name: str, folder: Path) -> str:
     """Return the path of a model by its name, writing it if its weights are random."""
     if name == "smollm2":
-        from sinkstream.open_checkpoint import open_checkpoint
+        from sinkstream.loading.open_checkpoint import open_checkpoint
 
         checkpoint = open_checkpoint("smollm2")
         checkpoint.source.close()

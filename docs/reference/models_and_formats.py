@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
 
-from sinkstream import _core, loading
+from sinkstream import _core
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, Family, sizes
 from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.fields import Fields
@@ -21,6 +21,7 @@ from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
+from sinkstream.loading import load as loading
 from sinkstream.text.tokenizers import from_gguf
 from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 

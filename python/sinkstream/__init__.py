@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         Norm,
         RopeSpec,
     )
-    from sinkstream.inventory import ListedModel, list_models
-    from sinkstream.loading import load
+    from sinkstream.loading.inventory import ListedModel, list_models
+    from sinkstream.loading.load import load
     from sinkstream.model import Message, Model, Prompt
     from sinkstream.observe.metrics import prometheus_text
     from sinkstream.observe.tracing import trace
@@ -71,7 +71,7 @@ _HOMES = {
     "Evicted": "sinkstream.streams.stream",
     "FinishReason": "sinkstream.streams.stream",
     "Finished": "sinkstream.streams.stream",
-    "ListedModel": "sinkstream.inventory",
+    "ListedModel": "sinkstream.loading.inventory",
     "LongRope": "sinkstream.checkpoint.spec",
     "Message": "sinkstream.model",
     "Mlp": "sinkstream.checkpoint.spec",
@@ -92,8 +92,8 @@ _HOMES = {
     "StreamOptions": "sinkstream.request.options",
     "Token": "sinkstream.streams.stream",
     "ToolCall": "sinkstream.streams.stream",
-    "list_models": "sinkstream.inventory",
-    "load": "sinkstream.loading",
+    "list_models": "sinkstream.loading.inventory",
+    "load": "sinkstream.loading.load",
     "prometheus_text": "sinkstream.observe.metrics",
     "trace": "sinkstream.observe.tracing",
 }

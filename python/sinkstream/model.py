@@ -35,7 +35,7 @@ from sinkstream.streams.stream import Result, Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.prompt import EncodedText, encode_prompt, is_chat
-from sinkstream.text.thoughts.thinking import Thinking, check_thinking
+from sinkstream.text.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes

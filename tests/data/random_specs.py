@@ -22,7 +22,7 @@ from sinkstream.checkpoint.spec import (
     usual_scale,
     weight_slots,
 )
-from sinkstream.loading import check_options
+from sinkstream.loading.load import check_options
 from tests.reference.rope import Array
 
 Draw = np.random.Generator

@@ -1,14 +1,13 @@
 """The native core. Private: programs use `load`, `Model` and `Stream`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sinkstream._core import probes as probes
 from sinkstream._core import testing as testing
-from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams.batch import Batch
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
@@ -102,6 +101,24 @@ class LoopBell:
 
 def request_options() -> list[str]:
     """List the options that are read from a request, by name."""
+
+class _Request(Protocol):
+    """What `submit` reads; request/stream_request.py documents the fields."""
+
+    @property
+    def prompt(self) -> list[int]: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+    @property
+    def grammar(self) -> CompiledGrammar | None: ...
+    @property
+    def sinks(self) -> int | None: ...
+    @property
+    def continues_text(self) -> bool: ...
+    @property
+    def cache_salt(self) -> str: ...
+    @property
+    def called_at(self) -> float: ...
 
 class TokenStream:
     """The output of one sequence, for one consumer."""
@@ -252,7 +269,7 @@ class Model:
     def new_cache(self, batch: int, sinks: int, window: int) -> ForwardCache: ...
     def copy_of(self, cache: ForwardCache) -> ForwardCache: ...
     def evict_range(self, cache: ForwardCache, start: int, end: int) -> None: ...
-    def submit(self, request: StreamRequest, session: Session | None = None) -> TokenStream: ...
+    def submit(self, request: _Request, session: Session | None = None) -> TokenStream: ...
     def open_session(
         self, sinks: int | None, prompt: Sequence[int], cache_salt: str = ""
     ) -> Session: ...

@@ -21,7 +21,7 @@ from sinkstream.cli.info_facts import (
 )
 from sinkstream.cli.info_hints import Hint
 from sinkstream.cli.terminal import printable
-from sinkstream.loading import DEFAULT_SEQUENCES
+from sinkstream.loading.load import DEFAULT_SEQUENCES
 
 WIDTH = 80
 _LEAST_WIDTH = 40

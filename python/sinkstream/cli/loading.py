@@ -14,7 +14,7 @@ from sinkstream.model import Model
 def import_loader() -> None:
     """Import what loading needs. During this, Ctrl-C ends the process at once."""
     with raising(False):
-        import sinkstream.loading  # noqa: F401
+        import sinkstream.loading.load  # noqa: F401
 
 
 def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Model:
@@ -26,7 +26,7 @@ def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Mo
         **others: Further options of `sinkstream.load`.
     """
     import_loader()
-    from sinkstream.loading import load
+    from sinkstream.loading.load import load
 
     options = asdict(loading)
     path = options.pop("model")

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from sinkstream.cli import options
 from sinkstream.cli.progress import progress_bar
 from sinkstream.cli.terminal import printable, width_of
-from sinkstream.inventory import ListedModel, list_models
+from sinkstream.loading.inventory import ListedModel, list_models
 
 _TITLES = ("name", "family", "type", "size", "loads")
 _GAP, _INDENT = 2, 4

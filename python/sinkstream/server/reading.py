@@ -11,7 +11,7 @@ from sinkstream.server.tools import CallDelta, CallDeltas
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.stream import Stream
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.requests import Generation
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 
 Rule = tuple[str, Any]
 """An option of GRAMMARS and its value."""

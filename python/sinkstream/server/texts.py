@@ -20,7 +20,7 @@ from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 

@@ -8,7 +8,7 @@ from sinkstream.model import Model
 from sinkstream.server.errors import invalid
 from sinkstream.server.requests import ChatRequest
 from sinkstream.text.templates.chat_template import compile_template
-from sinkstream.text.thoughts.thinking import Thinking, reads_thinking
+from sinkstream.text.thinking import Thinking, reads_thinking
 
 _KWARGS = "chat_template_kwargs"
 _SWITCHES = ("enable_thinking", "thinking")

@@ -9,7 +9,7 @@ from typing import Any
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 _PARAMS = ("tool_choice", "parallel_tool_calls", "tools")
 

@@ -17,7 +17,7 @@ from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts, thinking_of_field
 from sinkstream.sessions.tools import tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of

@@ -24,9 +24,9 @@ from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.errors import InvalidArgument
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 from sinkstream.text.turns.turn_format import TurnFormat
 
 STAYS = (

@@ -8,7 +8,7 @@ from typing import Literal
 from sinkstream.observe.notebook import counted, quotation, summary
 from sinkstream.request.options import Sampling
 from sinkstream.text.thoughts.thought_format import Kind
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 

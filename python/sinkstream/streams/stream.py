@@ -36,7 +36,7 @@ from sinkstream.streams.inbox import PENDING, Inbox, Need
 from sinkstream.streams.live import GrowingText
 from sinkstream.streams.read_batch import ReadBatch, read_batch
 from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 if TYPE_CHECKING:
     import asyncio

@@ -33,7 +33,7 @@ from sinkstream.text.templates.chat_template import (
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
-from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
+from sinkstream.text.thinking import Thinking, thinking_variables
 from sinkstream.text.tokenizers.control_tokens import Found, control_literals
 from sinkstream.text.whole_text import WholeEncoder
 

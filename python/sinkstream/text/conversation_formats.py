@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.latest import Latest
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.lru_cache import LruCache
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_arguments import TEXT
@@ -32,8 +32,8 @@ class ConversationFormats:
         """Remember the tokenizer and template; `table` is None without a tokenizer."""
         self._text = text
         self._table = table
-        self._turns: Latest[tuple[Thinking, str], TurnFormat] = Latest(MOST_TURNS)
-        self._tags: Latest[Thinking, ThoughtTags | None] = Latest(MOST_TAGS)
+        self._turns: LruCache[tuple[Thinking, str], TurnFormat] = LruCache(MOST_TURNS)
+        self._tags: LruCache[Thinking, ThoughtTags | None] = LruCache(MOST_TAGS)
 
     def turns(
         self, thinking: Thinking, tools: Sequence[Mapping[str, Any]] = (), key: str = ""

@@ -13,7 +13,7 @@ from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.control_tokens import control_literals
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]

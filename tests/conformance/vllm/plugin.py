@@ -17,7 +17,7 @@ import openai
 import pytest
 
 import sinkstream
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.conformance import stand_ins
 from tests.conformance.serving import Served, served
 

@@ -31,7 +31,7 @@ from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.describe import describe
 from sinkstream.checkpoint.stores import hub_cache, ollama, packages
 from sinkstream.errors import SinkstreamError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import (
     ARRAY,
     BOOL,

@@ -10,7 +10,7 @@ import pytest
 
 from sinkstream.checkpoint.describe import FILE_TYPES, TypeShare, describe, describe_opened
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import (
     ARRAY,

@@ -13,7 +13,7 @@ import pytest
 import sinkstream
 from sinkstream.checkpoint.formats.gguf_split import MAX_PARTS, existing_parts, part_name
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import STRING, U16, GgufBytes, llama_bytes
 from tests.python.checkpoint.split_files import set_key, split, write_parts

@@ -13,7 +13,7 @@ import pytest
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.stores import hub_cache
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import llama_bytes
 from tests.python.checkpoint.store_folders import COMMIT, empty_home, write_snapshot
 

@@ -10,7 +10,7 @@ import pytest
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.stores import lm_studio
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import llama_bytes
 from tests.python.checkpoint.split_files import write_parts
 from tests.python.checkpoint.store_folders import empty_home

@@ -17,7 +17,7 @@ import pytest
 _PROBE = """
 import sys
 sys.path[:0] = {path!r}
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from sinkstream.errors import CheckpointError
 
 warm, *folders = sys.argv[1:]
@@ -96,7 +96,10 @@ def test_opening_hostile_folders_runs_nothing(
 @pytest.mark.parametrize("call", ["import colorsys", "compile('1', 'x', 'eval')", "exec('1')"])
 def test_the_probe_sees_what_it_forbids(call: str, tmp_path: Path) -> None:
     planted = _PROBE.format(path=[path for path in sys.path if path])
-    begin, end = planted.index("from sinkstream.open_checkpoint"), planted.index("FORBIDDEN")
+    begin, end = (
+        planted.index("from sinkstream.loading.open_checkpoint"),
+        planted.index("FORBIDDEN"),
+    )
     planted = (
         planted[:begin]
         + "folders = ['x']\nclass CheckpointError(Exception): pass\n"

@@ -14,7 +14,7 @@ import pytest
 from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.stores import ollama
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.store_folders import (
     empty_home,
     layer,

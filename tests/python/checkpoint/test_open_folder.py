@@ -18,7 +18,7 @@ from sinkstream.checkpoint import Checkpoint
 from sinkstream.checkpoint.families import FAMILIES
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from sinkstream.request.options import OPTIONS, SAMPLING
 from sinkstream.request.value_kinds import Number
 from tests.data import tiny

@@ -17,7 +17,7 @@ from sinkstream.checkpoint.families import ARCHITECTURES
 from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import F32, I32, STRING, U32, GgufBytes, llama_bytes
 

@@ -16,7 +16,7 @@ import transformers
 import sinkstream
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny
 
 EMBEDDING, HEAD = "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"

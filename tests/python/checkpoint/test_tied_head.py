@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import sinkstream
 from sinkstream.errors import CheckpointError
-from sinkstream.open_checkpoint import open_checkpoint
+from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny
 from tests.reference.oracle import Oracle
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import sinkstream
-from sinkstream import CheckpointError, loading
+from sinkstream import CheckpointError
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, llama
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES, Fused
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.loading import load as loading
 from tests.data import tiny
 
 HEADS, HEAD_DIM = 6, 16

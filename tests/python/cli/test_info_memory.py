@@ -15,7 +15,7 @@ from sinkstream.cli.info_memory import largest_window, sizes_of
 from sinkstream.cli.info_probe import probe
 from sinkstream.cli.memory import available_bytes
 from sinkstream.errors import InvalidArgument
-from sinkstream.loading import check_options, choose_window
+from sinkstream.loading.load import check_options, choose_window
 from tests.data import quantized_folders, tiny
 from tests.data.quantized_folders import SCHEMES, Scheme
 

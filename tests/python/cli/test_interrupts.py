@@ -59,7 +59,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "sinkstream.cli.program", "typer", "typer.core", "sinkstream.cli.generate",
-        "sinkstream.streams.stream", "sinkstream.loading", "tokenizers", "jinja2", "numpy",
+        "sinkstream.streams.stream", "sinkstream.loading.load", "tokenizers", "jinja2", "numpy",
         "sinkstream._core",
     ],
 )  # fmt: skip
@@ -82,8 +82,8 @@ def test_ctrl_c_is_quiet_in_the_shortest_commands(command: str) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "sinkstream.loading:open_tensors", "sinkstream.loading:with_text",
-        "sinkstream.loading:_finish_reading", "sinkstream.loading:Model",
+        "sinkstream.loading.load:open_tensors", "sinkstream.loading.load:with_text",
+        "sinkstream.loading.load:_finish_reading", "sinkstream.loading.load:Model",
         "sinkstream.model:encode_prompt",
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_ctrl_c_after_the_end_is_quiet(checkpoint: str) -> None:
 def test_a_trace_that_ctrl_c_interrupts_leaves_no_partial_file(
     checkpoint: str, tmp_path: Path
 ) -> None:
-    for module in ("sinkstream.loading", "tokenizers"):
+    for module in ("sinkstream.loading.load", "tokenizers"):
         done = run(
             _AT_IMPORT,
             *(module, "generate", "hello", "-m", checkpoint, "-n", "3"),
@@ -130,7 +130,7 @@ def test_sigterm_ends_it_quietly(checkpoint: str) -> None:
     assert (code, err) == (143, b"")
 
 
-@pytest.mark.parametrize("module", ["typer", "sinkstream.loading", "tokenizers"])
+@pytest.mark.parametrize("module", ["typer", "sinkstream.loading.load", "tokenizers"])
 def test_sigterm_ends_it_quietly_during_imports(checkpoint: str, module: str) -> None:
     script = _AT_IMPORT.replace("SIGINT", "SIGTERM")
     assert script != _AT_IMPORT

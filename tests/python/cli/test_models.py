@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from sinkstream.checkpoint.stores import ollama, packages
 from sinkstream.cli.models import lines
-from sinkstream.inventory import ListedModel
+from sinkstream.loading.inventory import ListedModel
 from tests.python.checkpoint.gguf_bytes import STRING, GgufBytes, llama_bytes
 from tests.python.checkpoint.store_folders import empty_home, write_ollama
 from tests.python.cli.conftest import Run

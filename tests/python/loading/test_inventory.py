@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream import inventory
 from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.stores import ollama, packages
 from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.loading import inventory
 from tests.data import tiny
 from tests.python.checkpoint.gguf_bytes import STRING, GgufBytes, llama_bytes
 from tests.python.checkpoint.split_files import write_parts

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream import loading
 from sinkstream.checkpoint.checkpoint import Extent, TensorsOnly, TensorSource
 from sinkstream.checkpoint.tensors import FileSource
+from sinkstream.loading import load as loading
 
 Write = Callable[..., Path]
 

@@ -54,7 +54,7 @@ def test_the_types_of_the_core_name_what_the_core_has(name: str) -> None:
     described = {
         node.name: {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
         for node in stub.body
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     }
     described |= {node.name: set() for node in stub.body if isinstance(node, ast.FunctionDef)}
     if module is _core:
@@ -120,6 +120,21 @@ HEAVY = {"torch", "numpy", "rich", "transformers", "gguf"}
 
 def test_importing_it_imports_nothing_heavy() -> None:
     assert not imported_by("import sinkstream") & HEAVY
+
+
+def test_the_version_is_shown_without_anything_heavy() -> None:
+    """`python -m sinkstream --version`, up to its exit."""
+    code = """
+import runpy, sys
+sys.argv = ["sinkstream", "--version"]
+try:
+    runpy.run_module("sinkstream", run_name="__main__")
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+    found = imported_by(code)
+    assert "sinkstream" in found
+    assert not found & (HEAVY | {"typer", "click", "tokenizers", "jinja2"})
 
 
 def test_streaming_imports_nothing_heavy(smollm2: Path) -> None:

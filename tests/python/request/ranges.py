@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from sinkstream.request.options import OPTIONS
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sinkstream.request.options import OPTIONS, TYPES, Option
 from sinkstream.request.value_kinds import Integer, Number
 
-NUMBERS = {name: option.kind for name, option in OPTIONS.items() if isinstance(option.kind, Number)}
-INTEGERS = {
-    name: option.kind for name, option in OPTIONS.items() if isinstance(option.kind, Integer)
-}
+_Kind = TypeVar("_Kind", Integer, Number)
 
-# A kind of its own would take an option out of the tests of these ranges.
-assert NUMBERS.keys() == {
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "timeout_s",
-}
-assert INTEGERS.keys() == {
-    "max_tokens",
-    "top_k",
-    "logprobs",
-    "prompt_logprobs",
-    "seed",
-    "stream_interval",
-}
+
+def ranges_of(
+    kind: type[_Kind], hint: Any, options: Mapping[str, Option], types: Mapping[str, Any]
+) -> dict[str, _Kind]:
+    """Return the ranges of all options with a type: a kind of its own would leave one untested."""
+    found = {name: made.kind for name, made in options.items() if isinstance(made.kind, kind)}
+    typed = {name for name, declared in types.items() if declared in (hint, hint | None)}
+    assert found.keys() == typed, f"declared as {hint} or as {kind}, but not as both"
+    return found
+
+
+NUMBERS = ranges_of(Number, float, OPTIONS, TYPES)
+INTEGERS = ranges_of(Integer, int, OPTIONS, TYPES)

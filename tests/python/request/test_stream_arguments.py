@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import Sampling
+from sinkstream.request.options import OPTIONS, Sampling
 from sinkstream.request.stream_request import StreamRequest, make_request
 from sinkstream.request.value_kinds import Integer
 from tests.python.request.ranges import INTEGERS, NUMBERS
@@ -30,8 +30,10 @@ def test_a_request_without_options_is_neutral() -> None:
         "timeout_s": None,
         "stop": [], "stop_token_ids": [], "ignore_eos": False, "stream_interval": 1,
     }  # fmt: skip
-    assert request(seed=1) == StreamRequest(
-        prompt=[5], options=asdict(NEUTRAL) | options, sinks=None, continues_text=False
+    made = request(seed=1)
+    others = {name: OPTIONS[name].default for name in made.options}  # of options to come
+    assert made == StreamRequest(
+        prompt=[5], options=others | asdict(NEUTRAL) | options, sinks=None, continues_text=False
     )
 
 

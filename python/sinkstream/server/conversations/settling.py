@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.latest import Latest
+from sinkstream.lru_cache import LruCache
 from sinkstream.model import Model
 from sinkstream.request.tools import Tools
 from sinkstream.server.conversations.canonical import canonical_messages, has_reasoning
@@ -29,7 +29,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import calls_of, deleted
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
 from sinkstream.text.turns.template_turns import TemplateTurns
 from sinkstream.text.turns.turn_format import TurnFormat
@@ -80,7 +80,7 @@ class Settling:
         self._model = model
         self._store = store
         self._thoughts = thoughts
-        self._rules: Latest[Thinking, Drops] = Latest(_MOST)
+        self._rules: LruCache[Thinking, Drops] = LruCache(_MOST)
         self._has_warned = False
         check_thoughts(thoughts, None)
 

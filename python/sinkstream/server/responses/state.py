@@ -12,7 +12,7 @@ from typing import Any
 from sinkstream.server.responses.deltas import Deltas
 from sinkstream.server.tools import CallDelta
 from sinkstream.streams.events import Token
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 
 @dataclass(slots=True)

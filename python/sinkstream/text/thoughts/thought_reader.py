@@ -12,7 +12,7 @@ from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
 from sinkstream.text.thoughts.thought_splitter import ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
-from sinkstream.text.tools.tool_call import ToolCall
+from sinkstream.text.tool_call import ToolCall
 
 
 class Split(NamedTuple):

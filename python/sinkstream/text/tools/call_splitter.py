@@ -19,8 +19,8 @@ from sinkstream.text.thoughts.marked_splitter import (
     without_spaces,
 )
 from sinkstream.text.thoughts.thought_format import Kind
+from sinkstream.text.tool_call import ToolCall
 from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
-from sinkstream.text.tools.tool_call import ToolCall
 
 _State = Literal["text", "literal", "name", "arguments", "after", "end", "all_text"]
 _LETTERS = string.ascii_letters + string.digits

@@ -15,7 +15,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.templates.passage import Passage, common_prefix
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_format import ThoughtFormat
 from sinkstream.text.tools.call_format import FIRST_MARKER, ID_MARK, NAME_LETTERS, CallFormat
 from sinkstream.text.turns.template_turns import as_message, placeholders

@@ -9,11 +9,11 @@ from typing import Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.latest import Latest
+from sinkstream.lru_cache import LruCache
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.text.thoughts.thinking import Thinking
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
@@ -56,9 +56,8 @@ class ToolReplies:
         self._text = text
         self._table = table
         self._thought_tags = thought_tags
-        self._known: Latest[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument] = Latest(
-            _MOST
-        )
+        self._known: LruCache[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument]
+        self._known = LruCache(_MOST)
 
     def options(
         self, options: Mapping[str, Any], tools: Tools, thinking: Thinking

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thinking import Thinking, thinking_variables
+from sinkstream.text.thinking import Thinking, thinking_variables
 from sinkstream.text.turns.find_difference import (
     find_difference,
     find_difference_without_thoughts,

@@ -1,4 +1,4 @@
-"""Values that are made once and kept while they are in use."""
+"""A cache of the values that were used most recently."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 
-class Latest(Generic[_K, _V]):
-    """Keeps the values of the keys that were used last. Any thread may call it."""
+class LruCache(Generic[_K, _V]):
+    """Keeps the values of the most recently used keys. Any thread may call it."""
 
     def __init__(self, most: int) -> None:
         """Keep `most` values."""
