@@ -109,8 +109,11 @@ class GpuPool {
   bool is_intact() const {
     std::vector<bool> belongs(bytes_ / shape_.bytes());
     for_each_page([&](int64_t page, const std::byte*) { belongs[page] = true; });
-    for (int64_t i = 0; i < bytes_; ++i) {
-      if (!belongs[i / shape_.bytes()] && memory_[i] != std::byte{0xff}) return false;
+    const std::vector<std::byte> untouched(shape_.bytes(), std::byte{0xff});
+    for (size_t page = 0; page < belongs.size(); ++page) {
+      const std::byte* memory = &memory_[page * untouched.size()];
+      if (!belongs[page] && std::memcmp(memory, untouched.data(), untouched.size()) != 0)
+        return false;
     }
     return true;
   }

@@ -65,6 +65,8 @@ struct Warp {
   // An exchange writes to one half, while late threads still read the other: no thread can be two
   // exchanges ahead.
   Words words[2][kLanes];
+  Fragment fragments[2][kLanes];
+  bool is_multiplied[2] = {};
 };
 
 struct Block;
@@ -98,7 +100,9 @@ thread_local Fibers fiber_sets[kSets];
 
 Fibers& fibers_for(int count, int set) {
   Fibers& fibers = fiber_sets[set];
-  while (static_cast<int>(fibers.size()) < count) fibers.push_back(std::make_unique<Fiber>());
+  while (static_cast<int>(fibers.size()) < count) {
+    fibers.push_back(std::make_unique<Fiber>(static_cast<int>(fibers.size())));
+  }
   return fibers;
 }
 
@@ -130,6 +134,7 @@ struct Block {
 
   void push(int first, int size);
   Thread* pop();
+  void pause();
   void meet(Barrier& barrier, const CallSite& site);
   void run();
 };
@@ -139,7 +144,7 @@ thread_local Thread* running = nullptr;
 thread_local char launch_begin = 0;
 thread_local char launch_end = 0;
 
-Thread& running_thread(const char* what) {
+inline Thread& running_thread(const char* what) {
   if (running == nullptr) throw Fault(cat(what, ": is called outside of a kernel."));
   return *running;
 }
@@ -243,6 +248,19 @@ Thread* Block::pop() {
   return ready[--ready_count];
 }
 
+// Continues with the next ready thread, or with run() if there is none.
+void Block::pause() {
+  const Thread& thread = *running;
+  if (ready_count == 0) {
+    thread.fiber->pause();
+    return;
+  }
+  running = pop();
+  if (running == &thread) return;
+  threadIdx = running->index;
+  thread.fiber->continue_with(*running->fiber);
+}
+
 void Block::meet(Barrier& barrier, const CallSite& site) {
   Thread& thread = *running;
   if (barrier.arrived == 0) barrier.site = site;
@@ -256,7 +274,7 @@ void Block::meet(Barrier& barrier, const CallSite& site) {
     push(barrier.first, barrier.count);
   }
   thread.waits_in = &barrier;
-  thread.fiber->pause();
+  pause();
   thread.waits_in = nullptr;
 }
 
@@ -382,7 +400,7 @@ void warp_barrier(unsigned mask, const CallSite& site) {
   acquire(address);
 }
 
-const Words* exchange(unsigned mask, const CallSite& site, const Words& mine) {
+const Words* exchange(unsigned mask, const CallSite& site, Words mine) {
   Thread& thread = running_thread(site.what);
   Warp& warp = warp_of(thread, mask, site);
   Words* words = warp.words[warp.barrier.generation & 1];
@@ -392,6 +410,13 @@ const Words* exchange(unsigned mask, const CallSite& site, const Words& mine) {
 }
 
 Words given(const Words* words, int lane) { return words[lane]; }
+
+unsigned ballot(unsigned mask, const CallSite& site, bool mine) {
+  const Words* words = exchange(mask, site, {{mine}});
+  unsigned votes = 0;
+  for (int lane = 0; lane < kLanes; ++lane) votes |= words[lane].word[0] << lane;
+  return votes;
+}
 
 int lane() { return running_thread("lane").number % kLanes; }
 
@@ -457,21 +482,62 @@ void fence() {
   acquire(&address);
 }
 
-void multiply_add(const Fragment& mine, float (&d)[4], const CallSite& site) {
-  const Words* all = exchange(kAllLanes, site, std::bit_cast<Words>(mine));
-  const auto fragment = [&](int lane) { return std::bit_cast<Fragment>(all[lane]); };
-  const int group = lane() / 4, pair = lane() % 4;
-  for (int t = 0; t < 4; ++t) {
-    const Fragment a = fragment(group * 4 + t);  // rows group and group + 8
-    const Fragment b[2] = {fragment(2 * pair * 4 + t), fragment((2 * pair + 1) * 4 + t)};
+namespace {
+
+// A row of B or D: eight numbers.
+using Row = float __attribute__((vector_size(32)));
+
+template <typename T>
+float half_of(uint32_t word, int half) {
+  return to_float(T{static_cast<uint16_t>(word >> (16 * half))});
+}
+
+// Adds A times B to D, for all lanes of a warp. Each sum begins with D and takes the columns of A
+// in the order of the lanes that hold them: 0, 1, 8, 9, 2, 3, 10, 11, …
+template <typename T>
+void multiply(Fragment (&lanes)[kLanes]) {
+  Row b[16];  // in the order of the sum
+  for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 4; ++i) {
-      for (int r = 0; r < 2; ++r) {  // columns of A, rows of B: 2t + 8r + {0, 1}
-        for (int half = 0; half < 2; ++half) {
-          d[i] += a.a[((i >> 1) + 2 * r) * 2 + half] * b[i & 1].b[r * 2 + half];
-        }
-      }
+      b[lane % 4 * 4 + i][lane / 4] = half_of<T>(lanes[lane].b[i / 2], i % 2);
+    }
+  }
+  for (int group = 0; group < 8; ++group) {
+    Fragment* const row = &lanes[group * 4];
+    Row upper, lower;  // rows `group` and `group` + 8 of D
+    for (int column = 0; column < 8; ++column) {
+      upper[column] = row[column / 2].d[column % 2];
+      lower[column] = row[column / 2].d[2 + column % 2];
+    }
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t* words = row[k / 4].a + k % 4 / 2 * 2;
+      upper += half_of<T>(words[0], k % 2) * b[k];
+      lower += half_of<T>(words[1], k % 2) * b[k];
+    }
+    for (int column = 0; column < 8; ++column) {
+      row[column / 2].d[column % 2] = upper[column];
+      row[column / 2].d[2 + column % 2] = lower[column];
     }
   }
 }
+
+}  // namespace
+
+template <typename T>
+void multiply_add(const Fragment& mine, float (&d)[4], const CallSite& site) {
+  Thread& thread = running_thread(site.what);
+  Warp& warp = warp_of(thread, kAllLanes, site);
+  const int half = warp.barrier.generation & 1;
+  Fragment& fragment = warp.fragments[half][thread.number % kLanes];
+  fragment = mine;
+  warp.is_multiplied[half] = false;
+  thread.block->meet(warp.barrier, site);
+  // By the first that continues, for all.
+  if (!std::exchange(warp.is_multiplied[half], true)) multiply<T>(warp.fragments[half]);
+  std::copy_n(fragment.d, 4, d);
+}
+
+template void multiply_add<bf16>(const Fragment&, float (&)[4], const CallSite&);
+template void multiply_add<f16>(const Fragment&, float (&)[4], const CallSite&);
 
 }  // namespace sinkstream::cuda::emulator

@@ -25,7 +25,7 @@ namespace sinkstream::cuda::emulator {
 
 // What one lane passes to the others of its warp.
 struct Words {
-  uint32_t word[12] = {};
+  uint32_t word[2] = {};
 };
 
 // Where a thread waits for others.
@@ -53,8 +53,9 @@ void warp_barrier(unsigned mask, const CallSite& site);  // orders memory, as __
 
 // Passes `mine` to the other lanes and waits for theirs, which must be read with `given`, lane by
 // lane, before the warp's next exchange.
-const Words* exchange(unsigned mask, const CallSite& site, const Words& mine);
+const Words* exchange(unsigned mask, const CallSite& site, Words mine);
 Words given(const Words* words, int lane);
+unsigned ballot(unsigned mask, const CallSite& site, bool mine);
 
 int lane();
 
@@ -108,13 +109,14 @@ void fence();
 // Every thread of a kernel must call it once, as on a GPU whose kernels overlap.
 void wait_for_previous();
 
-// A lane's part of a product's factors, as numbers: Note: [Fragments] of
-// kernels/cuda/tensor_core.cuh.
+// A lane's part of a product: Note: [Fragments] of kernels/cuda/tensor_core.cuh.
 struct Fragment {
-  float a[8];  // a[2r] and a[2r + 1] are the pair of word r
-  float b[4];  // likewise
+  uint32_t a[4];  // pairs of numbers
+  uint32_t b[2];  // likewise
+  float d[4];     // what the product is added to
 };
-// Adds this lane's four numbers of the product to d.
+// Sets `d` to this lane's numbers of the sum. T: bf16 or f16.
+template <typename T>
 void multiply_add(const Fragment& mine, float (&d)[4], const CallSite& site);
 
 }  // namespace sinkstream::cuda::emulator

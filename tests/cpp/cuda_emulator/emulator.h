@@ -121,12 +121,7 @@ T __shfl_down_sync(
 inline unsigned __ballot_sync(
     unsigned mask, int predicate,
     sinkstream::cuda::emulator::Where where = sinkstream::cuda::emulator::Where::current()) {
-  namespace emulator = sinkstream::cuda::emulator;
-  const emulator::Words* words =
-      emulator::exchange(mask, {"__ballot_sync", where}, {{predicate != 0}});
-  unsigned votes = 0;
-  for (int lane = 0; lane < 32; ++lane) votes |= emulator::given(words, lane).word[0] << lane;
-  return votes;
+  return sinkstream::cuda::emulator::ballot(mask, {"__ballot_sync", where}, predicate != 0);
 }
 
 inline int __all_sync(

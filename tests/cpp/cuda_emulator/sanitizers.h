@@ -20,6 +20,12 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
+#if defined(SINKSTREAM_SANITIZE_ADDRESS)
+constexpr bool kAddressSanitizer = true;
+#else
+constexpr bool kAddressSanitizer = false;
+#endif
+
 // The address sanitizer tracks stacks. `fake_stack` saves the state of the stack being left; null
 // if it is never resumed. The thread sanitizer tracks fibers, and must not take a switch for
 // synchronization.

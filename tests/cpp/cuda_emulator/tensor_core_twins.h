@@ -8,11 +8,6 @@ namespace sinkstream::cuda {
 
 namespace emulator {
 
-template <typename T>
-float half_of(uint32_t word, int half) {
-  return to_float(T{static_cast<uint16_t>(word >> (16 * half))});
-}
-
 // Reads this lane's words of four matrices; `word` builds one from a function that returns a number
 // by row and column.
 template <typename Word>
@@ -36,10 +31,9 @@ void load_fragment(uint32_t (&words)[4], const void* row, const CallSite& site, 
 template <typename T>
 void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                   emulator::Where where = emulator::Where::current()) {
-  emulator::Fragment mine;
-  for (int i = 0; i < 8; ++i) mine.a[i] = emulator::half_of<T>(a[i / 2], i % 2);
-  for (int i = 0; i < 4; ++i) mine.b[i] = emulator::half_of<T>(b[i / 2], i % 2);
-  emulator::multiply_add(mine, d, {"multiply_add", where});
+  const emulator::Fragment mine = {
+      {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
+  emulator::multiply_add<T>(mine, d, {"multiply_add", where});
 }
 
 inline void load_fragment4(uint32_t (&words)[4], const void* row,

@@ -1,10 +1,12 @@
 #include "kernels/emulated_lanes.h"
 
+#include <cstring>
+
 #include "common/dtype.h"
 
 // The same bits with and without the instruction, which rounds as the C library's fmaf does.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SINKSTREAM_WITH_FMA __attribute__((target_clones("arch=haswell", "default")))
+#define SINKSTREAM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #else
 #define SINKSTREAM_WITH_FMA
 #endif
@@ -42,6 +44,40 @@ void dot_bytes(Ints& acc, const Words& a, const Words& b) {
     for (int byte = 0; byte < 4; ++byte) {
       const int weight = a[lane] >> (8 * byte) & 255;
       acc[lane] += weight * static_cast<int8_t>(b[lane] >> (8 * byte) & 255);
+    }
+  }
+}
+
+SINKSTREAM_WITH_FMA void add_tile_row(Floats& sums, const std::byte* inputs,
+                                      const std::byte* weights, int words) {
+  Floats even{}, odd{};
+  for (int k = 0; k < words; ++k) {
+    uint32_t pair;
+    Words pairs;
+    std::memcpy(&pair, inputs + k * sizeof(pair), sizeof(pair));
+    std::memcpy(&pairs, weights + k * sizeof(pairs), sizeof(pairs));
+    const float low = flushed(float_from_bits(pair << 16));
+    const float high = flushed(float_from_bits(pair & 0xffff0000));
+    for (int n = 0; n < kCount; ++n) {
+      const float weight = flushed(float_from_bits(pairs[n] << 16));
+      even[n] = flushed(__builtin_fmaf(low, weight, even[n]));
+    }
+    for (int n = 0; n < kCount; ++n) {
+      const float weight = flushed(float_from_bits(pairs[n] & 0xffff0000));
+      odd[n] = flushed(__builtin_fmaf(high, weight, odd[n]));
+    }
+  }
+  for (int n = 0; n < kCount; ++n) sums[n] = flushed(flushed(sums[n]) + flushed(even[n] + odd[n]));
+}
+
+void add_tile_row_of_bytes(Ints& sums, const std::byte* inputs, const std::byte* weights,
+                           int words) {
+  for (int k = 0; k < words; ++k) {
+    int8_t quad[4], quads[4 * kCount];
+    std::memcpy(quad, inputs + k * sizeof(quad), sizeof(quad));
+    std::memcpy(quads, weights + k * sizeof(quads), sizeof(quads));
+    for (int n = 0; n < kCount; ++n) {
+      for (int byte = 0; byte < 4; ++byte) sums[n] += quad[byte] * quads[4 * n + byte];
     }
   }
 }

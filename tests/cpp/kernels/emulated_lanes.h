@@ -2,6 +2,7 @@
 // file of its own, emulated_lanes.cc, which is optimized: the tables are compiled with -Og.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sinkstream::emulated_lanes {
@@ -20,5 +21,13 @@ void dot_bf16(Floats& acc, const Words& a, const Words& b);
 
 // VPDPBUSD: acc + the four products of each lane, of unsigned bytes and signed ones.
 void dot_bytes(Ints& acc, const Words& a, const Words& b);
+
+// TDPBF16PS, one row of the sums: Note: [What the tile unit adds]. `inputs` has `words` pairs, and
+// `weights` as many rows of sixteen.
+void add_tile_row(Floats& sums, const std::byte* inputs, const std::byte* weights, int words);
+
+// TDPBSSD, likewise, with four signed bytes in place of a pair.
+void add_tile_row_of_bytes(Ints& sums, const std::byte* inputs, const std::byte* weights,
+                           int words);
 
 }  // namespace sinkstream::emulated_lanes

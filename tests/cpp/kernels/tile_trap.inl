@@ -84,11 +84,12 @@ inline bool perform(const TileInstruction& instruction) {
   } else if (is(2, 0x4b, true)) {
     tiles::store_register(instruction.reg, instruction.address, instruction.stride);
   } else if (is(2, 0x5c, false)) {
-    tiles::multiply_registers(instruction.reg, instruction.rm, instruction.vvvv);
+    tiles::multiply_registers(emulated_lanes::add_tile_row, instruction.reg, instruction.rm,
+                              instruction.vvvv);
     ++trapped_products;
   } else if (is(3, 0x5e, false)) {
-    tiles::multiply_registers(instruction.reg, instruction.rm, instruction.vvvv,
-                              tiles::multiply_row_of_bytes);
+    tiles::multiply_registers(emulated_lanes::add_tile_row_of_bytes, instruction.reg,
+                              instruction.rm, instruction.vvvv);
   } else {
     return false;
   }

@@ -1,6 +1,6 @@
 // A tile unit in plain code: the interface of csrc/kernels/cpu/linear/amx_instructions.inl, and the
 // arithmetic of Note: [What the tile unit adds]. Each thread has its own, as on a processor. What
-// would be a fault on the processor is an InternalError.
+// would be a fault on the processor is an InternalError. Include after kernels/emulated_lanes.h.
 #include "kernels/cpu/linear/amx_tiles.inl"
 
 namespace tiles {
@@ -65,60 +65,27 @@ inline void store_register(int from, void* to, int64_t stride) {
   }
 }
 
-inline float without_denormals(float x) {
-  return (float_bits(x) & 0x7f800000) == 0 ? float_from_bits(float_bits(x) & 0x80000000) : x;
-}
-
-inline float fma_of(bf16 a, bf16 b, float sum) {
-  return without_denormals(__builtin_fmaf(without_denormals(to_float(a)),
-                                          without_denormals(to_float(b)), without_denormals(sum)));
-}
-
-inline float sum_of(float a, float b) {
-  return without_denormals(without_denormals(a) + without_denormals(b));
-}
-
 // One row of sums, in the first `columns` of them.
-inline void multiply_row(std::byte* sums_row, const std::byte* inputs_row, int weights,
-                         int columns) {
-  float sums[kTileRows], even[kTileRows] = {}, odd[kTileRows] = {};
-  bf16 inputs[2 * kTileRows], pairs[2 * kTileRows];
-  std::memcpy(sums, sums_row, kTileRowBytes);
-  std::memcpy(inputs, inputs_row, kTileRowBytes);
-  for (int k = 0; k < unit().shapes.rows[weights]; ++k) {
-    std::memcpy(pairs, unit().rows[weights][k], kTileRowBytes);
-    for (int n = 0; n < columns; ++n) {
-      even[n] = fma_of(inputs[2 * k], pairs[2 * n], even[n]);
-      odd[n] = fma_of(inputs[2 * k + 1], pairs[2 * n + 1], odd[n]);
-    }
-  }
-  for (int n = 0; n < columns; ++n) sums[n] = sum_of(sums[n], sum_of(even[n], odd[n]));
-  std::memcpy(sums_row, sums, kTileRowBytes);
+template <typename Sums>
+void multiply_row(void (*add)(Sums&, const std::byte*, const std::byte*, int), std::byte* sums_row,
+                  const std::byte* inputs_row, int weights, int columns) {
+  Sums sums;
+  std::memcpy(&sums, sums_row, kTileRowBytes);
+  add(sums, inputs_row, unit().rows[weights][0], unit().shapes.rows[weights]);
+  std::memcpy(sums_row, &sums, 4 * columns);
 }
 
-// The same with signed bytes.
-inline void multiply_row_of_bytes(std::byte* sums_row, const std::byte* inputs_row, int weights,
-                                  int columns) {
-  int32_t sums[kTileRows];
-  int8_t inputs[kTileRowBytes], quads[kTileRowBytes];
-  std::memcpy(sums, sums_row, kTileRowBytes);
-  std::memcpy(inputs, inputs_row, kTileRowBytes);
-  for (int k = 0; k < unit().shapes.rows[weights]; ++k) {
-    std::memcpy(quads, unit().rows[weights][k], kTileRowBytes);
-    for (int i = 0; i < 4 * columns; ++i) sums[i / 4] += inputs[4 * k + i % 4] * quads[i];
-  }
-  std::memcpy(sums_row, sums, kTileRowBytes);
-}
-
-inline void multiply_registers(int sums, int inputs, int weights,
-                               decltype(multiply_row)* multiply = multiply_row) {
+template <typename Sums>
+void multiply_registers(void (*add)(Sums&, const std::byte*, const std::byte*, int), int sums,
+                        int inputs, int weights) {
   const TileShapes& shapes = unit().shapes;
   SINKSTREAM_CHECK(rows_of(sums) == rows_of(inputs) &&
                        shapes.row_bytes[inputs] == 4 * rows_of(weights) &&
                        shapes.row_bytes[sums] == shapes.row_bytes[weights],
                    "the shapes of registers ", sums, ", ", inputs, ", ", weights, " do not fit");
   for (int row = 0; row < rows_of(sums); ++row) {
-    multiply(unit().rows[sums][row], unit().rows[inputs][row], weights, shapes.row_bytes[sums] / 4);
+    multiply_row(add, unit().rows[sums][row], unit().rows[inputs][row], weights,
+                 shapes.row_bytes[sums] / 4);
   }
 }
 
@@ -136,11 +103,11 @@ void store(void* to) {
 }
 template <int kSums, int kInputs, int kWeights>
 void multiply() {
-  multiply_registers(kSums, kInputs, kWeights);
+  multiply_registers(emulated_lanes::add_tile_row, kSums, kInputs, kWeights);
 }
 template <int kSums, int kInputs, int kWeights>
 void multiply_bytes() {
-  multiply_registers(kSums, kInputs, kWeights, multiply_row_of_bytes);
+  multiply_registers(emulated_lanes::add_tile_row_of_bytes, kSums, kInputs, kWeights);
 }
 
 }  // namespace tiles

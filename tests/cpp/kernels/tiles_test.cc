@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/dtype.h"
+#include "kernels/emulated_lanes.h"
 #include "kernels/guarded.h"
 #include "kernels/table.h"
 
