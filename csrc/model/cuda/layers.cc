@@ -125,7 +125,7 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
 }
 
 void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
-  const auto group = static_cast<size_t>(layers_.place(layer).group);
+  const auto group = static_cast<size_t>(layers_.layer_in_group(layer).group);
   const StepLaunches::Group& launches = step.launches.groups[group];
   const LayerCache cache = cache_of(step.block, layer);
   for (const StepLaunches::Round& round : launches.rounds) {
@@ -140,9 +140,11 @@ void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
 }
 
 CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t layer) const {
-  const auto [group, place] = layers_.place(layer);
+  const auto [group, layer_in_group] = layers_.layer_in_group(layer);
   const StepBlock::Group rows = block.group(group);
-  return {rows, {block.page_ids, rows.sequences, static_cast<int32_t>(place), options_.page_shape}};
+  return {rows,
+          {block.page_ids, rows.sequences, static_cast<int32_t>(layer_in_group),
+           options_.page_shape}};
 }
 
 void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
@@ -151,9 +153,9 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
   const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const LayerViews::View& view = views_.view_of(layer);
   const LayerViews::Rope& rope = views_.rope_of(view);
-  const auto rotation = [&](const StepBlock::Turns& turns) {
+  const auto rotation = [&](const StepBlock::AngleRows& angles) {
     const int64_t before = round.row * rope.pairs();
-    return Rotation{turns.cos + before, turns.sin + before, rope.spec.rotary_dim(),
+    return Rotation{angles.cos + before, angles.sin + before, rope.spec.rotary_dim(),
                     rope.spec.pairing};
   };
   const int64_t q = spec_.query_size();
@@ -171,8 +173,8 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
   args.rows = round.rows;
   args.heads = static_cast<int32_t>(spec_.heads());
   args.tokens = cache.rows.tokens + round.row;
-  args.by_index = rotation(block.index_turns(rope));
-  args.by_rank = rotation(block.rank_turns(view));
+  args.by_index = rotation(block.index_angles(rope));
+  args.by_rank = rotation(block.rank_angles(view));
   args.pages = cache.pages;
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
