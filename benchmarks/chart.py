@@ -58,11 +58,11 @@ def draw() -> str:
     canvas = Canvas(_WIDTH, height, f"Tokens per second of each engine: {MEASURE} cached tokens")
     canvas.text(16, 30, "Decoding, tokens per second", kind="bold", size=17)
     canvas.text(16, 52, "1,024 cached tokens, Zen 4, 2 threads", kind="quiet", size=14)
-    for place, model in enumerate(MODELS):
+    for index, model in enumerate(MODELS):
         path = FIGURES / f"side_by_side-{model}-2.json"
         found = rates(json.loads(path.read_text(encoding="utf-8")))
         fastest = max(rate for rate in found.values() if rate is not None)
-        top = 66 + place * group
+        top = 66 + index * group
         canvas.text(16, top + 20, TITLES[model], kind="bold", size=15)
         for row, (name, value) in enumerate(found.items()):
             y = top + _HEAD + row * _STEP

@@ -5,7 +5,8 @@
 
 - `step_s`: a step by the number of sequences that decode, from the engine's own count of steps,
 - `read_s`: time to the first token of a turn by its tokens, nothing else running,
-- `read_beside_s`, `step_beside_s`: the same while one sequence decodes, and its steps meanwhile,
+- `read_while_decoding_s`, `step_while_reading_s`: the same while one sequence decodes, and its
+  steps meanwhile,
 - `load_s`: opening a saved session by the size of its file,
 - `request_s`: a request of a server minus the time that the engine reports for it.
 
@@ -99,7 +100,7 @@ def read_s(session: sinkstream.Session, tokens: int) -> float:
     return stats.time_to_first_token_s
 
 
-def read_beside_s(
+def read_while_decoding_s(
     model: sinkstream.Model, session: sinkstream.Session, tokens: int
 ) -> tuple[float, float]:
     """Return the same while one sequence decodes, and the time of a step meanwhile."""
@@ -277,7 +278,10 @@ def calibrate(
         with model.session() as session:
             session.append(ids(capacity.tokens))
             reads = {n: [read_s(session, n) for _ in range(rounds)] for n in lengths}
-            both = {n: [read_beside_s(model, session, n) for _ in range(rounds)] for n in lengths}
+            both = {
+                n: [read_while_decoding_s(model, session, n) for _ in range(rounds)]
+                for n in lengths
+            }
         loads = [load_s(model, tokens, rounds) for tokens in sizes_of(capacity.tokens)]
         token_bytes = loads[-1][0] / capacity.tokens
     options = ["--model", str(path), "--threads", str(threads), "--window", str(window)]
@@ -286,8 +290,10 @@ def calibrate(
     return {
         "step_s": [[n, round(min(times), 6)] for n, times in steps.items()],
         "read_s": [[n, round(min(times), 6)] for n, times in reads.items()],
-        "read_beside_s": [[n, round(min(s for s, _ in found), 6)] for n, found in both.items()],
-        "step_beside_s": round(min(step for _, step in both[64]), 6),
+        "read_while_decoding_s": [
+            [n, round(min(s for s, _ in found), 6)] for n, found in both.items()
+        ],
+        "step_while_reading_s": round(min(step for _, step in both[64]), 6),
         "load_s": [[size, round(taken, 6)] for size, taken in loads],
         "request_s": round(overhead_s, 6),
         "seats": seats,

@@ -65,7 +65,7 @@ class _Pinned:
         """Return where the session is, or place it."""
         pin = self._pins.get(session)
         if pin is None or pin not in self.sessions:
-            pin = self._pins[session] = self._place(session)
+            pin = self._pins[session] = self._pick(session)
             self.sessions[pin] += 1
         return pin
 
@@ -75,7 +75,7 @@ class _Pinned:
         if pin in self.sessions:
             self.sessions[pin] -= 1
 
-    def _place(self, session: str) -> str:
+    def _pick(self, session: str) -> str:
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ class StickyPlacement(_Pinned):
         super().__init__()
         self._is_full = is_full
 
-    def _place(self, session: str) -> str:
+    def _pick(self, session: str) -> str:
         sessions, is_full = self.sessions, self._is_full
         return min(sessions, key=lambda name: (is_full(name), sessions[name], name))
 
@@ -112,7 +112,7 @@ class BoundedPlacement(_Pinned):
         super().remove(replica)
         self._ring.remove(replica)
 
-    def _place(self, session: str) -> str:
+    def _pick(self, session: str) -> str:
         mean = (self.sessions.total() + 1) / len(self.sessions)
         most = math.ceil(self._bound * mean)
         return next(node for node in self._ring.walk(session) if self.sessions[node] < most)

@@ -142,7 +142,7 @@ class Replica:
         """Return the time of a step in which something decodes."""
         times, decoding = self.times, len(self._decoding)
         if self._reading:
-            step_s = times.step_beside_s * times.crowding(decoding)
+            step_s = times.step_while_reading_s * times.crowding(decoding)
         else:
             step_s = times.step_s(decoding)
         return self.processors.step_s(step_s, decoding)
@@ -151,7 +151,7 @@ class Replica:
         """Return the time to read a whole prompt, if it is the only one."""
         times, decoding = self.times, len(self._decoding)
         if decoding:
-            steps = times.read_beside_s(prompt.tokens) / times.step_beside_s
+            steps = times.read_while_decoding_s(prompt.tokens) / times.step_while_reading_s
             return steps * self._step_s()
         return self.processors.step_s(times.read_s(prompt.tokens), 0)
 

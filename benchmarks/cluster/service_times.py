@@ -37,9 +37,9 @@ class ServiceTimes:
     """A decode step, by its sequences."""
     read_s: Curve
     """Reading a prompt, or stored tokens, by tokens, when nothing decodes."""
-    read_beside_s: Curve
+    read_while_decoding_s: Curve
     """The same while one sequence decodes: each step then reads a few tokens only."""
-    step_beside_s: float
+    step_while_reading_s: float
     """A step of that sequence meanwhile."""
     load_s: Curve
     """Loading a snapshot, by bytes."""
@@ -65,7 +65,8 @@ def read_service_times(path: Path) -> ServiceTimes:
 def service_times(figures: dict[str, Any]) -> ServiceTimes:
     """Return the tables of a calibration's figures."""
     curves = {
-        name: Curve(figures[name]) for name in ("step_s", "read_s", "read_beside_s", "load_s")
+        name: Curve(figures[name])
+        for name in ("step_s", "read_s", "read_while_decoding_s", "load_s")
     }
-    others = ("step_beside_s", "request_s", "seats", "capacity_tokens", "token_bytes")
+    others = ("step_while_reading_s", "request_s", "seats", "capacity_tokens", "token_bytes")
     return ServiceTimes(**curves, **{name: figures[name] for name in others})

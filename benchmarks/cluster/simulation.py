@@ -146,7 +146,7 @@ class Simulation:
             self._park(host.replica.processors, session)
         # Replies that still run are ended, and committed: nearly whole ones.
         for turn in host.replica.stop():
-            self._settle(turn)
+            self._record(turn)
             self._park(host.replica.processors, turn.session)
             self._think(turn.session)
 
@@ -236,12 +236,12 @@ class Simulation:
 
     def _end(self, name: str, turn: Turn) -> None:
         self.hosts[name].generated += turn.reply_tokens
-        self._settle(turn)
+        self._record(turn)
         session: Session = turn.session
         self.hosts[name].idle[session.name] = session
         self._think(session)
 
-    def _settle(self, turn: Turn) -> None:
+    def _record(self, turn: Turn) -> None:
         session: Session = turn.session
         self.counters.turns += 1
         self.counters.generated_tokens += turn.reply_tokens
@@ -282,8 +282,8 @@ def think_time_s(times: ServiceTimes, cluster: Cluster, habits: Habits) -> float
     """Return how long clients think, so that the engines are busy for the wanted share of time."""
     step_s = times.step_s(cluster.running)
     decode_s = habits.reply_tokens * step_s
-    steps_s = times.read_beside_s(habits.prompt_tokens) * times.crowding(cluster.running)
-    added_s = steps_s * (1 - times.step_s(1) / times.step_beside_s)  # to the steps that read
+    steps_s = times.read_while_decoding_s(habits.prompt_tokens) * times.crowding(cluster.running)
+    added_s = steps_s * (1 - times.step_s(1) / times.step_while_reading_s)  # to the steps that read
     turn_s = decode_s / cluster.running + added_s
     per_replica = cluster.sessions / cluster.replicas
     return max(1.0, per_replica * turn_s / cluster.utilization - decode_s)

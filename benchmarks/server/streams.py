@@ -1,7 +1,7 @@
 """Many conversations at the same time on the real model, compared with llama.cpp's server.
 
-Both servers have the same file, threads and number of sequences; they run in turns. Every reply has
-the same length, and its first `skip` events are not compared: they contain the others' prompts.
+Both servers have the same file, threads and number of sequences; their runs alternate. Every reply
+has the same length, and its first `skip` events are not compared: they contain the others' prompts.
 """
 
 from __future__ import annotations

@@ -148,21 +148,21 @@ std::vector<std::tuple<std::string, int64_t, int64_t>> list_weights(const py::di
   return found;
 }
 
-// Descriptor, offset, bytes of a run and from run to run, as in TensorPlace.
-using Places = std::vector<std::tuple<int, int64_t, int64_t, int64_t>>;
+// Descriptor, offset, bytes of a run and from run to run, as in TensorExtent.
+using TensorExtents = std::vector<std::tuple<int, int64_t, int64_t, int64_t>>;
 
-void start_reading(ModelBuilder& self, const std::vector<std::pair<std::string, Places>>& extents,
-                   int threads) {
+void start_reading(ModelBuilder& self,
+                   const std::vector<std::pair<std::string, TensorExtents>>& extents, int threads) {
   self.store.allocate();
   std::vector<WeightExtent> found;
   found.reserve(extents.size());
-  for (const auto& [weight, places] : extents) {
-    SINKSTREAM_CHECK(places.size() <= kSplitTensors, "weight ", weight, " has ", places.size(),
+  for (const auto& [weight, tensors] : extents) {
+    SINKSTREAM_CHECK(tensors.size() <= kSplitTensors, "weight ", weight, " has ", tensors.size(),
                      " tensors");
     WeightExtent& extent = found.emplace_back();
     extent.weight = weight;
-    for (size_t i = 0; i < places.size(); ++i) {
-      const auto [descriptor, offset, run_bytes, stride_bytes] = places[i];
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto [descriptor, offset, run_bytes, stride_bytes] = tensors[i];
       SINKSTREAM_CHECK(run_bytes >= 0 && stride_bytes >= run_bytes, "weight ", weight,
                        " has runs of ", run_bytes, " bytes, ", stride_bytes, " apart");
       extent.tensors[i] = {.descriptor = descriptor,

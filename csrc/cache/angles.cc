@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// The fraction of `turns` >= 0; exact.
-double fraction_of(double turns) { return turns - std::floor(turns); }
+// The fraction of `revolutions` >= 0; exact.
+double fraction_of(double revolutions) { return revolutions - std::floor(revolutions); }
 
 }  // namespace
 
@@ -19,9 +19,9 @@ Angles::Angles(const std::vector<double>& inverse_frequencies, double attention_
   frequencies_.reserve(inverse_frequencies.size());
   for (const double radians : inverse_frequencies) {
     // Long double carries the bits of the lower part.
-    const long double turns = radians / (2 * std::numbers::pi_v<long double>);
-    const double upper = static_cast<float>(turns);  // 24 bits
-    frequencies_.push_back({upper, static_cast<double>(turns - upper)});
+    const long double revolutions = radians / (2 * std::numbers::pi_v<long double>);
+    const double upper = static_cast<float>(revolutions);  // 24 bits
+    frequencies_.push_back({upper, static_cast<double>(revolutions - upper)});
   }
 }
 

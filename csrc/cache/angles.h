@@ -4,9 +4,9 @@
 //
 // Note: [Angles]
 // In float32, index · frequency is off by 0.1 rad at 4 million tokens. So angles are computed here
-// in float64, modulo a full turn, and only cos and sin are rounded to float32. A frequency is
-// stored in turns per position, as two parts. The upper one has 24 bits, so that its product with
-// an index below 2^29 is exact and full turns can be dropped without error.
+// in float64, modulo a revolution, and only cos and sin are rounded to float32. A frequency is
+// stored in revolutions per position, as two parts. The upper one has 24 bits, so that its product
+// with an index below 2^29 is exact and full revolutions can be dropped without error.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Angles {
   void fill(const int64_t* positions, int64_t rows, float* cos, float* sin) const;
 
  private:
-  struct Frequency {  // turns per position: upper + lower
+  struct Frequency {  // revolutions per position: upper + lower
     double upper;
     double lower;
   };

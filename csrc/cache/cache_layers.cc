@@ -20,7 +20,7 @@ CacheLayers CacheLayers::with_windows(std::span<const int64_t> own_windows) {
       layers.groups_.push_back({.own_window = own_window, .layers = {}});
       group = layers.groups_.end() - 1;
     }
-    layers.places_.push_back({.group = group - layers.groups_.begin(), .layer = group->count()});
+    layers.layers_.push_back({.group = group - layers.groups_.begin(), .layer = group->count()});
     group->layers.push_back(static_cast<int64_t>(layer));
   }
   SINKSTREAM_CHECK(layers.count() >= 1, "a model has no layers");

@@ -33,7 +33,7 @@ struct CacheGroup {
 
 class CacheLayers {
  public:
-  struct Place {
+  struct LayerInGroup {
     int64_t group = 0;
     int64_t layer = 0;  // among the group's
   };
@@ -43,10 +43,12 @@ class CacheLayers {
   // [layers]: the own window of each, 0 for none. Groups are in the order of their first layers.
   static CacheLayers with_windows(std::span<const int64_t> own_windows);
 
-  int64_t count() const { return static_cast<int64_t>(places_.size()); }
+  int64_t count() const { return static_cast<int64_t>(layers_.size()); }
   int64_t group_count() const { return static_cast<int64_t>(groups_.size()); }
   const std::vector<CacheGroup>& groups() const { return groups_; }
-  const Place& place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
+  const LayerInGroup& layer_in_group(int64_t layer) const {
+    return layers_[static_cast<size_t>(layer)];
+  }
 
   // The group whose tokens count as the sequence's: the first one with the largest capacity.
   int64_t main_group(const Window& sequence) const;
@@ -61,7 +63,7 @@ class CacheLayers {
   CacheLayers() = default;
 
   std::vector<CacheGroup> groups_;
-  std::vector<Place> places_;  // [layers]
+  std::vector<LayerInGroup> layers_;  // [layers]
 };
 
 }  // namespace sinkstream

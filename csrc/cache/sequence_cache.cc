@@ -56,7 +56,8 @@ SequenceCache::SequenceCache(PagePool* pool, const Window& window, const CacheLa
     groups_.push_back({.window = group.window_of(window), .layers = group.count()});
   }
   const int64_t count = count_pages();
-  for (int64_t layer = 0; layer < layers.count(); ++layer) layers_.push_back(layers.place(layer));
+  for (int64_t layer = 0; layer < layers.count(); ++layer)
+    layers_.push_back(layers.layer_in_group(layer));
   SINKSTREAM_CHECK(pool->free_pages() >= count, "a sequence needs ", count, " pages, but ",
                    pool->free_pages(), " are free");
   reserve(count);  // nothing may fail once there are pages

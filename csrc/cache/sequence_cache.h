@@ -164,7 +164,7 @@ class SequenceCache {
   int64_t length_ = 0;
   int64_t in_flight_ = 0;
   std::vector<GroupPages> groups_;
-  std::vector<CacheLayers::Place> layers_;
+  std::vector<CacheLayers::LayerInGroup> layers_;
   std::vector<int32_t> ids_;       // of each group's pages, in order
   std::vector<std::byte*> pages_;  // the same, as addresses
 };

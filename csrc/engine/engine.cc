@@ -296,9 +296,9 @@ bool Engine::take_arrivals() {
     if (!session) continue;
     session->begin_turn(waiting_.back()->wants_reply());
     // A session already has its memory, so its turn goes ahead of sequences that wait for memory.
-    const auto place = std::find_if(waiting_.begin(), waiting_.end(),
-                                    [](const auto& other) { return !other->session; });
-    if (place != waiting_.end()) std::rotate(place, waiting_.end() - 1, waiting_.end());
+    const auto first_other = std::find_if(waiting_.begin(), waiting_.end(),
+                                          [](const auto& other) { return !other->session; });
+    if (first_other != waiting_.end()) std::rotate(first_other, waiting_.end() - 1, waiting_.end());
   }
   arrived_.clear();
   return is_open;
@@ -378,9 +378,9 @@ void Engine::plan() {
 
 void Engine::make_plan() {
   waiting_views_.clear();
-  const size_t places = static_cast<size_t>(options_.max_sequences) - running_.size();
+  const size_t free_sequences = static_cast<size_t>(options_.max_sequences) - running_.size();
   shared_prefixes_.clear();
-  for (size_t i = 0; i < std::min(places, waiting_.size()); ++i) {
+  for (size_t i = 0; i < std::min(free_sequences, waiting_.size()); ++i) {
     const Sequence& sequence = *waiting_[i];
     const SharedPrefix shared = shared_prefix_of(sequence);
     shared_prefixes_.push_back(shared);

@@ -20,7 +20,7 @@ int64_t scale_bytes_of(const SplitFormat& format) { return row_of(format.scale_t
 int64_t per_word(const SplitFormat& format) { return 32 / bits_of(format); }
 
 // Which field of its word row `row` is, in kAwq.
-int64_t awq_place(int64_t row) { return row % 2 * 4 + row % 8 / 2; }
+int64_t awq_index(int64_t row) { return row % 2 * 4 + row % 8 / 2; }
 
 // Bytes of `count` fields, in whole words.
 int64_t word_bytes(const SplitFormat& format, int64_t count) {
@@ -49,7 +49,7 @@ struct Piece {
   uint8_t code(int64_t row, int64_t col) const {
     const std::byte* codes = tensors[0];
     if constexpr (kLayout == SplitLayout::kAwq) {
-      return field<4>(codes + ((col - at.col) * (rows / 8) + row / 8) * 4, awq_place(row));
+      return field<4>(codes + ((col - at.col) * (rows / 8) + row / 8) * 4, awq_index(row));
     } else if constexpr (kLayout == SplitLayout::kGptq) {
       constexpr int64_t kPerWord = 32 / kBits;
       const int64_t word = col / kPerWord - at.col / kPerWord;
@@ -77,17 +77,17 @@ struct Piece {
   int zero_point(int64_t row, int64_t group) const {
     if (!format.has_zero_points) return format.zero_point;
     const int64_t per = per_word(format);
-    int64_t word = 0, place = row % per;
+    int64_t word = 0, index = row % per;
     if (format.layout == SplitLayout::kRows) {
       word = (row / per - at.row / per) * groups() + group;
     } else {
       word = (group - first_group()) * divide_up(rows, per) + row / per;
-      if (format.layout == SplitLayout::kAwq) place = awq_place(row);
+      if (format.layout == SplitLayout::kAwq) index = awq_index(row);
     }
     uint32_t fields;
     std::memcpy(&fields, tensors[2] + word * 4, 4);
     fields += static_cast<uint32_t>(format.zero_point) * (per == 8 ? 0x11111111u : 0x01010101u);
-    return static_cast<int>(fields >> (place * bits_of(format)) & (per == 8 ? 15 : 255));
+    return static_cast<int>(fields >> (index * bits_of(format)) & (per == 8 ? 15 : 255));
   }
 };
 

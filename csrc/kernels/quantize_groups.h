@@ -97,7 +97,7 @@ void fit_signed(const Lanes (&x)[kCount], float offset, GroupFit<kCount>* fit) {
 // Codes around `offset`, which is small: from the extreme as code 0, every code in turn moves to
 // where the error becomes smallest, at most five times. Weights as above.
 template <int kCount>
-void fit_in_turns(const Lanes (&x)[kCount], float offset, GroupFit<kCount>* fit) {
+void fit_code_by_code(const Lanes (&x)[kCount], float offset, GroupFit<kCount>* fit) {
   const Lanes extreme = extreme_of(x);
   const Lanes inverse = -offset / extreme;
   Lanes products{}, squares{};
@@ -109,7 +109,7 @@ void fit_in_turns(const Lanes (&x)[kCount], float offset, GroupFit<kCount>* fit)
     fit->codes[j] = code;
   }
   bool has_changed = true;
-  for (int turn = 0; turn < 5 && has_changed; ++turn) {
+  for (int round = 0; round < 5 && has_changed; ++round) {
     has_changed = false;
     for (int j = 0; j < kCount; ++j) {
       const Lanes weight = x[j] * x[j], code = fit->codes[j];

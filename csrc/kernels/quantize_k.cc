@@ -113,7 +113,7 @@ void round_q6_k(const float* x, FileBlock* block) {
 void round_q3_k(const float* x, FileBlock* block) {
   Groups<16> groups(x);
   for (int vector = 0; vector < groups.kVectors; ++vector) {
-    fit_in_turns(groups.x[vector], 4, &groups.fits[vector]);
+    fit_code_by_code(groups.x[vector], 4, &groups.fits[vector]);
   }
   round_signed(&groups, 4, 32, block);
 }

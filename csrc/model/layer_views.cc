@@ -15,7 +15,7 @@ LayerViews::LayerViews(const DecoderSpec& spec) {
                          .angles = Angles(its_rope.inverse_frequencies, its_rope.attention_factor),
                          .shift_angles = Angles(its_rope.inverse_frequencies)});
     }
-    const View its_view = {.group = layers.place(layer).group,
+    const View its_view = {.group = layers.layer_in_group(layer).group,
                            .rope = static_cast<size_t>(rope - ropes_.begin())};
     auto view = std::ranges::find_if(views_, [&](const View& other) {
       return other.group == its_view.group && other.rope == its_view.rope;
@@ -23,13 +23,13 @@ LayerViews::LayerViews(const DecoderSpec& spec) {
     if (view == views_.end()) view = views_.insert(views_.end(), its_view);
     of_layer_.push_back(static_cast<size_t>(view - views_.begin()));
   }
-  const auto place = [&](int64_t pairs) {
+  const auto take_floats = [&](int64_t pairs) {
     const int64_t before = floats_per_row_;
     floats_per_row_ += 2 * pairs;
     return before;
   };
-  for (Rope& rope : ropes_) rope.before = place(rope.pairs());
-  for (View& view : views_) view.before = place(rope_of(view).pairs());
+  for (Rope& rope : ropes_) rope.before = take_floats(rope.pairs());
+  for (View& view : views_) view.before = take_floats(rope_of(view).pairs());
 }
 
 }  // namespace sinkstream

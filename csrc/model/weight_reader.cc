@@ -35,7 +35,7 @@ bool read_fully(int descriptor, std::byte* to, int64_t bytes, int64_t offset) {
 }
 
 // Reads a part of a tensor, run by run. Returns whether all bytes could be read.
-bool read_span(const TensorPlace& tensor, const SplitSpan& span, std::byte* to) {
+bool read_span(const TensorExtent& tensor, const SplitSpan& span, std::byte* to) {
   const int64_t run = tensor.run_bytes, end = span.offset + span.bytes;
   for (int64_t at = span.offset; at < end;) {
     const int64_t count = run == 0 ? end - at : std::min(run - at % run, end - at);
@@ -108,7 +108,7 @@ void WeightReader::read_piece(const Piece& piece, std::vector<std::byte>* bytes)
   const WeightExtent& extent = *piece.extent;
   std::byte* to = bytes->data();
   for (int i = 0; i < kSplitTensors; ++i) {
-    const TensorPlace& tensor = extent.tensors[i];
+    const TensorExtent& tensor = extent.tensors[i];
     const SplitSpan& span = piece.at.spans[i];
     if (!read_span(tensor, span, to)) {
       stopping_.store(true, std::memory_order_relaxed);

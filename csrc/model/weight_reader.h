@@ -20,7 +20,7 @@
 namespace sinkstream {
 
 // Where a tensor is. The rows of a weight may lie in runs among those of others.
-struct TensorPlace {
+struct TensorExtent {
   int descriptor = -1;       // of a file that stays open until reading has ended
   int64_t offset = 0;        // of the first byte
   int64_t run_bytes = 0;     // of each run; 0: all bytes are one run
@@ -34,8 +34,8 @@ struct TensorPlace {
 
 // Where a weight is in its files.
 struct WeightExtent {
-  std::string weight;                  // its name, declared in the store
-  TensorPlace tensors[kSplitTensors];  // as SplitPiece::spans
+  std::string weight;                   // its name, declared in the store
+  TensorExtent tensors[kSplitTensors];  // as SplitPiece::spans
 };
 
 // Rows [begin, end) of a weight that could not be read from its file.
@@ -68,7 +68,7 @@ class WeightReader {
   struct Piece {
     const WeightExtent* extent;
     SplitPiece at;
-    const TensorPlace& first_tensor() const { return extent->tensors[0]; }
+    const TensorExtent& first_tensor() const { return extent->tensors[0]; }
     int64_t position() const { return first_tensor().position(at.spans[0].offset); }
     int64_t bytes() const {
       int64_t bytes = 0;

@@ -155,16 +155,16 @@ def draw_row(row: Row, number: int) -> str:
     y = number * LINE
     for run in row:
         x, width = column * CELL, len(run.text) * CELL
-        place = f' x="{x:.0f}"' if column else ""
+        where = f' x="{x:.0f}"' if column else ""
         column += len(run.text)
         if run.ground:
             drawn.append(
-                f'<rect class="{run.ground}"{place} y="{y}" width="{width:.0f}" height="{LINE}"/>'
+                f'<rect class="{run.ground}"{where} y="{y}" width="{width:.0f}" height="{LINE}"/>'
             )
-            place += f' textLength="{width:.0f}"'  # fills its ground in any font
+            where += f' textLength="{width:.0f}"'  # fills its ground in any font
         name = f' class="{run.color}"' if run.color else ""
         if run.text.strip():
-            drawn.append(f'<text{name}{place} y="{y + 14}">{escape(run.text, quote=False)}</text>')
+            drawn.append(f'<text{name}{where} y="{y + 14}">{escape(run.text, quote=False)}</text>')
     return "".join(drawn)
 
 
@@ -190,14 +190,14 @@ def bar(live: int, caption: Caption) -> str:
     )
 
 
-def animation(name: str, places: Sequence[tuple[int, int]], frames: Sequence[Frame]) -> str:
-    """Return the CSS that moves the elements of a class to each place when its frame begins."""
+def animation(name: str, offsets: Sequence[tuple[int, int]], frames: Sequence[Frame]) -> str:
+    """Return the CSS that moves the elements of a class to each offset when its frame begins."""
     begin = frames[0].at_s
     length_s = frames[-1].at_s - begin + HOLD_S
     steps = [
-        f"{100 * (frame.at_s - begin) / length_s:.2f}%{{transform:{move(place, 'px')}}}"
-        for frame, place, before in zip(frames, places, [None, *places[:-1]], strict=True)
-        if place != before
+        f"{100 * (frame.at_s - begin) / length_s:.2f}%{{transform:{move(offset, 'px')}}}"
+        for frame, offset, before in zip(frames, offsets, [None, *offsets[:-1]], strict=True)
+        if offset != before
     ]
     return (
         f".{name} {{ animation: {name} {length_s:.2f}s step-end infinite; }}\n"
@@ -205,6 +205,6 @@ def animation(name: str, places: Sequence[tuple[int, int]], frames: Sequence[Fra
     )
 
 
-def move(place: tuple[int, int], unit: str = "") -> str:
-    """Return the transform to a place; CSS needs a unit, an attribute must not have one."""
-    return f"translate({place[0]}{unit},{place[1]}{unit})"
+def move(offset: tuple[int, int], unit: str = "") -> str:
+    """Return the transform to an offset; CSS needs a unit, an attribute must not have one."""
+    return f"translate({offset[0]}{unit},{offset[1]}{unit})"

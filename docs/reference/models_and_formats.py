@@ -49,7 +49,7 @@ SMALLEST = {
     "rms_norm_eps": 1e-6,
 }
 NORMS = {"rms": "RMS", "layer": "layer norm"}
-PLACES = {
+NORM_SIDES = {
     (True, True, False, False): "before",
     (True, True, True, True): "on both sides",
     (False, False, True, True): "after",
@@ -156,11 +156,11 @@ def parts(name: str) -> dict[str, str]:
     """Return the cells of a family's row: what its blocks have without flags, and with all."""
     plain, full = spec_of(name, False), spec_of(name, True)
     block = full.blocks[0]
-    places = (
+    norms = (
         block.attention_norm, block.mlp_norm, block.attention_post_norm, block.mlp_post_norm
     )  # fmt: skip
     return {
-        "norms": f"{NORMS[block.norm.kind]}, {PLACES[places]}",
+        "norms": f"{NORMS[block.norm.kind]}, {NORM_SIDES[norms]}",
         "queries, keys": QK_NORMS[block.attention.qk_norm],
         "MLP": f"{ACTIVATIONS[block.mlp.activation]}{', gated' if block.mlp.gated else ''}"
         f"{', parallel to attention' if block.parallel else ''}",

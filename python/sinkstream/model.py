@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    from sinkstream.sessions.opening import Beginning
+    from sinkstream.sessions.opening import SessionStart
     from sinkstream.sessions.session import Host, Session
     from sinkstream.streams.replies import Replies
     from sinkstream.text.turns.turn_format import TurnFormat
@@ -671,8 +671,8 @@ class Model(ClosesOnExit):
         """
         from sinkstream.sessions.opening import open_session
 
-        beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
-        return open_session(self._host(), self._turns_of(beginning), beginning)
+        start = self._session_start(system, messages, sinks, thinking, thoughts, tools)
+        return open_session(self._host(), self._turns_of(start), start)
 
     @suggests_keywords
     async def asession(
@@ -695,10 +695,10 @@ class Model(ClosesOnExit):
         """
         from sinkstream.sessions.opening import aopen_session
 
-        beginning = self._beginning(system, messages, sinks, thinking, thoughts, tools)
-        return await aopen_session(self._host(), lambda: self._turns_of(beginning), beginning)
+        start = self._session_start(system, messages, sinks, thinking, thoughts, tools)
+        return await aopen_session(self._host(), lambda: self._turns_of(start), start)
 
-    def _beginning(
+    def _session_start(
         self,
         system: str | None,
         messages: Sequence[Mapping[str, Any]] | None,
@@ -706,8 +706,8 @@ class Model(ClosesOnExit):
         thinking: Any,
         thoughts: str | None,
         tools: Any,
-    ) -> Beginning:
-        from sinkstream.sessions.opening import Beginning
+    ) -> SessionStart:
+        from sinkstream.sessions.opening import SessionStart
         from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 
         self._check_open("session")
@@ -717,11 +717,11 @@ class Model(ClosesOnExit):
         drops = check_thoughts(thoughts, tags)
         if sinks is not None and not isinstance(sinks, str):
             sinks = as_native_int("session", "sinks", sinks)
-        return Beginning(system, messages, sinks, Thoughts(tags, thinking, drops), checked)
+        return SessionStart(system, messages, sinks, Thoughts(tags, thinking, drops), checked)
 
-    def _turns_of(self, beginning: Beginning) -> TurnFormat:
+    def _turns_of(self, start: SessionStart) -> TurnFormat:
         """Return the parts of a conversation; refuse tools if they have no place for them."""
-        thinking, tools = beginning.thoughts.thinking, beginning.tools
+        thinking, tools = start.thoughts.thinking, start.tools
         if tools is not None:
             self._tool_replies.check(thinking, "session")
         return self._turn_format(thinking, tools)

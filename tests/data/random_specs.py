@@ -76,15 +76,15 @@ def load_spec(
         options: Of `load`, with a window.
     """
     builder = _core.ModelBuilder(spec.as_dict())
-    places, offset = [], 0
+    offsets, offset = [], 0
     with file.open("wb") as output:
         for slot in weight_slots(spec):
             builder.declare(slot.name, "F32", "F32", slot.rows, slot.cols)
-            places.append((slot.name, offset))
+            offsets.append((slot.name, offset))
             offset += output.write(weights[slot.name].astype("<f4").tobytes())
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        builder.read([(name, [(descriptor, begin, 0, 0)]) for name, begin in places], 1)
+        builder.read([(name, [(descriptor, begin, 0, 0)]) for name, begin in offsets], 1)
         while not builder.wait(1.0):
             pass
         assert builder.unread is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 WINDOW = "csrc/cache/window.h"
 SEQUENCE = "csrc/cache/sequence_cache.cc"
 LAYERS = "csrc/cache/cache_layers.h"
-PLACE = "csrc/cache/sequence_cache.h"
+SEQUENCE_HEADER = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/cpu/decoder.cc"
@@ -228,7 +228,7 @@ MUSEUM = (
         museum=9,
         name="newest_overwritten",
         sentence="A full ring overwrites its newest page and keeps its oldest.",
-        file=PLACE,
+        file=SEQUENCE_HEADER,
         old="window.block(index) % window_page_count;",
         new="std::min(window.block(index), window_page_count - 1);",
         killers=(
@@ -509,7 +509,7 @@ OURS = (
         name="keys_turned_by_rank",
         sentence="Keys are rotated by their rank, which later ranks do not match.",
         file=DECODER,
-        old="{turns.cos + before, turns.sin + before}",
+        old="{angles.cos + before, angles.sin + before}",
         new="{rows.sink_cos + before, rows.sink_sin + before}",
         killers=(_definition("HoldsForFourCapacitiesInEveryRotaryScheme"),),
     ),
@@ -613,8 +613,8 @@ OURS = (
         name="cut_in_halves",
         sentence="A key that moves is rotated in halves whatever the model's pairing.",
         file=DECODER,
-        old="args.rotation = rotation(rope.spec, index_turns(rope));\n    kernels_.evict",
-        new="args.rotation = rotation(rope.spec, index_turns(rope));\n"
+        old="args.rotation = rotation(rope.spec, index_angles(rope));\n    kernels_.evict",
+        new="args.rotation = rotation(rope.spec, index_angles(rope));\n"
         "    args.rotation.pairing = Pairing::kHalf;\n    kernels_.evict",
         killers=(_definition("HoldsAfterACutInTheMiddleInEveryRotaryScheme"),),
     ),
@@ -669,7 +669,7 @@ OURS = (
         killers=(_append("LeavesNeighboursAlone"),),
     ),
     Mutant(
-        name="codes_of_what_is_no_number",
+        name="codes_of_nan",
         sentence="A head with an infinite element is stored as zeros.",
         file=CACHE_TYPE,
         old="""return __builtin_nanf("");""",

@@ -101,7 +101,7 @@ STREAMING_LLM = (
         ),
     ),
     Mutant(
-        name="room_beside_the_sinks",
+        name="sink_slots_are_room",
         sentence="Room for a turn is made as if the sinks' slots were free, too.",
         file=LAYER,
         old="self._drop(self.seen - max(self.recent_size - count, 0) - self.first)",

@@ -165,16 +165,16 @@ class Workshop:
 
     def _command(self, source: str, mutant: Mutant | None) -> list[str]:
         includes = [ROOT / folder for folder in INCLUDES]
-        place = ROOT / source
+        path = ROOT / source
         if mutant is not None:
             planted = self._plant(mutant)
             includes = [planted / folder for folder in INCLUDES] + includes
-            place = planted / source if mutant.file == source else place
+            path = planted / source if mutant.file == source else path
         flags = [*FLAGS, *OWN_FLAGS.get(source, ())]
         command = [self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
         if source not in OWN_FLAGS:  # the header is precompiled without them
             command += ["-include", str(self._prefix())]
-        return [*command, "-c", str(place)]
+        return [*command, "-c", str(path)]
 
     def _plant(self, mutant: Mutant) -> Path:
         """Write the one changed file; return the folder that replaces the root."""

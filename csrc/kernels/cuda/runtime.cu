@@ -50,27 +50,27 @@ Status new_stream(Stream* stream) {
 }
 void free_stream(Stream stream) { cudaStreamDestroy(stream); }
 Status synchronize(Stream stream) {
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   return clear_error(cudaStreamSynchronize(stream));
 }
 
 Status new_memory(int64_t bytes, std::byte** memory) {
   const CurrentGpu current;
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   return clear_error(cudaMalloc(reinterpret_cast<void**>(memory), bytes));
 }
 void free_memory(std::byte* memory) {
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   cudaFree(memory);
 }
 
 Status new_pinned(int64_t bytes, std::byte** memory) {
   const CurrentGpu current;
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   return clear_error(cudaHostAlloc(reinterpret_cast<void**>(memory), bytes, cudaHostAllocDefault));
 }
 void free_pinned(std::byte* memory) {
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   cudaFreeHost(memory);
 }
 
@@ -93,7 +93,7 @@ Status record(Event event, Stream stream) {
   return clear_error(cudaEventRecord(native(event), stream));
 }
 Status await(Event event) {
-  const BesideCaptures relaxed;
+  const RelaxedCaptureMode relaxed;
   return clear_error(cudaEventSynchronize(native(event)));
 }
 Status wait_for_event(Stream stream, Event event) {

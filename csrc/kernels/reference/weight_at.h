@@ -91,7 +91,7 @@ inline GroupScale scale_at(const PanelFormat& format, const std::byte* scales, i
 }
 
 // Where a code of a matrix is, and the scales of its block.
-struct Place {
+struct CodeAddress {
   const std::byte* unit;
   const std::byte* scales;
   int64_t row, col, group;  // of the panel, of the unit, of the block
@@ -99,7 +99,7 @@ struct Place {
   int byte() const { return read_at<int8_t>(unit, (col / 4 * kPanelRows + row) * 4 + col % 4); }
 };
 
-inline Place place_of(const PackedMatrix& matrix, int64_t row, int64_t col) {
+inline CodeAddress code_address(const PackedMatrix& matrix, int64_t row, int64_t col) {
   const PanelFormat format = format_of(matrix.type);
   const int64_t cols = block_cols(format, matrix.block), in_block = col % cols;
   const std::byte* block =
@@ -120,11 +120,10 @@ struct CodedWeight {
 // `row` in [0, matrix.rows), `col` in [0, matrix.cols); the codes must stand for integers.
 inline CodedWeight coded_weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
   const PanelFormat format = format_of(matrix.type);
-  const Place place = place_of(matrix, row, col);
-  const int value = format.bits == 8
-                        ? place.byte()
-                        : value_of(format, code_at(format, place.unit, place.row, place.col));
-  return {value, scale_at(format, place.scales, place.row, place.group)};
+  const CodeAddress at = code_address(matrix, row, col);
+  const int value =
+      format.bits == 8 ? at.byte() : value_of(format, code_at(format, at.unit, at.row, at.col));
+  return {value, scale_at(format, at.scales, at.row, at.group)};
 }
 
 // `row` in [0, matrix.rows), `col` in [0, matrix.cols).
@@ -140,9 +139,9 @@ inline double weight_at(const PackedMatrix& matrix, int64_t row, int64_t col) {
     case Number::kCode: break;
   }
   if (format.values == CodeValues::kE4m3) {
-    const Place place = place_of(matrix, row, col);
-    const auto code = static_cast<uint8_t>(place.byte());
-    return scale_at(format, place.scales, place.row, place.group).scale * number_of_e4m3(code);
+    const CodeAddress at = code_address(matrix, row, col);
+    const auto code = static_cast<uint8_t>(at.byte());
+    return scale_at(format, at.scales, at.row, at.group).scale * number_of_e4m3(code);
   }
   const auto [value, group] = coded_weight_at(matrix, row, col);
   const double weight = group.scale * (value - group.zero_point);

@@ -81,7 +81,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     std::byte* const of_block = carver.take<std::byte>(most_of_block);
     carve_attention(Carver<64>(of_block));
     carve_mlp(Carver<64>(of_block));
-    turns_ = carver.take<float>(rows * views_.floats_per_row());
+    angles_ = carver.take<float>(rows * views_.floats_per_row());
     kept_.cos = carver.take<float>(rows * most_pairs);
     kept_.sin = carver.take<float>(rows * most_pairs);
     query_factors_ = has_temperatures ? carver.take<float>(rows) : nullptr;
@@ -92,7 +92,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   arena_ = Buffer::sparse(carve(Carver<64>(nullptr)), "the decoder's scratch");
   carve(Carver<64>(arena_.data()));
   for (LayerRows& each : rows_of_view_) {
-    const Turns by_rank = turns(each.view.before, each.pairs);
+    const AngleRows by_rank = angles(each.view.before, each.pairs);
     each.sink_cos = by_rank.cos;
     each.sink_sin = by_rank.sin;
   }
@@ -122,11 +122,11 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
   const std::vector<Cut> cuts = plan_cuts(*cache, begin, end);
   const int64_t distance = cuts.front().distance;
   for (const LayerViews::Rope& rope : views_.ropes()) {
-    const Turns turns = index_turns(rope);
-    rope.shift_angles.fill(&distance, 1, turns.cos, turns.sin);
+    const AngleRows angles = index_angles(rope);
+    rope.shift_angles.fill(&distance, 1, angles.cos, angles.sin);
   }
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
-    const Cut& cut = cuts[static_cast<size_t>(layers_.place(layer).group)];
+    const Cut& cut = cuts[static_cast<size_t>(layers_.layer_in_group(layer).group)];
     const LayerViews::Rope& rope = views_.rope_of(layer);
     std::vector<Slot> from(cut.older), to(cut.older);
     for (int64_t i = 0; i < cut.older;
@@ -139,7 +139,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     args.to = to.data();
     args.rows = cut.older;
     args.shape = page_shape();
-    args.rotation = rotation(rope.spec, index_turns(rope));
+    args.rotation = rotation(rope.spec, index_angles(rope));
     kernels_.evict(args, launch_);
   }
   for (int64_t group = 0; group < layers_.group_count(); ++group) {
@@ -152,8 +152,8 @@ void Decoder::begin(std::span<const ForwardSpan> spans) {
   rows_ = queries_ = plan_.rows();
   SINKSTREAM_CHECK(rows_ >= 1 && rows_ <= max_tokens(), "a forward pass has ", rows_, " tokens");
   for (const LayerViews::Rope& rope : views_.ropes()) {
-    const Turns turns = index_turns(rope);
-    rope.angles.fill(plan_.index.data(), rows_, turns.cos, turns.sin);
+    const AngleRows angles = index_angles(rope);
+    rope.angles.fill(plan_.index.data(), rows_, angles.cos, angles.sin);
   }
   for (LayerRows& rows : rows_of_view_) {
     rows.keep_all(plan_);
@@ -161,14 +161,14 @@ void Decoder::begin(std::span<const ForwardSpan> spans) {
   }
 }
 
-void Decoder::keep_wanted_rows(LayerRows* rows) {
+void Decoder::drop_unused_rows(LayerRows* rows) {
   const int64_t hidden = spec_.hidden_size;
-  const Turns turns = index_turns(views_.rope_of(rows->view));
-  queries_ = rows->keep_wanted(plan_, [&](int64_t from, int64_t to, int64_t count) {
+  const AngleRows angles = index_angles(views_.rope_of(rows->view));
+  queries_ = rows->drop_unused_rows(plan_, [&](int64_t from, int64_t to, int64_t count) {
     move_rows(hidden_, from, hidden_, to, count, hidden);
     move_rows(normed_, from, normed_, to, count, hidden);
-    move_rows(turns.cos, from, kept_.cos, to, count, rows->pairs);
-    move_rows(turns.sin, from, kept_.sin, to, count, rows->pairs);
+    move_rows(angles.cos, from, kept_.cos, to, count, rows->pairs);
+    move_rows(angles.sin, from, kept_.sin, to, count, rows->pairs);
   });
 }
 
@@ -209,7 +209,7 @@ void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeigh
   const std::span<const LinearPart> all = parts;
   if (is_last && plan_.wanted < rows_) {
     multiply(input, rows_, all.first(2));
-    keep_wanted_rows(rows);
+    drop_unused_rows(rows);
     if (queries_ > 0) multiply(input, queries_, all.last(1));
   } else {
     multiply(input, rows_, all);
@@ -243,7 +243,7 @@ void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& ro
     args.factors = query_factors_;
   }
   args.out = query_window_;
-  args.rotation = rotation(rope.spec, queries_ < rows_ ? kept_ : index_turns(rope));
+  args.rotation = rotation(rope.spec, queries_ < rows_ ? kept_ : index_angles(rope));
   kernels_.rope(args, launch_);
   args.out = query_sink_;
   args.rotation = rotation(rope.spec, {rows.sink_cos, rows.sink_sin});
@@ -253,7 +253,7 @@ void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& ro
 void Decoder::append(const LayerRows& rows, const ForwardPlan::Round& round, int64_t layer) {
   const int64_t kv = spec_.kv_size();
   const LayerViews::Rope& rope = views_.rope_of(rows.view);
-  const Turns turns = index_turns(rope);
+  const AngleRows angles = index_angles(rope);
   const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.view.group)];
   Slot* slot = slots_.data();
   for (size_t i = round.piece; i < round.piece + round.count; ++i) {
@@ -270,7 +270,7 @@ void Decoder::append(const LayerRows& rows, const ForwardPlan::Round& round, int
   args.rows = round.rows;
   args.shape = page_shape();
   const int64_t before = round.row * rows.pairs;
-  args.rotation = rotation(rope.spec, {turns.cos + before, turns.sin + before});
+  args.rotation = rotation(rope.spec, {angles.cos + before, angles.sin + before});
   kernels_.append(args, launch_);
 }
 
@@ -395,14 +395,16 @@ void Decoder::clamp(float* values, int64_t rows, int64_t width, float limit) {
   kernels_.clamp({.values = values, .rows = rows, .dim = width, .limit = limit}, launch_);
 }
 
-Decoder::Turns Decoder::turns(int64_t before, int64_t pairs) const {
-  float* const cos = turns_ + before * options_.max_tokens;
+Decoder::AngleRows Decoder::angles(int64_t before, int64_t pairs) const {
+  float* const cos = angles_ + before * options_.max_tokens;
   return {cos, cos + pairs * options_.max_tokens};
 }
 
-Rotation Decoder::rotation(const RopeSpec& rope, const Turns& turns) {
-  return {
-      .cos = turns.cos, .sin = turns.sin, .rotary_dim = rope.rotary_dim(), .pairing = rope.pairing};
+Rotation Decoder::rotation(const RopeSpec& rope, const AngleRows& angles) {
+  return {.cos = angles.cos,
+          .sin = angles.sin,
+          .rotary_dim = rope.rotary_dim(),
+          .pairing = rope.pairing};
 }
 
 // Adjacent parts whose columns have the same order are one call.

@@ -46,17 +46,19 @@ class Decoder : public WeightedModel {
 
  private:
   // The angles of some rotary scheme.
-  struct Turns {
+  struct AngleRows {
     float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
-  // In `turns_`.
-  Turns turns(int64_t before, int64_t pairs) const;
+  // In `angles_`.
+  AngleRows angles(int64_t before, int64_t pairs) const;
   // Of each token's index.
-  Turns index_turns(const LayerViews::Rope& rope) const { return turns(rope.before, rope.pairs()); }
+  AngleRows index_angles(const LayerViews::Rope& rope) const {
+    return angles(rope.before, rope.pairs());
+  }
   void carve_scratch(ThreadPool* pool);
   void begin(std::span<const ForwardSpan> spans);
-  void keep_wanted_rows(LayerRows* rows);
+  void drop_unused_rows(LayerRows* rows);
   void attend(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer, bool is_last,
                                  LayerRows* rows);
@@ -73,7 +75,7 @@ class Decoder : public WeightedModel {
   void normalize_heads(const BlockSpec& block, const NormWeights& weights, float* heads,
                        int64_t rows, int64_t width);
   void clamp(float* values, int64_t rows, int64_t width, float limit);
-  static Rotation rotation(const RopeSpec& rope, const Turns& turns);
+  static Rotation rotation(const RopeSpec& rope, const AngleRows& angles);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
   const float* in_order(const float* input, int64_t tokens, int64_t cols, const int32_t* order);
 
@@ -103,8 +105,8 @@ class Decoder : public WeightedModel {
   float* gate_;          // [rows, intermediate]
   float* up_;            // [rows, intermediate]
   // Of the pass.
-  float* turns_;          // [rows · LayerViews::floats_per_row()]
-  Turns kept_;            // of the wanted rows' indices
+  float* angles_;         // [rows · LayerViews::floats_per_row()]
+  AngleRows kept_;        // of the wanted rows' indices
   float* query_factors_;  // [rows]
   float* ordered_;        // [rows, widest input]: in the order of a matrix's columns
   std::byte* linear_scratch_;

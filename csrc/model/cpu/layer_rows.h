@@ -37,7 +37,7 @@ struct LayerRows {
   // and values. What is here of the kept rows moves up, and `move(from, to, count)` moves what
   // else belongs to them. Returns their number.
   template <typename Move>
-  int64_t keep_wanted(const ForwardPlan& plan, const Move& move);
+  int64_t drop_unused_rows(const ForwardPlan& plan, const Move& move);
 };
 
 // Moves `count` rows of `width` numbers up within one array, or to another.
@@ -48,7 +48,7 @@ void move_rows(const T* input, int64_t from, T* out, int64_t to, int64_t count, 
 }
 
 template <typename Move>
-int64_t LayerRows::keep_wanted(const ForwardPlan& plan, const Move& move) {
+int64_t LayerRows::drop_unused_rows(const ForwardPlan& plan, const Move& move) {
   const ForwardPlan::Group& its_plan = plan.groups[static_cast<size_t>(view.group)];
   int64_t kept = 0;
   size_t kept_spans = 0;

@@ -13,18 +13,18 @@ constexpr int64_t kAlignment = 256;
 
 // Arguments of the kernel, at the same offsets in pinned and in device memory.
 struct EvictBlock {
-  EvictBlock(std::byte* base, int64_t older, int64_t turn_floats, int64_t ids) {
+  EvictBlock(std::byte* base, int64_t older, int64_t angle_floats, int64_t ids) {
     Carver<kAlignment> carver(base);
     from = carver.take<cuda::SequenceSlot>(older);
     to = carver.take<cuda::SequenceSlot>(older);
-    turns = carver.take<float>(turn_floats);
+    angles = carver.take<float>(angle_floats);
     sequence = carver.take<cuda::SequencePages>(1);
     page_ids = carver.take<int32_t>(ids);
     bytes = carver.used();
   }
 
   cuda::SequenceSlot *from, *to;  // [older]
-  float* turns;                   // of each rope its cosines, then its sines
+  float* angles;                  // of each rope its cosines, then its sines
   cuda::SequencePages* sequence;
   int32_t* page_ids;
   int64_t bytes;
@@ -46,11 +46,11 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
                             StepMemory& memory) const {
   const GroupPages& pages = cache.group(group);
   const std::span<const int32_t> ids = cache.page_ids(pages);
-  int64_t turn_floats = 0;
-  for (const LayerViews::Rope& rope : views_.ropes()) turn_floats += 2 * rope.pairs();
-  memory.reserve(EvictBlock(nullptr, cut.older, turn_floats, std::ssize(ids)).bytes);
-  const EvictBlock host(memory.host(0), cut.older, turn_floats, std::ssize(ids));
-  const EvictBlock device(memory.device(), cut.older, turn_floats, std::ssize(ids));
+  int64_t angle_floats = 0;
+  for (const LayerViews::Rope& rope : views_.ropes()) angle_floats += 2 * rope.pairs();
+  memory.reserve(EvictBlock(nullptr, cut.older, angle_floats, std::ssize(ids)).bytes);
+  const EvictBlock host(memory.host(0), cut.older, angle_floats, std::ssize(ids));
+  const EvictBlock device(memory.device(), cut.older, angle_floats, std::ssize(ids));
   const auto slot = [&](int64_t index) {
     return cuda::SequenceSlot{static_cast<int32_t>(pages.page_ordinal(index)),
                               static_cast<int32_t>(pages.row(index))};
@@ -60,7 +60,7 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
     host.to[i] = slot(cut.first + cut.older - 1 - i + cut.distance);
   }
   for (const LayerViews::Rope& rope : views_.ropes()) {
-    float* const cos = host.turns + rope.before;
+    float* const cos = host.angles + rope.before;
     rope.shift_angles.fill(&cut.distance, 1, cos, cos + rope.pairs());
   }
   *host.sequence = sequence_pages(cache, pages, 0);
@@ -75,7 +75,7 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
     while (end < std::ssize(layers) && &views_.rope_of(layers[static_cast<size_t>(end)]) == &rope) {
       ++end;
     }
-    const float* const cos = device.turns + rope.before;
+    const float* const cos = device.angles + rope.before;
     cuda::EvictArgs args;
     args.pages = {device.page_ids, device.sequence, static_cast<int32_t>(first), cache.shape()};
     args.layers = static_cast<int32_t>(end - first);

@@ -115,7 +115,10 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
   attend(step, layer, is_needed);
   if (!is_needed) return;
   multiply(weights.o, weights.o_bias, attended_, spec_.query_size(), rows);
-  residual_ = {true, weights.attention_post_norm, block.norm, block.residual_scale};
+  residual_ = {.is_pending = true,
+               .post_norm = weights.attention_post_norm,
+               .norm = block.norm,
+               .scale = block.residual_scale};
   if (block.parallel) {
     add_residual({}, 0, rows);  // its memory is needed
   } else {
@@ -125,7 +128,7 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
 }
 
 void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
-  const auto group = static_cast<size_t>(layers_.place(layer).group);
+  const auto group = static_cast<size_t>(layers_.layer_in_group(layer).group);
   const StepLaunches::Group& launches = step.launches.groups[group];
   const LayerCache cache = cache_of(step.block, layer);
   for (const StepLaunches::Round& round : launches.rounds) {
@@ -140,9 +143,13 @@ void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
 }
 
 CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t layer) const {
-  const auto [group, place] = layers_.place(layer);
+  const auto [group, layer_in_group] = layers_.layer_in_group(layer);
   const StepBlock::Group rows = block.group(group);
-  return {rows, {block.page_ids, rows.sequences, static_cast<int32_t>(place), options_.page_shape}};
+  return {.rows = rows,
+          .pages = {.ids = block.page_ids,
+                    .sequences = rows.sequences,
+                    .layer = static_cast<int32_t>(layer_in_group),
+                    .shape = options_.page_shape}};
 }
 
 void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
@@ -151,10 +158,12 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
   const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const LayerViews::View& view = views_.view_of(layer);
   const LayerViews::Rope& rope = views_.rope_of(view);
-  const auto rotation = [&](const StepBlock::Turns& turns) {
+  const auto rotation = [&](const StepBlock::AngleRows& angles) {
     const int64_t before = round.row * rope.pairs();
-    return Rotation{turns.cos + before, turns.sin + before, rope.spec.rotary_dim(),
-                    rope.spec.pairing};
+    return Rotation{.cos = angles.cos + before,
+                    .sin = angles.sin + before,
+                    .rotary_dim = rope.spec.rotary_dim(),
+                    .pairing = rope.spec.pairing};
   };
   const int64_t q = spec_.query_size();
   cuda::RopeAppendArgs args;
@@ -171,8 +180,8 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
   args.rows = round.rows;
   args.heads = static_cast<int32_t>(spec_.heads());
   args.tokens = cache.rows.tokens + round.row;
-  args.by_index = rotation(block.index_turns(rope));
-  args.by_rank = rotation(block.rank_turns(view));
+  args.by_index = rotation(block.index_angles(rope));
+  args.by_rank = rotation(block.rank_angles(view));
   args.pages = cache.pages;
   args.query_window = query_window_ + round.row * q * 2;
   args.query_sink = query_sink_ + round.row * q * 2;
@@ -225,7 +234,10 @@ void CudaLayers::transform(const BlockSpec& block, const CudaLayerWeights& weigh
                                stream_),
         "activation");
   multiply(weights.down, weights.down_bias, activated_, inner, rows);
-  residual_ = {true, weights.mlp_post_norm, block.norm, block.residual_scale};
+  residual_ = {.is_pending = true,
+               .post_norm = weights.mlp_post_norm,
+               .norm = block.norm,
+               .scale = block.residual_scale};
 }
 
 void CudaLayers::add_residual(cuda::NormArgs args, int64_t row, int64_t rows) {
@@ -253,7 +265,8 @@ void CudaLayers::normalize(const NormSpec& norm, const NormWeights& weights, int
 
 void CudaLayers::multiply(const CudaMap& map, const float* bias, const void* input,
                           int64_t input_stride, int64_t rows) {
-  partials_ = {partials_memory_, map.splits(), rows, map.rows()};
+  partials_ = {
+      .data = partials_memory_, .splits = map.splits(), .rows = rows, .stride = map.rows()};
   int64_t column = 0;  // of the partials: the part's first row
   for (const cuda::TiledMatrix& part : map.parts) {
     cuda::LinearArgs args;

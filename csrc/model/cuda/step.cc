@@ -21,7 +21,7 @@ StepBlock::StepBlock(std::byte* base, const StepShape& shape) : base(base), shap
   Carver<kAlignment> carver(base);
   ids = carver.take<int32_t>(shape.rows);
   tokens_ = carver.take<cuda::TokenRow>(shape.groups * shape.rows);
-  turns_ = carver.take<float>(shape.rows * shape.views->floats_per_row());
+  angles_ = carver.take<float>(shape.rows * shape.views->floats_per_row());
   sequences_ = carver.take<cuda::SequencePages>(shape.groups * shape.sequences);
   page_begins_ = carver.take<int32_t>(shape.groups * (shape.rows + 1));
   page_ids = carver.take<int32_t>(shape.page_ids);
@@ -70,13 +70,13 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratc
   const int64_t rows = plan.rows();
   std::copy(plan.ids.begin(), plan.ids.end(), host.ids);
   for (const LayerViews::Rope& rope : host.views().ropes()) {
-    const StepBlock::Turns turns = host.index_turns(rope);
-    rope.angles.fill(plan.index.data(), rows, turns.cos, turns.sin);
+    const StepBlock::AngleRows angles = host.index_angles(rope);
+    rope.angles.fill(plan.index.data(), rows, angles.cos, angles.sin);
   }
   for (const LayerViews::View& view : host.views().views()) {
-    const StepBlock::Turns turns = host.rank_turns(view);
+    const StepBlock::AngleRows angles = host.rank_angles(view);
     const std::vector<int64_t>& rank = plan.groups[static_cast<size_t>(view.group)].rank;
-    host.views().rope_of(view).angles.fill(rank.data(), rows, turns.cos, turns.sin);
+    host.views().rope_of(view).angles.fill(rank.data(), rows, angles.cos, angles.sin);
   }
   int64_t page_id = 0;
   for (int64_t g = 0; g < std::ssize(plan.groups); ++g) {

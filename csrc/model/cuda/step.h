@@ -37,7 +37,7 @@ struct StepBlock {
   };
 
   // The angles of some rotary scheme.
-  struct Turns {
+  struct AngleRows {
     float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
@@ -60,21 +60,23 @@ struct StepBlock {
   }
   const LayerViews& views() const { return *shape_.views; }
   // Of each token's index.
-  Turns index_turns(const LayerViews::Rope& rope) const { return turns(rope.before, rope.pairs()); }
+  AngleRows index_angles(const LayerViews::Rope& rope) const {
+    return angles(rope.before, rope.pairs());
+  }
   // Of each token's rank.
-  Turns rank_turns(const LayerViews::View& view) const {
-    return turns(view.before, views().rope_of(view).pairs());
+  AngleRows rank_angles(const LayerViews::View& view) const {
+    return angles(view.before, views().rope_of(view).pairs());
   }
 
  private:
-  Turns turns(int64_t before, int64_t pairs) const {
-    float* const cos = turns_ + before * shape_.rows;
+  AngleRows angles(int64_t before, int64_t pairs) const {
+    float* const cos = angles_ + before * shape_.rows;
     return {cos, cos + pairs * shape_.rows};
   }
 
   StepShape shape_;
   cuda::TokenRow* tokens_ = nullptr;          // [groups, rows]
-  float* turns_ = nullptr;                    // [rows · LayerViews::floats_per_row()]
+  float* angles_ = nullptr;                   // [rows · LayerViews::floats_per_row()]
   cuda::SequencePages* sequences_ = nullptr;  // [groups, sequences]
   int32_t* page_begins_ = nullptr;            // [groups, rows + 1]
 };

@@ -19,19 +19,18 @@ Upload::Upload(std::byte* begin, int64_t buffer_bytes, const cuda::Runtime& runt
 
 Upload::~Upload() { runtime_.synchronize(stream_); }  // even if it failed
 
-int64_t Upload::room(const std::byte* place, int64_t least) {
-  if (begin_ + buffer_bytes_ - place < least) send();
-  return begin_ + buffer_bytes_ - place;
+int64_t Upload::room(const std::byte* to, int64_t least) {
+  if (begin_ + buffer_bytes_ - to < least) send();
+  return begin_ + buffer_bytes_ - to;
 }
 
-std::byte* Upload::write(std::byte* place, int64_t bytes) {
-  const int64_t free = room(place, bytes);
-  SINKSTREAM_CHECK(place >= end_ && bytes <= free, "a piece of ", bytes, " bytes has room for ",
-                   free);
+std::byte* Upload::write(std::byte* to, int64_t bytes) {
+  const int64_t free = room(to, bytes);
+  SINKSTREAM_CHECK(to >= end_ && bytes <= free, "a piece of ", bytes, " bytes has room for ", free);
   std::byte* const buffer = buffers_[sent_ % 2].get();
-  std::memset(buffer + (end_ - begin_), 0, place - end_);
-  end_ = place + bytes;
-  return buffer + (place - begin_);
+  std::memset(buffer + (end_ - begin_), 0, to - end_);
+  end_ = to + bytes;
+  return buffer + (to - begin_);
 }
 
 void Upload::send() {

@@ -20,13 +20,13 @@ class Upload {
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
 
-  // How many bytes that go to `place` the current buffer has room for. If that is less than
+  // How many bytes that go to `to` the current buffer has room for. If that is less than
   // `least`, sends the buffer first, and waits if the GPU still copies the other one. A buffer has
-  // room for `least` bytes and what lies between the last piece and `place`.
-  int64_t room(const std::byte* place, int64_t least);
-  // Where to write the `bytes` bytes that go to `place`, until the next call. Places ascend; what
-  // lies between them becomes zeros.
-  std::byte* write(std::byte* place, int64_t bytes);
+  // room for `least` bytes and what lies between the last piece and `to`.
+  int64_t room(const std::byte* to, int64_t least);
+  // Where to write the `bytes` bytes that go to `to`, until the next call. Addresses ascend; what
+  // lies between two pieces becomes zeros.
+  std::byte* write(std::byte* to, int64_t bytes);
   // Sends the rest, and waits until the GPU has everything.
   void finish();
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Gives each weight its place, in the order of the calls: first only to count bytes, then to copy.
+// Gives each weight its address, in the order of the calls: first to count bytes, then to copy.
 class Copier {
  public:
   Copier() : carver_(nullptr) {}
@@ -42,13 +42,13 @@ class Copier {
     cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
     for (const PackedMatrix& part : parts) matrix.rows += part.rows;
     const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
-    auto* const place = carver_.take<std::byte>(bytes);
-    matrix.tiles = place;
+    auto* const tiles = carver_.take<std::byte>(bytes);
+    matrix.tiles = tiles;
     const int64_t count = cuda::row_tiles(matrix.rows), tile_bytes = bytes / count;
     largest_piece_ = std::max(largest_piece_, tile_bytes);
     if (upload_ == nullptr) return matrix;
     for (int64_t begin = 0, end = 0; begin < count; begin = end) {
-      std::byte* const to = place + begin * tile_bytes;
+      std::byte* const to = tiles + begin * tile_bytes;
       end = std::min(begin + upload_->room(to, tile_bytes) / tile_bytes, count);
       write_tiles(parts, begin, end, tile_bytes, upload_->write(to, (end - begin) * tile_bytes));
     }
@@ -65,16 +65,17 @@ class Copier {
     }
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     const int64_t bytes = total * int64_t{sizeof(float)};
-    auto* const place = carver_.take<float>(total);
+    auto* const copied = carver_.take<float>(total);
     largest_piece_ = std::max(largest_piece_, bytes);
-    if (upload_ == nullptr) return place;
-    auto* to = reinterpret_cast<float*>(upload_->write(reinterpret_cast<std::byte*>(place), bytes));
+    if (upload_ == nullptr) return copied;
+    auto* to =
+        reinterpret_cast<float*>(upload_->write(reinterpret_cast<std::byte*>(copied), bytes));
     auto count = counts.begin();
     for (const float* part : parts) {
       to = part == nullptr ? std::fill_n(to, *count, 0.0f) : std::copy_n(part, *count, to);
       ++count;
     }
-    return place;
+    return copied;
   }
 
  private:
@@ -128,7 +129,7 @@ void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, 
   to->mlp_post_norm = norm(from.mlp_post_norm, hidden, copier);
 }
 
-CudaWeights place_weights(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
+CudaWeights fill_weights(const DecoderSpec& spec, const DecoderWeights& from, Copier* copier) {
   const int64_t hidden = spec.hidden_size;
   CudaWeights to;
   to.embedding = copier->matrix({&from.embedding, 1});
@@ -164,12 +165,12 @@ CudaWeights copy_to_gpu(const DecoderSpec& spec, const DecoderWeights& weights,
                         const cuda::Runtime& runtime, cuda::Stream stream, ThreadPool* threads,
                         int64_t buffer_bytes) {
   Copier counter;
-  const int64_t bytes = place_weights(spec, weights, &counter).bytes;
+  const int64_t bytes = fill_weights(spec, weights, &counter).bytes;
   const cuda::MemoryBlock block = cuda::allocate_device(runtime, bytes, "the weights");
   buffer_bytes = std::max(std::min(buffer_bytes, bytes), counter.largest_piece() + kAlignment);
   Upload upload(block.get(), buffer_bytes, runtime, stream);
   Copier copier(block.get(), &upload, threads);
-  CudaWeights copied = place_weights(spec, weights, &copier);
+  CudaWeights copied = fill_weights(spec, weights, &copier);
   upload.finish();
   copied.memory = block;
   SINKSTREAM_CHECK(copied.bytes == bytes, "weights took ", copied.bytes, " bytes instead of ",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20  # numbers compared at a time
 
 
-def settle_tie(
+def resolve_tie(
     spec: DecoderSpec,
     names: WeightNames,
     entries: Mapping[str, TensorEntry],

@@ -143,13 +143,13 @@ class ResultFile:
 
     def _last_line(self) -> tuple[int, int, int]:
         """Return the number of complete lines, and where the last of them begins and ends."""
-        lines = begin = end = place = 0
-        while piece := os.pread(self._file, _PIECE, place):
+        lines = begin = end = offset = 0
+        while piece := os.pread(self._file, _PIECE, offset):
             at = piece.find(b"\n")
             while at >= 0:
-                lines, begin, end = lines + 1, end, place + at + 1
+                lines, begin, end = lines + 1, end, offset + at + 1
                 at = piece.find(b"\n", at + 1)
-            place += len(piece)
+            offset += len(piece)
         return lines, begin, end
 
     def _parsed(self, line: bytes) -> dict[str, Any]:

@@ -404,8 +404,8 @@ def report_recall(result: RecallResult, out: Path | None, plot: Path | None) -> 
 def new_table(title: str, columns: Sequence[str]) -> Table:
     """Return an empty table; all columns except the first hold numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
     return table
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from sinkstream.cli import options
-from sinkstream.cli.info_facts import Refused, collect
+from sinkstream.cli.info_facts import Refused, read_facts
 from sinkstream.cli.info_hints import hints
 from sinkstream.cli.info_page import WIDTH, Row, details, lay_out, of_refused, summary
 from sinkstream.cli.loading import import_loader
@@ -38,7 +38,7 @@ def info(
 ) -> int:
     """Show the model, the memory it takes, and what would make it faster on this machine."""
     import_loader()
-    facts = collect(with_model("info", loading, model, model_option))
+    facts = read_facts(with_model("info", loading, model, model_option))
     advice = [] if isinstance(facts, Refused) else hints(facts)
     if as_json:
         found = {"refused": [], **asdict(facts), "hints": [asdict(hint) for hint in advice]}

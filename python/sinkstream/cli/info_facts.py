@@ -185,7 +185,7 @@ class Refused:
     refused: list[str]
 
 
-def collect(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
+def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     """Return the facts of a model and of this machine. No weights are read.
 
     Raises:

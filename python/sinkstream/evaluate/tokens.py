@@ -101,6 +101,6 @@ def _check_ids(where: str, vocab_size: int, given: Any) -> Ids:
         )
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if wrong.size:
-        place = int(wrong[0])
-        raise not_in_vocabulary(where, "ids_or_text", place, int(ids[place]), vocab_size)
+        index = int(wrong[0])
+        raise not_in_vocabulary(where, "ids_or_text", index, int(ids[index]), vocab_size)
     return ids.astype(np.int64)

@@ -14,7 +14,7 @@ from sinkstream.checkpoint.storage import Storage, block_type, has_blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MatrixRole:
     """Where a matrix is in a decoder."""
 
     part: str
@@ -146,21 +146,21 @@ _PARTS = {"attn_qkv": "attn_v"}
 """Matrices that follow another matrix's rules, because they contain it."""
 
 
-def type_of(mix: str, place: Place, decoder: Decoder) -> Storage:
+def type_of(mix: str, role: MatrixRole, decoder: Decoder) -> Storage:
     """Return the block type of a matrix; F16 if its rows are not even whole blocks of 32."""
-    return block_type(_chosen(mix, place, decoder), place.cols) or "F16"
+    return block_type(_chosen(mix, role, decoder), role.cols) or "F16"
 
 
-def _chosen(mix: str, place: Place, decoder: Decoder) -> Storage:
+def _chosen(mix: str, role: MatrixRole, decoder: Decoder) -> Storage:
     usual, rules = MIXES[mix]
     if usual in UNQUANTIZED:
         return usual
-    if place.part == "output" or (place.part == "token_embd" and decoder.is_tied):
-        has_six = usual != "Q8_0" and has_blocks(usual, place.cols)
+    if role.part == "output" or (role.part == "token_embd" and decoder.is_tied):
+        has_six = usual != "Q8_0" and has_blocks(usual, role.cols)
         return "Q6_K" if has_six and not _is_falcon(0, decoder) else "Q8_0"
-    part = _PARTS.get(place.part, place.part)
+    part = _PARTS.get(role.part, role.part)
     for applies, storage in rules.get(part, ()):
-        if applies(place.layer, decoder):
+        if applies(role.layer, decoder):
             usual = storage
             break
     if part == "attn_v" and usual in ("Q3_K", "Q4_K") and _is_70b(decoder):

@@ -28,7 +28,7 @@ from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.export.from_folder import model_from_folder
 from sinkstream.export.from_gguf import model_from_gguf
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, string
-from sinkstream.export.quantized_mixes import Decoder, Place, type_of
+from sinkstream.export.quantized_mixes import Decoder, MatrixRole, type_of
 from sinkstream.files import expand_home, replace_whole
 from sinkstream.request.checks import as_int
 
@@ -110,16 +110,16 @@ def choose_types(model: GgufModel, spec: DecoderSpec, mix: str) -> dict[str, Sto
     return {
         tensor.name: tensor.storage
         if len(tensor.shape) == 1
-        else type_of(mix, _place(tensor), decoder)
+        else type_of(mix, _role(tensor), decoder)
         for tensor in model.tensors
     }
 
 
-def _place(tensor: GgufTensor) -> Place:
+def _role(tensor: GgufTensor) -> MatrixRole:
     words = tensor.name.split(".")
     if words[0] == "blk" and len(words) > 2 and words[1].isdecimal():
-        return Place(words[2], int(words[1]), tensor.cols)
-    return Place(words[0], 0, tensor.cols)
+        return MatrixRole(words[2], int(words[1]), tensor.cols)
+    return MatrixRole(words[0], 0, tensor.cols)
 
 
 def _write_header(file: BinaryIO, model: GgufModel, types: dict[str, Storage], mix: str) -> None:

@@ -274,11 +274,11 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
     extents = []
     for tensor in opened.tensors:
         _declare(builder, tensor)
-        places = [
+        tensor_extents = [
             (extent.descriptor, extent.offset, extent.run_bytes, extent.stride_bytes)
             for extent in opened.source.extents(tensor)
         ]
-        extents.append((tensor.slot.name, places))
+        extents.append((tensor.slot.name, tensor_extents))
     builder.read(extents, threads)
 
 

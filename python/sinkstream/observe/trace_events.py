@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # A model has one generation thread. If it runs one step ahead, steps overlap. Slices on one track
 # must not overlap, so every second step goes to a second track.
-_THREAD, _AHEAD = 1, 2
+_THREAD, _OVERLAP = 1, 2
 
 # After a pause this long between two steps, the counters drop to 0.
 _IDLE_US = 1000
@@ -43,7 +43,7 @@ class ModelEvents:
         self._begin_us = begin_us
         self._end_us = begin_us  # of the latest step
         self._free_from_us = begin_us  # of the first track; if it is busy, the second is free
-        self._has_ahead = False
+        self._has_overlap = False
         self._counters: dict[str, int] = {}  # the values written last
         self._requests: dict[int, Phase] = {}  # open requests and their current phases
 
@@ -64,12 +64,12 @@ class ModelEvents:
             if begin > self._end_us + _IDLE_US:
                 yield from self._idle()
             counts = f'"step":{number},"decoding":{decoding},"prompt_tokens":{prompt_tokens}'
-            thread = _THREAD if begin >= self._free_from_us else _AHEAD
+            thread = _THREAD if begin >= self._free_from_us else _OVERLAP
             if thread == _THREAD:
                 self._free_from_us = end
-            elif not self._has_ahead:
-                self._has_ahead = True
-                yield self._thread_name(_AHEAD, "generation, a step ahead", begin)
+            elif not self._has_overlap:
+                self._has_overlap = True
+                yield self._thread_name(_OVERLAP, "generation, overlapping steps", begin)
             yield self._slice(thread, "step", begin, end, f',"args":{{{counts}}}')
             yield self._slice(thread, "forward", begin, forward_end)
             yield self._slice(thread, "deliver", forward_end, end)

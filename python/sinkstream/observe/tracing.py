@@ -138,7 +138,7 @@ class _Watched:
             events += self._events.resume(changes)
         return events
 
-    def collect(self) -> tuple[list[str], int, int]:
+    def new_events(self) -> tuple[list[str], int, int]:
         """Return the events, the number of steps and of lost records since the last call."""
         events: list[str] = []
         now = as_us(time.monotonic())
@@ -160,7 +160,7 @@ class _Watched:
             events += self._events.steps(steps)
         return events, len(steps), lost
 
-    def settle(self) -> None:
+    def finish_step(self) -> None:
         """Wait until the step in progress, if any, has been recorded."""
         with suppress(EngineDead):  # then no step is in progress
             self._native.finish_step()
@@ -171,7 +171,7 @@ class _Watched:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the model has been deleted: the next collection is the last."""
+        """Return whether the model has been deleted: its next events are the last."""
         return self._model() is None
 
 
@@ -243,7 +243,7 @@ class _Tracer:
     def _complete(self) -> None:
         self._take_arrivals()
         for watched in self._watched.values():
-            watched.settle()
+            watched.finish_step()
         self._collect()
         for watched in self._watched.values():
             self._file.add(watched.end())
@@ -259,7 +259,7 @@ class _Tracer:
         most = 0
         for number, watched in list(self._watched.items()):
             is_gone = watched.is_gone
-            events, steps, lost = watched.collect()
+            events, steps, lost = watched.new_events()
             self.lost += lost
             most = max(most, steps)
             if is_gone:

@@ -147,13 +147,13 @@ def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:
     return [as_token_id(where, name, i, token, vocab_size) for i, token in enumerate(value)]
 
 
-def as_token_id(where: str, name: str, place: int | None, value: Any, vocab_size: int) -> int:
+def as_token_id(where: str, name: str, index: int | None, value: Any, vocab_size: int) -> int:
     """Return an id of the vocabulary. Any integer type is accepted, but not bool.
 
     Args:
         where: The call, for errors.
         name: The argument that holds the id.
-        place: Its index; None for the key of a mapping.
+        index: Its index; None for the key of a mapping.
         value: The id.
         vocab_size: The bound.
 
@@ -168,27 +168,27 @@ def as_token_id(where: str, name: str, place: int | None, value: Any, vocab_size
         token = operator.index(value)
     except TypeError:
         raise TypeError(
-            f"{where}: {_item(place, name)} must be a token id, an integer, but is of type "
+            f"{where}: {_item(index, name)} must be a token id, an integer, but is of type "
             f"{type(value).__name__}."
         ) from None
     if not 0 <= token < vocab_size:
-        raise not_in_vocabulary(where, name, place, token, vocab_size)
+        raise not_in_vocabulary(where, name, index, token, vocab_size)
     return token
 
 
 def not_in_vocabulary(
-    where: str, name: str, place: int | None, token: int, vocab_size: int
+    where: str, name: str, index: int | None, token: int, vocab_size: int
 ) -> InvalidArgument:
     """Return the error for an id outside the vocabulary; arguments as for `as_token_id`."""
     return InvalidArgument(
-        f"{where}: {_item(place, name)} must be a token id in [0, {vocab_size}), but is "
+        f"{where}: {_item(index, name)} must be a token id in [0, {vocab_size}), but is "
         f"{str(token)[:40]}.",
         param=name,
     )
 
 
-def _item(place: int | None, name: str) -> str:
-    return f"a key of `{name}`" if place is None else f"item {place} of `{name}`"
+def _item(index: int | None, name: str) -> str:
+    return f"a key of `{name}`" if index is None else f"item {index} of `{name}`"
 
 
 def as_bias(where: str, name: str, value: Any, vocab_size: int) -> dict[int, float]:

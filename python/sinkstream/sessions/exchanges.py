@@ -35,13 +35,13 @@ def exchanges_of(session: Session) -> list[Exchange]:
         return []
     ids = session.token_ids
     found = []
-    begins = [at + len(prompt) for at in _places(ids, prompt)]
+    begins = [at + len(prompt) for at in _occurrences(ids, prompt)]
     asked = 0  # where the search for the next question begins
     for begin, following in itertools.pairwise([*begins, len(ids)]):
         end = begin - len(prompt)
-        headers = [asked + at + len(header) for at in _places(ids[asked:end], header)]
+        headers = [asked + at + len(header) for at in _occurrences(ids[asked:end], header)]
         question = tokenizer.decode(ids[headers[-1] : end]).strip() if headers else None
-        next_headers = _places(ids[begin:following], header) if following < len(ids) else []
+        next_headers = _occurrences(ids[begin:following], header) if following < len(ids) else []
         reply = ids[begin : begin + next_headers[-1] if next_headers else following]
         found.append(Exchange(question, tokenizer.decode(reply).strip()))
         asked = begin
@@ -62,7 +62,7 @@ def _common_start(one: list[int], other: list[int]) -> list[int]:
     return [token for token, _ in pairs]
 
 
-def _places(ids: list[int], part: list[int]) -> list[int]:
+def _occurrences(ids: list[int], part: list[int]) -> list[int]:
     """Return the indices at which `part` occurs in `ids`."""
     size = len(part)
     return [i for i in range(len(ids) - size + 1) if ids[i : i + size] == part]

@@ -24,7 +24,7 @@ from sinkstream.text.turns.turn_format import TurnFormat, difference_of
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class SessionStart:
     """A conversation to open: the arguments of `Model.session`."""
 
     system: str | None
@@ -37,10 +37,10 @@ class Beginning:
     tools: Tools | None = None
 
 
-def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session:
+def open_session(host: Host, turns: TurnFormat, start: SessionStart) -> Session:
     """Open a session and process the conversation that it continues."""
-    warn_of_difference(turns, beginning.thoughts)
-    session, unread = _open(host, turns, beginning)
+    warn_of_difference(turns, start.thoughts)
+    session, unread = _open(host, turns, start)
     try:
         if unread:
             session._read(unread, session._state)
@@ -52,13 +52,13 @@ def open_session(host: Host, turns: TurnFormat, beginning: Beginning) -> Session
 
 
 async def aopen_session(
-    host: Host, find_turns: Callable[[], TurnFormat], beginning: Beginning
+    host: Host, find_turns: Callable[[], TurnFormat], start: SessionStart
 ) -> Session:
     """Open a session as `open_session` does, without blocking the event loop."""
     turns = await in_thread(lambda _: find_turns(), lambda _: None)
-    warn_of_difference(turns, beginning.thoughts)
+    warn_of_difference(turns, start.thoughts)
     session, unread = await in_thread(
-        lambda _: _open(host, turns, beginning), lambda opened: opened[0].close()
+        lambda _: _open(host, turns, start), lambda opened: opened[0].close()
     )
     try:
         if unread:
@@ -77,14 +77,14 @@ def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
         warn_caller(difference)
 
 
-def _open(host: Host, turns: TurnFormat, beginning: Beginning) -> tuple[Session, list[int]]:
+def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[Session, list[int]]:
     """Open a session; return it and the tokens that it has yet to read."""
-    system, history = check_history(beginning.system, beginning.messages)
+    system, history = check_history(start.system, start.messages)
     opening = turns.opening(system)
     ids = turns.history(history) if history else opening
     if ids[: len(opening)] != opening:
         opening = []  # the template writes the system prompt elsewhere
-    count = _count_sinks(beginning.sinks, len(opening))
+    count = _count_sinks(start.sinks, len(opening))
     native = host.native.open_session(count, opening)
     state = ConversationState(history[-1]["role"] if history else system and "system")
     system_tokens = 0 if system is None else len(opening)
@@ -94,8 +94,8 @@ def _open(host: Host, turns: TurnFormat, beginning: Beginning) -> tuple[Session,
         turns,
         state,
         system_tokens=system_tokens,
-        thoughts=beginning.thoughts,
-        tools=tools_of(beginning.tools, turns),
+        thoughts=start.thoughts,
+        tools=tools_of(start.tools, turns),
     )
     return session, ids[native.stats()["tokens"] :]
 

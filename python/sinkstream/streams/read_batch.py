@@ -32,4 +32,4 @@ def read_batch(reader: ThoughtReader, batch: Batch) -> ReadBatch:
     for token_id, length in zip(batch.ids, batch.lengths, strict=True):
         tokens.append(reader.token(token_id, batch.text[begin : begin + length]))
         begin += length
-    return ReadBatch(tokens, reader.rest(batch.text[begin:]))
+    return ReadBatch(tokens, reader.push_text(batch.text[begin:]))

@@ -24,9 +24,9 @@ TEST(CacheLayers, GroupsLayersWithEqualWindowsInTheOrderOfTheFirst) {
   EXPECT_EQ(layers.groups()[0].own_window, 32);
   EXPECT_EQ(layers.groups()[0].layers, (std::vector<int64_t>{0, 2}));
   EXPECT_EQ(layers.groups()[1].layers, (std::vector<int64_t>{1, 3}));
-  EXPECT_EQ(layers.place(2).group, 0);
-  EXPECT_EQ(layers.place(2).layer, 1);
-  EXPECT_EQ(layers.place(4).group, 2);
+  EXPECT_EQ(layers.layer_in_group(2).group, 0);
+  EXPECT_EQ(layers.layer_in_group(2).layer, 1);
+  EXPECT_EQ(layers.layer_in_group(4).group, 2);
   EXPECT_EQ(CacheLayers(3).group_count(), 1);
   EXPECT_EQ(CacheLayers(3).count(), 3);
   EXPECT_THROW(layers_with({-1}), InternalError);

@@ -164,12 +164,12 @@ TEST(CudaLinear, GivesAnInputTheSameBitsInEveryRowAndNextToAnyOthers) {
     const std::vector<float> alone = run(tiles, one);
     for (const uint32_t others : {15u, 16u}) {
       const Bf16Rows input = random_bf16_rows(64, cols, others);
-      for (const int64_t place : {0, 1, 6, 8, 17, 40, 63}) {
+      for (const int64_t row : {0, 1, 6, 8, 17, 40, 63}) {
         const Bf16Rows mixed = random_bf16_rows(64, cols, others);
-        std::memcpy(mixed.row(place), one.row(0), cols * 2);
+        std::memcpy(mixed.row(row), one.row(0), cols * 2);
         const std::vector<float> out = run(tiles, mixed);
-        ASSERT_TRUE(same_bits(&out[place * kRows], alone.data(), kRows))
-            << name_of(tiles.matrix.type) << " place " << place;
+        ASSERT_TRUE(same_bits(&out[row * kRows], alone.data(), kRows))
+            << name_of(tiles.matrix.type) << " row " << row;
       }
     }
   }

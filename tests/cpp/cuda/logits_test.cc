@@ -101,12 +101,12 @@ TEST(CudaLogits, NeutralValuesChangeNothing) {
 TEST(CudaLogits, ANonFiniteOneIsFoundAtEveryPlace) {  // no tsan
   for (const int64_t vocab : {1, 31, 131, 9000}) {
     std::vector<SamplingCase> cases;
-    for (int64_t place = 0; place < vocab; place += 1 + vocab / 5) {
+    for (int64_t index = 0; index < vocab; index += 1 + vocab / 5) {
       for (const float bad : {NAN, INFINITY, -INFINITY}) {
         SamplingCase c;
         c.logits = normal_row(vocab, 4, 2);
-        c.logits[place] = bad;
-        c.bias = {{static_cast<int32_t>(place), -INFINITY}};  // must hide nothing
+        c.logits[index] = bad;
+        c.bias = {{static_cast<int32_t>(index), -INFINITY}};  // must hide nothing
         c.history = {0};
         for (const int greedy : {0, 1}) {
           c.params.greedy = greedy;

@@ -209,19 +209,19 @@ TEST_F(CudaSample, HoldsForTheVocabulariesOfRealModels) {  // no tsan
 TEST_F(CudaSample, GreedyTakesTheLowestIdAmongEquals) {  // no tsan
   for (const int64_t vocab : {1, 31, 65, 1000, 17000}) {
     std::vector<SamplingCase> cases;
-    std::vector<int64_t> places;
-    for (int64_t place = 0; place < vocab; place += 1 + vocab / 6) {
+    std::vector<int64_t> expected;
+    for (int64_t lowest = 0; lowest < vocab; lowest += 1 + vocab / 6) {
       SamplingCase c;
       c.logits = normal_row(vocab, 1, 8);
-      for (int64_t i = place; i < vocab; i += 7) c.logits[i] = 50;
+      for (int64_t i = lowest; i < vocab; i += 7) c.logits[i] = 50;
       c.params.greedy = 1;
       c.params.top_k = 2;  // ignored
       c.params.top_p = 0.1;
       cases.push_back(c);
-      places.push_back(place);
+      expected.push_back(lowest);
     }
     const std::vector<SamplingAnswer> found = run_on_gpu(cases);
-    for (size_t i = 0; i < cases.size(); ++i) ASSERT_EQ(found[i].id, places[i]);
+    for (size_t i = 0; i < cases.size(); ++i) ASSERT_EQ(found[i].id, expected[i]);
   }
   SamplingCase zeros;  // all are equal to a kernel that flushes denormals
   zeros.logits = {-1, -0.0f, 0.0f, 1e-45f};
@@ -355,12 +355,12 @@ TEST_F(CudaSample, ARowDependsOnNoOther) {  // no tsan
   }
   std::vector<SamplingCase> mixed(9, cases[0]);
   for (SamplingCase& c : mixed) c.is_idle = true;
-  const int places[] = {7, 3, 0, 5, 1, 8};
-  for (int i = 0; i < 6; ++i) mixed[places[i]] = cases[i];
+  const int rows[] = {7, 3, 0, 5, 1, 8};
+  for (int i = 0; i < 6; ++i) mixed[rows[i]] = cases[i];
   const std::vector<SamplingAnswer> together = run_on_gpu(mixed, 2);
   for (int i = 0; i < 6; ++i) {
     const SamplingAnswer alone = run_on_gpu(cases[i], 2);
-    const SamplingAnswer& found = together[places[i]];
+    const SamplingAnswer& found = together[rows[i]];
     EXPECT_EQ(found.sampled.is_finite, alone.sampled.is_finite);
     EXPECT_EQ(found.id, alone.id);
     if (i == 5) continue;  // all else is invalid

@@ -112,12 +112,12 @@ class User {
   void change_something() {
     if (conversations_.empty()) return open();
     if (conversations_.size() == kConversations) return close(below(kConversations));
-    const size_t place = below(conversations_.size());
+    const size_t index = below(conversations_.size());
     switch (below(6)) {
       case 0: return open();
-      case 1: return fork(place);
-      case 2: return save_and_load(place);
-      case 3: return close(place);
+      case 1: return fork(index);
+      case 2: return save_and_load(index);
+      case 3: return close(index);
     }
   }
 
@@ -152,14 +152,14 @@ class User {
     if (conversations_.size() > before) counts_.shared += std::ssize(conversations_.back()->ids);
   }
 
-  void fork(size_t place) {
-    const Conversation& one = *conversations_[place];
+  void fork(size_t index) {
+    const Conversation& one = *conversations_[index];
     add(one.ids, one.is_pending, &counts_.forked,
         [&] { return engine_.fork_session(*one.session); });
   }
 
-  void save_and_load(size_t place) {
-    const Conversation& one = *conversations_[place];
+  void save_and_load(size_t index) {
+    const Conversation& one = *conversations_[index];
     std::vector<std::byte> rows;
     SessionState at;
     engine_.read_session(*one.session, [&](const Session& session) {
@@ -169,7 +169,7 @@ class User {
     });
     const Ids ids = one.ids;
     const bool is_pending = one.is_pending;
-    if (one_in(2)) close(place);
+    if (one_in(2)) close(index);
     add(ids, is_pending, &counts_.loaded, [&] {
       return engine_.restore_session(kWindow.sinks, at, [&](SequenceCache* cache) {
         restore(cache, at.sequence, rows.data(), nullptr);
@@ -177,9 +177,9 @@ class User {
     });
   }
 
-  void close(size_t place) {
-    conversations_[place]->session->close();
-    conversations_.erase(conversations_.begin() + static_cast<int64_t>(place));
+  void close(size_t index) {
+    conversations_[index]->session->close();
+    conversations_.erase(conversations_.begin() + static_cast<int64_t>(index));
     ++counts_.closed;
   }
 

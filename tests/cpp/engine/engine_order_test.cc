@@ -67,9 +67,9 @@ class EngineOrderAt
 };
 
 TEST_P(EngineOrderAt, EndsTheStreamWithinOneStepAndHarmsNoNeighbour) {
-  const auto [place, event, after, sampled_by] = GetParam();
+  const auto [point, event, after, sampled_by] = GetParam();
   constexpr int64_t kTokens = 6, kNeighboursTokens = 90;
-  Halt halt(place, after);
+  Halt halt(point, after);
   const auto stream = submit(greedy_request({5}, kTokens));
   const auto neighbour = submit(greedy_request({6}, kNeighboursTokens));
   ASSERT_TRUE(halt.await());
@@ -106,14 +106,14 @@ constexpr SampledBy kBothSamplers[] = {SampledBy::kHost, SampledBy::kDevice};
 constexpr Event kEvents[] = {Event::kCancel, Event::kDisconnect, Event::kShutdown};
 
 std::string name_of_order(const testing::TestParamInfo<EngineOrderAt::ParamType>& info) {
-  const auto& [place, event, after, sampled_by] = info.param;
+  const auto& [point, event, after, sampled_by] = info.param;
   std::string name =
-      cat(place, "_", name_of(event), "_after_", after, "_sampled_by_", name_of(sampled_by));
+      cat(point, "_", name_of(event), "_after_", after, "_sampled_by_", name_of(sampled_by));
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, EngineOrderAt,
+INSTANTIATE_TEST_SUITE_P(Points, EngineOrderAt,
                          testing::Combine(testing::ValuesIn(kStepPoints),
                                           testing::ValuesIn(kEvents), testing::Values(0, 1, 5),
                                           testing::ValuesIn(kBothSamplers)),
@@ -358,7 +358,7 @@ TEST_P(EngineOrderThrow, EndsEveryStreamWithTheCauseAndGivesAllPagesBack) {
   wait_until([this] { return is_idle(); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, EngineOrderThrow,
+INSTANTIATE_TEST_SUITE_P(Points, EngineOrderThrow,
                          testing::Combine(testing::Values("step.arrivals_taken", "step.admit",
                                                           "step.launch", "step.deliver",
                                                           "step.delivered"),
@@ -407,10 +407,10 @@ TEST_P(EngineOrderTest, ARequestThatIsQueuedWhileAStepFailsLearnsOfIt) {
 // Every fail point is slow, and consumers come and go: for cases that no test above covers.
 TEST_P(EngineOrderTest, ASlowEngineOutlivesAStormOfConsumers) {
   std::vector<std::unique_ptr<FailPoint>> slow;
-  for (const char* place : {"step.arrivals_taken", "step.admit", "step.launch", "step.deliver",
+  for (const char* point : {"step.arrivals_taken", "step.admit", "step.launch", "step.deliver",
                             "step.publish", "step.finish", "stream.published", "stream.take",
                             "stream.taken", "stream.closed", "submit.checked", "submit.enqueued"}) {
-    slow.push_back(std::make_unique<FailPoint>(place, delay(20us)));
+    slow.push_back(std::make_unique<FailPoint>(point, delay(20us)));
   }
   const auto storm = [&](int32_t salt) {
     for (int32_t i = 0; i < 60; ++i) {

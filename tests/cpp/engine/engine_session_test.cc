@@ -482,11 +482,11 @@ TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
         }
         continue;
       }
-      const size_t place = below(known.size());
-      Known& one = known[place];
+      const size_t index = below(known.size());
+      Known& one = known[index];
       if (choice == 1) {
         one.session->close();
-        known.erase(known.begin() + static_cast<int64_t>(place));
+        known.erase(known.begin() + static_cast<int64_t>(index));
       } else if (choice == 2) {
         try {
           known.push_back({engine().fork_session(*one.session), Script(one.script)});

@@ -16,32 +16,32 @@
 namespace sinkstream {
 
 struct FailPoint::Armed {
-  const std::string place;
+  const std::string name;
   const FailAction action;
   std::atomic<int64_t> visits{0};
 };
 
 namespace {
 
-// An unarmed place must not synchronize threads, and an armed one as little as possible, or it
+// An unarmed point must not synchronize threads, and an armed one as little as possible, or it
 // would hide from ThreadSanitizer the races that it exists to provoke. So no lock is taken while
 // nothing is armed, and readers of a shared lock are not ordered among themselves.
 std::atomic<int> armed_count{0};
 std::shared_mutex armed_mutex;  // guards `armed`
 std::vector<std::shared_ptr<FailPoint::Armed>> armed;
 
-std::shared_ptr<FailPoint::Armed> find(std::string_view place) {
+std::shared_ptr<FailPoint::Armed> find(std::string_view name) {
   const std::shared_lock lock(armed_mutex);
   const auto found = std::find_if(armed.begin(), armed.end(),
-                                  [place](const auto& entry) { return entry->place == place; });
+                                  [name](const auto& entry) { return entry->name == name; });
   return found == armed.end() ? nullptr : *found;
 }
 
 }  // namespace
 
-void reach_fail_point(const char* place) {
+void reach_fail_point(const char* name) {
   if (armed_count.load(std::memory_order_relaxed) == 0) return;
-  const std::shared_ptr<FailPoint::Armed> entry = find(place);
+  const std::shared_ptr<FailPoint::Armed> entry = find(name);
   if (!entry) return;
   entry->visits.fetch_add(1, std::memory_order_relaxed);
   entry->action();
@@ -58,11 +58,11 @@ FailAction once(FailAction action, int64_t after) {
   };
 }
 
-FailPoint::FailPoint(std::string place, FailAction action)
-    : armed_(std::make_shared<Armed>(std::move(place), std::move(action))) {
+FailPoint::FailPoint(std::string name, FailAction action)
+    : armed_(std::make_shared<Armed>(std::move(name), std::move(action))) {
   const std::lock_guard lock(armed_mutex);
   for (const auto& other : armed) {
-    if (other->place == armed_->place) throw std::logic_error(other->place + " is armed already");
+    if (other->name == armed_->name) throw std::logic_error(other->name + " is armed already");
   }
   armed.push_back(armed_);
   ++armed_count;
@@ -90,9 +90,9 @@ struct Halt::Gate {
   }
 };
 
-Halt::Halt(std::string place, int64_t after)
+Halt::Halt(std::string name, int64_t after)
     : gate_(std::make_shared<Gate>()),
-      point_(std::move(place), once([gate = gate_] { gate->pass(); }, after)) {}
+      point_(std::move(name), once([gate = gate_] { gate->pass(); }, after)) {}
 
 Halt::~Halt() { release(); }
 

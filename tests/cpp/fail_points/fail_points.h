@@ -22,11 +22,11 @@ FailAction throws(Error error) {
 // Does `action` at one visit only, after skipping `after` visits.
 FailAction once(FailAction action, int64_t after = 0);
 
-// While it exists, every thread that reaches `place` does `action` there, possibly at the same
-// time. A place has at most one FailPoint at a time.
+// While it exists, every thread that reaches the fail point `name` does `action`, possibly at the
+// same time. A fail point has at most one FailPoint at a time.
 class FailPoint {
  public:
-  FailPoint(std::string place, FailAction action);
+  FailPoint(std::string name, FailAction action);
   ~FailPoint();  // does not wait for threads still in `action`
   FailPoint(const FailPoint&) = delete;
   FailPoint& operator=(const FailPoint&) = delete;
@@ -39,10 +39,10 @@ class FailPoint {
   std::shared_ptr<Armed> armed_;
 };
 
-// Halts one thread at a place, after letting `after` visits pass; later visits pass, too.
+// Halts one thread at a fail point, after letting `after` visits pass; later visits pass, too.
 class Halt {
  public:
-  explicit Halt(std::string place, int64_t after = 0);
+  explicit Halt(std::string name, int64_t after = 0);
   ~Halt();  // releases it
 
   // Waits until the thread is halted; returns whether that happened within ten seconds.

@@ -42,22 +42,22 @@ int64_t failed_allocations() { return failed; }
 void* operator new(std::size_t bytes) {
   ++sinkstream::count;
   if (!sinkstream::must_fail()) {
-    if (void* place = std::malloc(bytes > 0 ? bytes : 1)) return place;
+    if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
   }
   throw std::bad_alloc();
 }
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++sinkstream::count;
-  void* place = nullptr;
+  void* memory = nullptr;
   if (!sinkstream::must_fail() &&
-      posix_memalign(&place, static_cast<std::size_t>(alignment), bytes > 0 ? bytes : 1) == 0) {
-    return place;
+      posix_memalign(&memory, static_cast<std::size_t>(alignment), bytes > 0 ? bytes : 1) == 0) {
+    return memory;
   }
   throw std::bad_alloc();
 }
 
-void operator delete(void* place) noexcept { std::free(place); }
-void operator delete(void* place, std::size_t) noexcept { std::free(place); }
-void operator delete(void* place, std::align_val_t) noexcept { std::free(place); }
-void operator delete(void* place, std::size_t, std::align_val_t) noexcept { std::free(place); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }

@@ -140,11 +140,11 @@ TEST_P(Logits, MayBeChangedInPlace) {
 
 TEST_P(Logits, ANonFiniteOneIsFoundAtEveryPlace) {
   for (const int64_t vocab : {1, 5, 64, 131}) {
-    for (int64_t place = 0; place < vocab; ++place) {
+    for (int64_t index = 0; index < vocab; ++index) {
       for (const float bad : {NAN, INFINITY, -INFINITY}) {
         std::vector<float> row = random_row(vocab, 3);
-        row[place] = bad;
-        ASSERT_FALSE(run(table(), {}, row).is_finite) << bad << " at " << place << " of " << vocab;
+        row[index] = bad;
+        ASSERT_FALSE(run(table(), {}, row).is_finite) << bad << " at " << index << " of " << vocab;
       }
     }
   }

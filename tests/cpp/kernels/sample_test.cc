@@ -194,10 +194,10 @@ TEST_P(Sample, DrawsOnlyWhatIsKeptAtBothEndsOfTheDraw) {
 
 TEST_P(Sample, GreedyTakesTheLowestIdAmongEquals) {
   for (const int64_t vocab : {1, 4, 63, 64, 65, 129, 1000}) {
-    for (int64_t place = 0; place < vocab; place += 1 + vocab / 40) {
+    for (int64_t lowest = 0; lowest < vocab; lowest += 1 + vocab / 40) {
       std::vector<float> row = normal_row(vocab, 1, 8);
-      for (int64_t i = place; i < vocab; i += 7) row[i] = 50;
-      ASSERT_EQ(run(table(), {.greedy = true}, row, place % 3).token, place);
+      for (int64_t i = lowest; i < vocab; i += 7) row[i] = 50;
+      ASSERT_EQ(run(table(), {.greedy = true}, row, lowest % 3).token, lowest);
     }
   }
   // Equal for a kernel, which flushes denormals.

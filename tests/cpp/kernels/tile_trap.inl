@@ -14,10 +14,10 @@ struct TileInstruction {
 };
 
 inline int64_t general_register(const ucontext_t& context, int number) {
-  constexpr int kPlaces[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
-                               REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
-                               REG_R12, REG_R13, REG_R14, REG_R15};
-  return context.uc_mcontext.gregs[kPlaces[number]];
+  constexpr int kRegisters[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
+                                  REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
+                                  REG_R12, REG_R13, REG_R14, REG_R15};
+  return context.uc_mcontext.gregs[kRegisters[number]];
 }
 
 // Decodes the memory operand after the ModRM byte at code[4]; `extend_*` are the prefix's bits.

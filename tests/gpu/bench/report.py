@@ -88,8 +88,8 @@ def gpu_of(bench: Report) -> str:
 def lines(bench: Report) -> list[str]:
     """Return all tables."""
     found = numbers(bench)
-    place = "a rehearsal: no figures of a GPU" if bench["is_rehearsal"] else gpu_of(bench)
-    written = ["", f"bench: {place}, commit {bench['commit']}"]
+    machine = "a rehearsal: no figures of a GPU" if bench["is_rehearsal"] else gpu_of(bench)
+    written = ["", f"bench: {machine}, commit {bench['commit']}"]
     for subject, figures in bench["figures"].items():
         written += ["", subject]
         for figure, values in figures.items():

@@ -29,8 +29,8 @@ KEYS = [f"session {number}" for number in range(10_000)]
 FIGURES = {
     "step_s": [[1, 0.008], [8, 0.02]],
     "read_s": [[0, 0.0], [1000, 1.0]],
-    "read_beside_s": [[0, 0.0], [1000, 2.0]],
-    "step_beside_s": 0.016,
+    "read_while_decoding_s": [[0, 0.0], [1000, 2.0]],
+    "step_while_reading_s": 0.016,
     "load_s": [[0, 0.002], [20_000_000, 0.02]],
     "request_s": 0.002,
     "seats": 16,
@@ -93,13 +93,13 @@ def test_bounded_placement_keeps_its_bound_and_its_sessions() -> None:
     placement = BoundedPlacement(1.25)
     for number in range(20):
         placement.add(f"node {number}")
-    places = {key: placement.choose(key) for key in KEYS[:2000]}
+    nodes = {key: placement.choose(key) for key in KEYS[:2000]}
     assert max(placement.sessions.values()) <= 1.25 * 100 + 1
     placement.add("new")
     placement.remove("node 3")
-    moved = [key for key, node in places.items() if placement.choose(key) != node]
-    assert moved == [key for key, node in places.items() if node == "node 3"]
-    for key in places:
+    moved = [key for key, node in nodes.items() if placement.choose(key) != node]
+    assert moved == [key for key, node in nodes.items() if node == "node 3"]
+    for key in nodes:
         placement.forget(key)
     assert placement.sessions.total() == 0
 
@@ -163,14 +163,18 @@ class Watched:
 def constant(step_s: float, at_two_s: float | None = None) -> ServiceTimes:
     """Return times of an engine without a cost of reading."""
     steps = [[1, step_s], [2, at_two_s]] if at_two_s else [[1, step_s]]
-    free = {"read_s": [[1, 0.0]], "read_beside_s": [[1, 0.0]], "step_beside_s": step_s}
+    free = {
+        "read_s": [[1, 0.0]],
+        "read_while_decoding_s": [[1, 0.0]],
+        "step_while_reading_s": step_s,
+    }
     return service_times({**FIGURES, "step_s": steps, **free})
 
 
 def test_a_schedule_is_as_by_hand() -> None:
     """Steps of 1 s, of 2 s with two; reading 10 tokens takes 4 s, or 8 s while one decodes."""
-    reading = {"read_s": [[0, 0], [10, 4]], "read_beside_s": [[0, 0], [10, 8]]}
-    steps = {"step_s": [[1, 1.0], [2, 2.0]], "step_beside_s": 2.0}
+    reading = {"read_s": [[0, 0], [10, 4]], "read_while_decoding_s": [[0, 0], [10, 8]]}
+    steps = {"step_s": [[1, 1.0], [2, 2.0]], "step_while_reading_s": 2.0}
     times = service_times({**FIGURES, **reading, **steps})
     watched = Watched(times, seats=2, delay_s=1.0)
     watched.submit(0, prompt=10, reply=11)
@@ -197,7 +201,11 @@ def test_what_finds_no_room_is_refused_and_what_dies_is_returned() -> None:
 
 def test_a_prompt_waits_for_the_end_of_a_step_and_shares_the_next_ones() -> None:
     """Steps of 1 s, of 2 s that read; reading 10 tokens takes 8 s while one decodes."""
-    reading = {"read_s": [[0, 0.0]], "read_beside_s": [[0, 0], [10, 8]], "step_beside_s": 2.0}
+    reading = {
+        "read_s": [[0, 0.0]],
+        "read_while_decoding_s": [[0, 0], [10, 8]],
+        "step_while_reading_s": 2.0,
+    }
     times = service_times({**FIGURES, **reading, "step_s": [[1, 1.0]]})
     watched = Watched(times, seats=4)
     watched.submit(0, prompt=0, reply=100)

@@ -333,15 +333,15 @@ def test_a_buffer_of_any_type_causes_a_warning(folder: Path, dtype: type) -> Non
 
 def test_an_index_with_names_that_no_file_holds_causes_a_warning(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
-    places = json.loads(index.read_text())["weight_map"]
-    shard = places["model.norm.weight"]
-    edit(index, weight_map={**places, "a.bias": shard, "b.bias": shard})
+    shards = json.loads(index.read_text())["weight_map"]
+    shard = shards["model.norm.weight"]
+    edit(index, weight_map={**shards, "a.bias": shard, "b.bias": shard})
     with pytest.warns(UserWarning, match='files hold, but names "a.bias" and 1 more. The model'):
         open_checkpoint(sharded).source.close()
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "places"),
+    ("field", "value", "count"),
     [
         ("vocab_size", 294, 2),
         ("hidden_size", 192, 30),
@@ -354,10 +354,10 @@ def test_an_index_with_names_that_no_file_holds_causes_a_warning(sharded: Path) 
     ],
 )
 def test_a_config_that_disagrees_with_its_weights_is_an_error(
-    folder: Path, field: str, value: Any, places: int
+    folder: Path, field: str, value: Any, count: int
 ) -> None:
     edit(folder / "config.json", **{field: value})
-    with pytest.raises(CheckpointError, match=f"does not match its own .* in {places} places"):
+    with pytest.raises(CheckpointError, match=f"does not match its own .* in {count} places"):
         open_checkpoint(folder)
 
 
@@ -501,8 +501,8 @@ def test_a_missing_shard_is_an_error_that_names_it(sharded: Path) -> None:
 )  # fmt: skip
 def test_a_shard_outside_the_folder_is_refused(sharded: Path, name: Any) -> None:
     index = sharded / "model.safetensors.index.json"
-    places = json.loads(index.read_text())["weight_map"]
-    edit(index, weight_map={**places, "model.norm.weight": name})
+    shards = json.loads(index.read_text())["weight_map"]
+    edit(index, weight_map={**shards, "model.norm.weight": name})
     with pytest.raises(CheckpointError, match="a shard must be the plain name of a safetensors"):
         open_checkpoint(sharded)
 
@@ -515,17 +515,17 @@ def test_an_index_without_a_map_is_an_error(sharded: Path, value: Any) -> None:
 
 
 def test_an_index_with_too_many_shards_is_an_error(sharded: Path) -> None:
-    places = {f"t{i}": f"m{i}.safetensors" for i in range(1025)}
-    edit(sharded / "model.safetensors.index.json", weight_map=places)
+    shards = {f"t{i}": f"m{i}.safetensors" for i in range(1025)}
+    edit(sharded / "model.safetensors.index.json", weight_map=shards)
     with pytest.raises(CheckpointError, match="at most 1024 shards, but names 1025"):
         open_checkpoint(sharded)
 
 
 def test_an_index_that_disagrees_with_its_shards_is_an_error(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
-    places = json.loads(index.read_text())["weight_map"]
-    elsewhere = next(shard for shard in places.values() if shard != places["model.norm.weight"])
-    edit(index, weight_map={**places, "model.norm.weight": elsewhere})
+    shards = json.loads(index.read_text())["weight_map"]
+    elsewhere = next(shard for shard in shards.values() if shard != shards["model.norm.weight"])
+    edit(index, weight_map={**shards, "model.norm.weight": elsewhere})
     with pytest.raises(CheckpointError, match=r'says that tensor "model.norm.weight" is in'):
         open_checkpoint(sharded)
 

@@ -80,15 +80,15 @@ def test_ctrl_c_is_quiet_in_the_shortest_commands(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "function",
     [
         "sinkstream.loading.load:open_tensors", "sinkstream.loading.load:with_text",
         "sinkstream.loading.load:_finish_reading", "sinkstream.loading.load:Model",
         "sinkstream.model:encode_prompt",
     ],
 )  # fmt: skip
-def test_ctrl_c_while_a_model_is_loaded_is_quiet(checkpoint: str, place: str) -> None:
-    done = run(_AT_CALL, place, "generate", "hello", "-m", checkpoint, "-n", "3")
+def test_ctrl_c_while_a_model_is_loaded_is_quiet(checkpoint: str, function: str) -> None:
+    done = run(_AT_CALL, function, "generate", "hello", "-m", checkpoint, "-n", "3")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

@@ -101,19 +101,19 @@ def test_the_status_stays_on_one_line_of_a_narrow_terminal() -> None:
 def _without_redrawn_lines(written: str) -> str:
     """Return the text that a terminal shows after these characters and escape sequences."""
     rows, row, column = [""], 0, 0
-    place = 0
-    while place < len(written):
-        character = written[place]
+    index = 0
+    while index < len(written):
+        character = written[index]
         if character == "\x1b":
-            end = place + 2
+            end = index + 2
             while not written[end].isalpha():
                 end += 1
-            count = int(written[place + 2 : end].strip("?") or "1")
+            count = int(written[index + 2 : end].strip("?") or "1")
             if written[end] == "A":
                 row -= count
             elif written[end] == "K":
                 rows[row] = ""
-            place = end
+            index = end
         elif character == "\r":
             column = 0
         elif character == "\n":
@@ -123,5 +123,5 @@ def _without_redrawn_lines(written: str) -> str:
         else:
             rows[row] = rows[row][:column].ljust(column) + character + rows[row][column + 1 :]
             column += 1
-        place += 1
+        index += 1
     return "\n".join(rows)

@@ -22,7 +22,7 @@ from sinkstream.checkpoint.describe import FILE_TYPES, describe
 from sinkstream.cli import main
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.export import write_quantized as module
-from sinkstream.export.quantized_mixes import MIXES, Decoder, Place, type_of
+from sinkstream.export.quantized_mixes import MIXES, Decoder, MatrixRole, type_of
 from sinkstream.export.write_quantized import rounded_rows, write_quantized
 from tests.data import tiny
 from tests.python.checkpoint.split_files import write_parts
@@ -91,9 +91,9 @@ def test_every_matrix_of_smollm2_gets_the_type_that_llama_cpp_gives_it(mix: str)
     decoder = Decoder("llama", layers=30, heads=9, kv_heads=3, is_tied=True)
     for layer in range(30):
         for part in PARTS:
-            place = Place(part, layer, cols=1536 if part == "ffn_down" else 576)
-            assert type_of(mix, place, decoder) == of_llama_cpp(mix, part, layer), place
-    assert type_of(mix, Place("token_embd", 0, 576), decoder) == "Q8_0"
+            role = MatrixRole(part, layer, cols=1536 if part == "ffn_down" else 576)
+            assert type_of(mix, role, decoder) == of_llama_cpp(mix, part, layer), role
+    assert type_of(mix, MatrixRole("token_embd", 0, 576), decoder) == "Q8_0"
 
 
 # Of the shape 2048/8192 with an output matrix of its own.
@@ -112,7 +112,7 @@ def test_every_matrix_of_smollm2_gets_the_type_that_llama_cpp_gives_it(mix: str)
 )
 def test_a_model_with_whole_blocks_needs_no_fallback(mix: str, part: str, expected: str) -> None:
     decoder = Decoder("llama", layers=16, heads=32, kv_heads=8, is_tied=False)
-    assert type_of(mix, Place(part, 3, 2048), decoder) == expected
+    assert type_of(mix, MatrixRole(part, 3, 2048), decoder) == expected
 
 
 _SOME = (2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31)
@@ -147,21 +147,21 @@ def test_falcon_gets_the_types_that_llama_cpp_gives_it(mix: str) -> None:
     for part, (usual, others) in FALCON[mix].items():
         for layer in range(32):
             expected = next((kind for kind, held in others.items() if layer in held), usual)
-            assert type_of(mix, Place(part, layer, 256), decoder) == expected, (part, layer)
-    assert type_of(mix, Place("token_embd", 0, 256), decoder) == "Q8_0"
+            assert type_of(mix, MatrixRole(part, layer, 256), decoder) == expected, (part, layer)
+    assert type_of(mix, MatrixRole("token_embd", 0, 256), decoder) == "Q8_0"
 
 
 def test_a_70b_model_gets_more_bits_for_its_values() -> None:
     large = Decoder("llama", layers=80, heads=64, kv_heads=8, is_tied=False)
-    assert type_of("Q4_K_S", Place("attn_v", 40, 8192), large) == "Q5_K"
+    assert type_of("Q4_K_S", MatrixRole("attn_v", 40, 8192), large) == "Q5_K"
     full = Decoder("llama", layers=80, heads=64, kv_heads=64, is_tied=False)
-    assert type_of("Q4_K_S", Place("attn_v", 40, 8192), full) == "Q4_K"
+    assert type_of("Q4_K_S", MatrixRole("attn_v", 40, 8192), full) == "Q4_K"
 
 
 def test_rows_that_no_block_divides_stay_in_16_bits() -> None:
     decoder = Decoder("qwen3", layers=2, heads=4, kv_heads=4, is_tied=False)
     for mix in SMOLLM2:
-        assert type_of(mix, Place("attn_q", 0, 48), decoder) == "F16"
+        assert type_of(mix, MatrixRole("attn_q", 0, 48), decoder) == "F16"
 
 
 def test_every_mix_rounds_or_converts_all_matrices() -> None:
@@ -169,7 +169,7 @@ def test_every_mix_rounds_or_converts_all_matrices() -> None:
     decoder = Decoder("llama", layers=16, heads=32, kv_heads=8, is_tied=False)
     for mix in ("F16", "BF16", "F32"):
         for part in (*PARTS, "output", "token_embd"):
-            assert type_of(mix, Place(part, 0, 2048), decoder) == mix
+            assert type_of(mix, MatrixRole(part, 0, 2048), decoder) == mix
 
 
 def test_every_mix_has_a_number_in_the_file() -> None:

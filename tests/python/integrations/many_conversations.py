@@ -27,7 +27,7 @@ class Conversation:
     number: int
     messages: list[dict[str, Any]] = field(default_factory=list)
     replicas: list[str] = field(default_factory=list)
-    """By turn."""
+    """Of each turn."""
     states: list[str] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
     nodes: list[str] = field(default_factory=list)

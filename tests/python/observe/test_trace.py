@@ -174,11 +174,11 @@ def test_a_former_file_stays_until_the_new_one_is_complete(
     assert events_of(path)
 
 
-@pytest.mark.parametrize("place", ["", "missing/trace.json", "nul\0.json"])
+@pytest.mark.parametrize("name", ["", "missing/trace.json", "nul\0.json"])
 def test_a_path_that_cannot_be_written_is_refused_at_once(
-    place: str, tmp_path: Path, model: sinkstream.Model
+    name: str, tmp_path: Path, model: sinkstream.Model
 ) -> None:
-    block = sinkstream.trace(f"{tmp_path}/{place}")
+    block = sinkstream.trace(f"{tmp_path}/{name}")
     with pytest.raises(
         sinkstream.InvalidArgument, match="trace: `path` must be a writable file"
     ) as caught:
@@ -314,7 +314,9 @@ def test_times_keep_slices_that_touch_touching() -> None:
 
 def test_steps_that_overlap_lie_on_two_tracks_and_never_on_one() -> None:
     events = ModelEvents(1, "model", 0)
-    steps = [(i, float(i), i + 1.9, i + 2.0, 1, 0, 5) for i in range(9)]  # a step ahead
+    steps = [
+        (i, float(i), i + 1.9, i + 2.0, 1, 0, 5) for i in range(9)
+    ]  # each begins before the last ends
     lines = shown(events.steps([*steps, (9, 20.0, 21.9, 22.0, 1, 0, 5)]))
     expect_well_formed(lines)
     tracks = [step["tid"] for step in slices(lines, "step")]
@@ -325,7 +327,7 @@ def test_steps_that_overlap_lie_on_two_tracks_and_never_on_one() -> None:
     for name in ("forward", "deliver"):
         assert [event["tid"] for event in slices(lines, name)] == tracks
     named = [event["args"]["name"] for event in lines if event["name"] == "thread_name"]
-    assert named == ["generation, a step ahead"]
+    assert named == ["generation, overlapping steps"]
 
 
 def test_a_gap_among_phases_begins_requests_anew() -> None:

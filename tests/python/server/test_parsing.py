@@ -59,7 +59,7 @@ def test_a_body_counts_until_it_is_parsed() -> None:
     pool, go_on = Pool(), threading.Event()
     freed: list[int] = []
 
-    async def parse_behind_others() -> None:
+    async def parse_while_busy() -> None:
         busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
         exchange = Exchange("id", body=b" " * (1 << 20), on_taken=freed.append)
         task = asyncio.create_task(parse(exchange, pool, CompletionRequest))
@@ -71,7 +71,7 @@ def test_a_body_counts_until_it_is_parsed() -> None:
         assert freed == [1 << 20]
         await asyncio.gather(*busy)
 
-    asyncio.run(parse_behind_others())
+    asyncio.run(parse_while_busy())
     pool.close()
 
 

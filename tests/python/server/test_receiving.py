@@ -34,7 +34,7 @@ class Receiver(Counted, Base, asyncio.BufferedProtocol):
 
 
 def received(*sent: bytes, parts: int = 1) -> list[Receiver]:
-    """Send each of these over a connection of its own, in turns; return the protocols."""
+    """Send each of these over a connection of its own, one by one; return the protocols."""
     connections = Connections(limit=100, send_timeout_s=60)
     receivers: list[Receiver] = []
 

@@ -32,7 +32,7 @@ def scope() -> dict[str, Any]:
     }
 
 
-async def sends_in_turns() -> list[int]:
+async def sends_per_turn() -> list[int]:
     """Return how many replies send a part in each turn of the loop, all at the same time."""
     turn, began, may_send, sent = 0, 0, asyncio.Event(), []
 
@@ -65,7 +65,7 @@ async def sends_in_turns() -> list[int]:
 
 
 def test_only_a_few_replies_send_in_a_turn() -> None:
-    assert max(asyncio.run(sends_in_turns())) <= _AT_ONCE
+    assert max(asyncio.run(sends_per_turn())) <= _AT_ONCE
 
 
 async def told_of_a_stall() -> list[dict[str, Any]]:

@@ -15,13 +15,13 @@ import sinkstream
 from sinkstream import Finished, Started, Stream, Token
 
 PROMPT = [5, 9, 17, 33]
-PLACES = 64
+SEQUENCES = 64
 
 
 @pytest.fixture(scope="module")
 def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
     folder = tiny_folder("llama")
-    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=PLACES) as loaded:
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=SEQUENCES) as loaded:
         yield loaded
 
 
@@ -86,7 +86,7 @@ def check_whole(text: str, result: sinkstream.Result) -> None:
     assert len(text) == result.dropped_characters + len(result.text)
 
 
-def test_tasks_and_threads_read_one_stream_in_turns_and_get_each_text_once(
+def test_tasks_and_threads_alternate_on_one_stream_and_get_each_text_once(
     model: sinkstream.Model,
 ) -> None:
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_a_second_task_or_thread_is_refused_and_the_first_task_goes_on(
     model: sinkstream.Model,
 ) -> None:
     async def main() -> None:
-        holders = [stream(model, max_tokens=None) for _ in range(PLACES)]
+        holders = [stream(model, max_tokens=None) for _ in range(SEQUENCES)]
         waiting = stream(model, max_tokens=5)  # there is no free seat: it yields nothing for now
         first = asyncio.create_task(waiting.aresult())
         while not first.done() and not waiting._reader:

@@ -34,7 +34,7 @@ def ending(model: sinkstream.Model, after: str = "") -> dict[str, Any]:
     ids = [*model.tokenizer.encode(after, add_special_tokens=False).ids, min(model.end_token_ids)]
     assert len(ids) <= 2
     # The first has the larger bias, until it has a penalty.
-    bias = {token: 900.0 - 50 * place for place, token in enumerate(ids)}
+    bias = {token: 900.0 - 50 * index for index, token in enumerate(ids)}
     return {"temperature": 0, "logit_bias": bias, "presence_penalty": 100.0, "max_tokens": 4}
 
 

@@ -52,7 +52,7 @@ def test_who_comes_first_goes_first() -> None:
             await slices.turn()
             order.append(number)
 
-        # The last ten come while the first ten wait, in turns that have room for two.
+        # The last ten come while the first ten wait, in rounds that have room for two.
         await asyncio.gather(*(work(i, i // 10) for i in range(20)))
         return order
 

@@ -206,7 +206,7 @@ RunScript = Callable[[str], Done]
 
 @pytest.fixture(scope="module")
 def run_script(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
-    place = tmp_path_factory.mktemp("scripts")
+    folder_of_scripts = tmp_path_factory.mktemp("scripts")
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -216,7 +216,7 @@ def run_script(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         requests, replies = server.stdin, server.stdout
 
         def run(script: str) -> Done:
-            out, err = place / "out", place / "err"
+            out, err = folder_of_scripts / "out", folder_of_scripts / "err"
             out.write_text("")
             err.write_text("")
             print(

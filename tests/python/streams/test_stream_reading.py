@@ -72,7 +72,7 @@ def test_stream_events_tell_everything_in_order(model: sinkstream.Model) -> None
     assert result.stats.evicted_tokens == evicted
 
 
-def test_stream_text_and_events_can_be_read_in_turns(model: sinkstream.Model) -> None:
+def test_stream_text_and_events_can_be_read_alternately(model: sinkstream.Model) -> None:
     running = stream(model)
     pieces = [next(running)]
     for event in running.events():

@@ -94,7 +94,7 @@ def test_end_tokens_come_from_every_file_that_counts(write: Write, has_list: boo
 
 
 _NEW = "<|turn|>"  # no token of tokenizer.json
-_PLACES: list[dict[str, Any]] = [
+_NAMING_FILES: list[dict[str, Any]] = [
     {"tokenizer_config__json": {"eos_token": _NEW}},
     {"tokenizer_config__json": {"eos_token": {"__type": "AddedToken", "content": _NEW}}},
     {"tokenizer_config__json": {"bos_token": _NEW, "unk_token": "<unk>", "pad_token": "<pad>"}},
@@ -133,7 +133,7 @@ _PLACES: list[dict[str, Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore:load. .* the id")
-@pytest.mark.parametrize("files", _PLACES, ids=lambda files: json.dumps(files)[:80])
+@pytest.mark.parametrize("files", _NAMING_FILES, ids=lambda files: json.dumps(files)[:80])
 def test_tokens_that_other_files_name_are_those_of_transformers(
     write: Write, files: dict[str, Any]
 ) -> None:

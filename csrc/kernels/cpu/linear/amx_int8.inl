@@ -24,8 +24,8 @@ constexpr int64_t kTogetherByteUnitsOfFew = 4;  // prefetches then keep a steady
 constexpr int64_t kFewByteBands = 2;
 constexpr int64_t kByteUnitBytes = kPanelRows * kUnit;
 
-// The registers: of each kind two, in turns. Nothing renames them, so a product would have to wait
-// until the sums of the one before are in memory.
+// The registers: of each kind two, used alternately. Nothing renames them, so a product would have
+// to wait until the sums of the one before are in memory.
 constexpr int kByteSums = 0, kByteInputs = 2, kByteWeights = 4;
 
 // Registers for groups of `cols` columns.

@@ -47,7 +47,8 @@ struct HeadPage {
 
 __device__ inline HeadPage head_page(const Pages& pages, const SequencePages& sequence,
                                      const SeenPages& seen, int n, int kv_head) {
-  HeadPage page = {nullptr, nullptr, n * kPageRows, n < seen.sink_pages};
+  HeadPage page = {
+      .keys = nullptr, .values = nullptr, .base = n * kPageRows, .is_sink = n < seen.sink_pages};
   const std::byte* bytes;
   if (page.is_sink) {
     bytes = page_at(pages, sequence, n);

@@ -437,7 +437,11 @@ __device__ inline void write_result(const SampleArgs& args, const SamplingRow& p
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
   const double total = log_sum_exp(scratch, slices, value_of(maxima.raw_key));
   if (!is_first_thread()) return;
-  SampledRow sampled = {total, 0, token, int32_t(maxima.is_finite), 0};
+  SampledRow sampled = {.log_sum_exp = total,
+                        .logprob = 0,
+                        .token = token,
+                        .is_finite = int32_t(maxima.is_finite),
+                        .unused = 0};
   if (token >= 0) {
     sampled.logprob = float(bent(sum_of_splits(args.logits, row, token), args.bend) - total);
   }

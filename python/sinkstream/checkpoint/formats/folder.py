@@ -24,7 +24,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.checkpoint.tensors import FileSource, TensorEntry
-from sinkstream.checkpoint.tied_head import settle_tie
+from sinkstream.checkpoint.tied_head import resolve_tie
 from sinkstream.errors import CheckpointError, warn_caller
 
 _CONFIG = "config.json"
@@ -67,7 +67,7 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     weight_map, held = _open_weights(folder)
     try:
         names = family.folder_names.of(spec).in_checkpoint(held)
-        spec, held = settle_tie(
+        spec, held = resolve_tie(
             spec,
             names,
             held,

@@ -74,9 +74,9 @@ def read_gguf(path: Path) -> GgufModel:
         count = _count_of(header, file.name)
         if count > 1:
             file.close()
-            folder, place = _find_place(path, count, header)
-            header = _read_parts(folder, place, on_error)
-            path = folder / str(place.other(1))
+            folder, parsed = _find_part(path, count, header)
+            header = _read_parts(folder, parsed, on_error)
+            path = folder / str(parsed.other(1))
         elif not header.tensors:
             file.close()
         on_error.pop_all()
@@ -85,10 +85,10 @@ def read_gguf(path: Path) -> GgufModel:
 
 def existing_parts(path: Path) -> list[Path]:
     """Return a model's files that exist, in order: all parts of a set, or the file itself."""
-    place = part_name(path.name)
-    if place is None or place.count > MAX_PARTS:
+    parsed = part_name(path.name)
+    if parsed is None or parsed.count > MAX_PARTS:
         return [path]
-    parts = [path.with_name(str(place.other(i))) for i in range(1, place.count + 1)]
+    parts = [path.with_name(str(parsed.other(i))) for i in range(1, parsed.count + 1)]
     return [part for part in parts if os.path.lexists(part)] or [path]
 
 
@@ -103,26 +103,26 @@ def _count_of(header: GgufHeader, name: str) -> int:
     return Fields(header.metadata, name).whole("split.count", 0, _MAX_COUNT, 1)
 
 
-def _find_place(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartName]:
+def _find_part(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartName]:
     """Return the folder of the parts and the name of one of them, after checking that all exist."""
     # A link may have a name of its own.
     candidates = (path, Path(os.path.realpath(path)))
     found = next((named for named in candidates if part_name(named.name)), None)
-    place = None if found is None else part_name(found.name)
-    if found is None or place is None:
+    parsed = None if found is None else part_name(found.name)
+    if found is None or parsed is None:
         number = header.metadata.get("split.no")
         number = number + 1 if type(number) is int and 0 <= number < count else 1
         raise CheckpointError(
             f"load: the name of {path.name} must end in -{number:05}-of-{count:05}.gguf, but does "
             "not. It is one of several parts, and the others are found by their names."
         )
-    _check_count(found.name, count, place.count)
+    _check_count(found.name, count, parsed.count)
     if count > MAX_PARTS:
         raise CheckpointError(
             f"load: {found.name} must be one of at most {MAX_PARTS} parts, but is one of {count}. "
             "Merge them first: llama-gguf-split --merge"
         )
-    names = [str(place.other(number)) for number in range(1, count + 1)]
+    names = [str(parsed.other(number)) for number in range(1, count + 1)]
     missing = [name for name in names if not is_there(found.with_name(name))]
     if missing:
         listed = ", ".join(missing[:_MAX_LISTED])
@@ -131,7 +131,7 @@ def _find_place(path: Path, count: int, header: GgufHeader) -> tuple[Path, PartN
             f"load: all {count} parts of {found.name} must be in its folder, but {listed}{more} "
             f"{'is' if len(missing) == 1 else 'are'} missing."
         )
-    return found.parent, place
+    return found.parent, parsed
 
 
 def _check_count(name: str, count: int, expected: int) -> None:
@@ -141,16 +141,16 @@ def _check_count(name: str, count: int, expected: int) -> None:
         )
 
 
-def _read_parts(folder: Path, place: PartName, on_error: ExitStack) -> GgufHeader:
+def _read_parts(folder: Path, parsed: PartName, on_error: ExitStack) -> GgufHeader:
     """Read and check all parts, and merge their headers."""
     first: dict[str, Any] = {}
-    first_name = str(place.other(1))
+    first_name = str(parsed.other(1))
     tensors: dict[str, TensorEntry] = {}
-    for number in range(1, place.count + 1):
-        file = _open(folder / str(place.other(number)), on_error)
+    for number in range(1, parsed.count + 1):
+        file = _open(folder / str(parsed.other(number)), on_error)
         header = read_gguf_header(file)
         first = first or header.metadata
-        _check_count(file.name, _count_of(header, file.name), place.count)
+        _check_count(file.name, _count_of(header, file.name), parsed.count)
         _check_number(file.name, header.metadata, number)
         _check_same_model(file.name, header.metadata, first_name, first)
         _add(tensors, header)
@@ -162,7 +162,7 @@ def _read_parts(folder: Path, place: PartName, on_error: ExitStack) -> GgufHeade
         if expected != len(tensors):
             raise CheckpointError(
                 f"load: {first_name}: `split.tensors.count` must be {len(tensors)}, the number of "
-                f"tensors in all {place.count} parts, but is {expected}."
+                f"tensors in all {parsed.count} parts, but is {expected}."
             )
     return GgufHeader(first, tensors)
 

@@ -62,10 +62,10 @@ def gguf_files(folder: Path) -> list[Path]:
             or is_folder(Path(entry.path))
         ):
             continue
-        place = part_name(name)
-        if place is not None and (key := (place.stem, place.count)) in seen:
+        parsed = part_name(name)
+        if parsed is not None and (key := (parsed.stem, parsed.count)) in seen:
             continue
-        if place is not None:
+        if parsed is not None:
             seen.add(key)
         found.append(Path(entry.path))
     return found

@@ -112,7 +112,7 @@ class Conversations:
             settings,
             delete=self._delete_idle,
         )
-        self._saver = Saver(self._states, _or(settings.saved_ahead, max(1, seats // 4)))
+        self._saver = Saver(self._states, _or(settings.saved_early, max(1, seats // 4)))
         self._heartbeat = Heartbeat(self._store, settings.address)
 
     # ---- turns -----------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Conversations:
         ids = read_messages(
             self._model._turn_format(request.thinking, request.tools),
             match.unread,
-            end.place,
+            end.start,
             continue_final=request.continue_final,
             has_thoughts=self._model._thought_tags(request.thinking) is not None,
             drops=self._settling.drops(request.thinking),
@@ -343,7 +343,7 @@ class Conversations:
             title=_title(match.unread) if base is None else "",
             is_after_settled=end.node is not None and end.node.is_form,
         )
-        is_exact = len(found.ids) == len(following) and not resident.ahead
+        is_exact = len(found.ids) == len(following) and not resident.cancelled_ids
         begun = Begun(
             new=new,
             claim=claim,
@@ -443,7 +443,7 @@ class Conversations:
         Returns:
             Whether this replica neither owns the conversation nor writes to it.
         """
-        return self._ownership.give_up(session, lambda: self._settle(session, within_s))
+        return self._ownership.give_up(session, lambda: self._end_turns(session, within_s))
 
     def park_all(self) -> None:
         """Save all idle sessions, and give up all conversations without a running turn. Blocks."""
@@ -462,7 +462,7 @@ class Conversations:
             return None
         return owner.replica
 
-    def _settle(self, session: str, within_s: float) -> bool:
+    def _end_turns(self, session: str, within_s: float) -> bool:
         """End the turns of a conversation, and save and close its sessions."""
         for ends in (False, True):
             with self._changed:

@@ -35,7 +35,7 @@ class Ends:
         self._states = states
         self._store = store
         self._settling = settling
-        self._reading = KeyedLock()  # by turn, whose form is read
+        self._reading = KeyedLock()  # of each turn whose form is read
 
     def settled(
         self,
@@ -127,7 +127,7 @@ class Ends:
             self._states.residency.discard(resident)
             raise
         resident.is_stored = not node.is_draft
-        resident.node, resident.undo, resident.ahead = node, None, array("i")
+        resident.node, resident.undo, resident.cancelled_ids = node, None, array("i")
         states.residency.hold(resident)
         return replace(found, read=len(found.ids), read_s=read_s)
 

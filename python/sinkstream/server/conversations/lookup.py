@@ -120,7 +120,7 @@ class Lookup:
 def _unstored_turn(one: Resident) -> Node | None:
     """Return the turn at whose end a session is, if it is only there."""
     node = one.node
-    if node is None or one.is_stored or one.ahead or node.is_form:
+    if node is None or one.is_stored or one.cancelled_ids or node.is_form:
         return None
     return node
 

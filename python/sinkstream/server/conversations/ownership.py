@@ -122,12 +122,12 @@ class Ownership:
         if not is_released:
             logger.info("store: taking a conversation over from replica %s", owner.replica.name)
 
-    def give_up(self, session: str, settle: Callable[[], bool]) -> bool:
+    def give_up(self, session: str, end_turns: Callable[[], bool]) -> bool:
         """Give up a conversation after ending and parking its turns and sessions here. Blocks.
 
         Args:
             session: The conversation.
-            settle: Ends its turns and parks its sessions; returns whether it succeeded.
+            end_turns: Ends its turns and parks its sessions; returns whether it succeeded.
 
         Returns:
             Whether this replica now has no claim to it.
@@ -138,7 +138,7 @@ class Ownership:
                 return True
             self._changing.add(session)
         try:
-            if not settle():
+            if not end_turns():
                 return False
             self._store.give_up(claim)
             self.lost(claim)

@@ -17,7 +17,7 @@ from sinkstream.text.turns.turn_format import TurnFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StartPoint:
     """Where in a conversation new messages begin."""
 
     after: str | None = None
@@ -28,7 +28,7 @@ class Place:
     """The last token of an open reply; None if it is empty."""
 
 
-BEGINNING = Place()
+BEGINNING = StartPoint()
 Drops = Literal["never", "before_user", "always"]
 """When the thoughts of replies leave a conversation: never, before the next user message, or before
 any message. Templates of the second kind keep them while the model waits for results of tools."""
@@ -40,7 +40,7 @@ _LATER: Message = {"role": "user", "content": ""}
 def read_messages(
     turns: TurnFormat,
     messages: Sequence[Message],
-    place: Place,
+    start: StartPoint,
     *,
     continue_final: bool,
     has_thoughts: bool = False,
@@ -51,7 +51,7 @@ def read_messages(
     Args:
         turns: The parts of the checkpoint's conversations.
         messages: What to read, at least one.
-        place: Where in the conversation they begin.
+        start: Where in the conversation they begin.
         continue_final: Whether the last message is the beginning of the reply.
         has_thoughts: Whether the model thinks. If so, earlier replies are written as the template
             writes them, with or without thoughts, not as the model would have written them.
@@ -63,11 +63,11 @@ def read_messages(
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
     earlier = _count_earlier(drops, users[-1] if users else 0, len(messages))
     said = [without_reasoning(one) if i < earlier else one for i, one in enumerate(messages)]
-    return _read(turns, said, place, continue_final, has_thoughts, earlier, drops)
+    return _read(turns, said, start, continue_final, has_thoughts, earlier, drops)
 
 
 def read_settled(
-    turns: TurnFormat, messages: Sequence[Message], place: Place, drops: Drops
+    turns: TurnFormat, messages: Sequence[Message], start: StartPoint, drops: Drops
 ) -> list[int]:
     """Return the ids of canonical messages that end with a reply, as later messages follow them.
 
@@ -77,7 +77,7 @@ def read_settled(
         InvalidArgument: The template does not allow a message there.
     """
     said = [*map(without_reasoning, messages), _LATER]
-    return _read(turns, said, place, False, True, len(messages), drops)
+    return _read(turns, said, start, False, True, len(messages), drops)
 
 
 def _count_earlier(drops: Drops, last_user: int, count: int) -> int:
@@ -90,16 +90,16 @@ def _count_earlier(drops: Drops, last_user: int, count: int) -> int:
 def _read(
     turns: TurnFormat,
     messages: Sequence[Message],
-    place: Place,
+    start: StartPoint,
     continue_final: bool,
     has_thoughts: bool,
     earlier: int,
     drops: Drops,
 ) -> list[int]:
-    after = place.after
+    after = start.after
     ids: list[int] = []
     rest = list(messages)
-    if place == BEGINNING:
+    if start == BEGINNING:
         system = rest[0]["content"] if rest[0]["role"] == "system" else None
         ids += turns.opening(system)
         if system is not None:
@@ -110,14 +110,14 @@ def _read(
                     "stream: `messages` must have a message after the system prompt, but has none.",
                     param="messages",
                 )
-    elif place.open_reply:
-        ids += turns.closing(place.last_id)
+    elif start.open_reply:
+        ids += turns.closing(start.last_id)
     while rest and rest[0] is not _LATER:
         following = rest[1] if len(rest) > 1 else None
         is_last_reply = len(rest) == 2 and not continue_final
         if len(rest) > 2 and _has_calls(rest[0], rest[1]):
-            place_of_call = len(messages) - len(rest) + 1
-            is_earlier = drops == "before_user" and place_of_call < earlier
+            index_of_call = len(messages) - len(rest) + 1
+            is_earlier = drops == "before_user" and index_of_call < earlier
             ids += turns.exchange(rest[0], rest[1], after=after, is_earlier=is_earlier)
             after, rest = "assistant", rest[2:]
             continue

@@ -35,7 +35,7 @@ class Resident:
     node: Node | None
     """The turn that it has read to its end; None for a new conversation."""
     state: Literal["idle", "running", "kept", "leaving"] = "running"
-    ahead: array[int] = field(default_factory=lambda: array("i"))
+    cancelled_ids: array[int] = field(default_factory=lambda: array("i"))
     """Further ids that it has read of a turn that was cancelled before its reply."""
     undo: Node | None = None
     """The turn before, if the last one began in this session directly after it."""
@@ -44,7 +44,7 @@ class Resident:
     saved_tokens: int = 0
     """Tokens up to the last turn before `node` that has a snapshot, or 0."""
     tried: Node | None = None
-    """The turn that has been saved ahead, or could not be."""
+    """The turn that has been saved early, or could not be."""
     is_passing: bool = False
     """Whether the next message follows the settled form of `node` instead. It is not saved."""
     used: float = field(default_factory=time.monotonic)
@@ -106,7 +106,7 @@ class Residency:
         while True:
             with self._condition:
                 found = [one for one in self._residents if matches(one)]
-                found.sort(key=lambda one: -len(one.ahead))  # less is left to read
+                found.sort(key=lambda one: -len(one.cancelled_ids))  # less is left to read
                 may_wait = not leaves and time.monotonic() < began + _SAVER_S
                 for one in found:
                     if one.state == "idle" and not (may_wait and self._waits_for_saver(one)):
@@ -138,7 +138,7 @@ class Residency:
     def child_of(self, node_id: str) -> Resident | None:
         """Claim a session whose last turn directly followed a given turn, and may be undone."""
         return self.claim(
-            lambda one: one.undo is not None and one.undo.id == node_id and not one.ahead
+            lambda one: one.undo is not None and one.undo.id == node_id and not one.cancelled_ids
         )
 
     def find(self, matches: Callable[[Resident], bool]) -> bool:
@@ -168,16 +168,16 @@ class Residency:
         """Wait until a session is to be saved, and keep it; None once `is_ending` is set.
 
         Sessions that are due come first: their next turns wait for that. While all seats are taken,
-        those that give up their seats next are saved ahead.
+        those that give up their seats next are saved early.
 
         Args:
             needs_saving: Tells whether parking a session would write its snapshot.
-            count: The number of sessions to save ahead.
+            count: The number of sessions to save early.
             is_ending: Call `wake` after setting it.
         """
         with self._condition:
             while not is_ending.is_set():
-                one = self._due() or self._ahead(needs_saving, count)
+                one = self._due() or self._to_save_early(needs_saving, count)
                 if one is not None:
                     one.state = "kept"
                     return one
@@ -198,9 +198,11 @@ class Residency:
         due = filter(self._waits_for_saver, self._idle())
         return min(due, key=lambda one: one.used, default=None)
 
-    def _ahead(self, needs_saving: Callable[[Resident], bool], count: int) -> Resident | None:
-        ahead = (one for one in self._next_victims(count) if one.tried is not one.node)
-        return next(filter(needs_saving, ahead), None)
+    def _to_save_early(
+        self, needs_saving: Callable[[Resident], bool], count: int
+    ) -> Resident | None:
+        victims = (one for one in self._next_victims(count) if one.tried is not one.node)
+        return next(filter(needs_saving, victims), None)
 
     def _next_victims(self, count: int) -> list[Resident]:
         """Return the idle sessions that give up their seats first. The caller holds the lock."""
@@ -359,8 +361,8 @@ class Residency:
         tokens = session.stats.tokens
         if tokens != tokens_before and not undo(resident, node):
             # A reply's last token is read with the next turn: until then it is not in `tokens`.
-            before = tokens_before if resident.ahead else node.tokens
-            resident.ahead.extend(ids[: tokens - before])
+            before = tokens_before if resident.cancelled_ids else node.tokens
+            resident.cancelled_ids.extend(ids[: tokens - before])
         self.release(resident)
 
     def discard(self, resident: Resident) -> None:
@@ -392,7 +394,7 @@ def undo(resident: Resident, node: Node) -> bool:
 
 
 def _is_at(resident: Resident, node_id: str, following: Sequence[int]) -> bool:
-    node, ahead = resident.node, resident.ahead
-    if node is None or node.id != node_id or len(ahead) >= len(following):
+    node, ids = resident.node, resident.cancelled_ids
+    if node is None or node.id != node_id or len(ids) >= len(following):
         return False
-    return list(following[: len(ahead)]) == ahead.tolist()
+    return list(following[: len(ids)]) == ids.tolist()

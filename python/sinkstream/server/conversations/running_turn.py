@@ -102,7 +102,7 @@ class RunningTurn:
                     raise self._failure
                 reason = self.stream._drain()
                 try:
-                    node_id = self._settle(reason)
+                    node_id = self._commit(reason)
                     if self._is_handed_over and reason == "cancelled":
                         raise SessionMoved(self.conversation)
                 except BaseException as error:
@@ -115,7 +115,7 @@ class RunningTurn:
                 self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
             return self._end
 
-    def _settle(self, reason: FinishReason) -> str:
+    def _commit(self, reason: FinishReason) -> str:
         begun, resident = self._begun, self._begun.resident
         try:
             if self._is_lost:
@@ -136,7 +136,7 @@ class RunningTurn:
             raise
         resident.undo = begun.starts_at
         resident.node = node
-        resident.ahead = array("i")
+        resident.cancelled_ids = array("i")
         resident.is_stored = self._store is not None
         has_calls = bool(self.stream.tool_calls)
         is_lost = begun.drops == "always" or (begun.drops == "before_user" and not has_calls)

@@ -46,7 +46,7 @@ class Saving:
     def unsaved(self, resident: Resident) -> int:
         """Return how many tokens to replay if a session were lost; 0 if it is not kept."""
         node = resident.node
-        if node is None or not resident.is_stored or resident.is_passing or resident.ahead:
+        if node is None or not resident.is_stored or resident.is_passing or resident.cancelled_ids:
             return 0
         return node.tokens - resident.saved_tokens
 

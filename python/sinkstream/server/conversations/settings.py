@@ -17,7 +17,7 @@ class Settings:
     """A conversation gets a snapshot when it has grown by this number of tokens; None for S + W."""
     replay_tokens: int | None = None
     """A parked session that so few tokens rebuild gets no snapshot; None for (S + W) / 8."""
-    saved_ahead: int | None = None
+    saved_early: int | None = None
     """How many of the sessions that give up their seats next are kept saved while all seats are
     taken; None for a quarter of the seats, but at least one."""
     max_replay: int | None = None

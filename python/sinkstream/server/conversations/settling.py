@@ -24,7 +24,7 @@ from sinkstream.server.conversations.node import (
     stored_form,
     turn_of,
 )
-from sinkstream.server.conversations.reading import BEGINNING, Drops, Place, read_settled
+from sinkstream.server.conversations.reading import BEGINNING, Drops, StartPoint, read_settled
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import calls_of, deleted
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
@@ -56,16 +56,16 @@ class End:
         return 0 if self.node is None else self.node.tokens
 
     @property
-    def place(self) -> Place:
+    def start(self) -> StartPoint:
         """Return where that is for the messages that follow."""
-        return place_after(self.node)
+        return start_after(self.node)
 
 
-def place_after(node: Node | None) -> Place:
+def start_after(node: Node | None) -> StartPoint:
     """Return where messages after a turn, or after a settled form, are."""
     if node is None:
         return BEGINNING
-    return Place("assistant") if node.is_form else Place("assistant", True, node.last_id)
+    return StartPoint("assistant") if node.is_form else StartPoint("assistant", True, node.last_id)
 
 
 class Settling:
@@ -212,7 +212,7 @@ class Settling:
                 raise deleted(turn.id)
         forms: list[Form] = []
         for one in reversed(unknown):
-            ids = read_settled(turns, self._messages_of(one), place_after(at), drops)
+            ids = read_settled(turns, self._messages_of(one), start_after(at), drops)
             forms.append(draft_of(one, at, array("i", ids)))
             at = forms[-1].node
         return End(at, forms)

@@ -55,7 +55,7 @@ class Found:
 def found_at(resident: Resident, state: TurnState, ids: array[int], replayed: int = 0) -> Found:
     """Return a session that may already have read a part of `ids`."""
     tokens = resident.session.stats.tokens
-    return Found(resident, state, ids[len(resident.ahead) :], replayed, tokens)
+    return Found(resident, state, ids[len(resident.cancelled_ids) :], replayed, tokens)
 
 
 class States:
@@ -206,7 +206,7 @@ class States:
                 resident = found.resident
             return resident
         source = self.residency.claim(
-            lambda one: one.node is not None and one.node.id == node.id and not one.ahead,
+            lambda one: one.node is not None and one.node.id == node.id and not one.cancelled_ids,
             keeps=True,
         )
         return None if source is None else self.fork_or_use(source)
@@ -214,7 +214,7 @@ class States:
     def fork_or_use(self, source: Resident, *, evicts: bool = False) -> Resident:
         """Return a fork of a kept session if a seat is free; otherwise itself, made restorable."""
         fork = None
-        if not source.ahead and self.residency.try_seat(evicts=evicts):
+        if not source.cancelled_ids and self.residency.try_seat(evicts=evicts):
             fork = self._fork_into_seat(source)
         if fork is None:
             self.saving.secure(source)

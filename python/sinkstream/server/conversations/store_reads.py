@@ -302,7 +302,7 @@ class StoreReads(ABC):
         query = "SELECT 1 FROM nodes WHERE conversation = ? AND hash IS NULL LIMIT 1"
         return bool(self._rows(query, [session]))
 
-    def left_behind(self, name: str) -> list[str]:
+    def abandoned(self, name: str) -> list[str]:
         """Return conversations with a running turn whose owner is `name` or a dead replica."""
         return [
             str(row[0])

@@ -96,14 +96,14 @@ def _found(messages: list[dict[str, str]], pieces: list[bytes], first: int) -> l
     for message in messages:
         content = message["content"]
         bare = content.strip()
-        place = text.find(bare.encode(), at)
-        if not bare or place < 0:
+        found = text.find(bare.encode(), at)
+        if not bare or found < 0:
             shown.append(ShownMessage(message["role"], content, first, first + len(pieces), None))
             continue
-        at = place + len(bare.encode())
-        begin = bisect_left(starts, place + 1) - 1
+        at = found + len(bare.encode())
+        begin = bisect_left(starts, found + 1) - 1
         end = bisect_left(starts, at)
-        skipped = len(text[starts[begin] : place].decode("utf-8", "replace"))
+        skipped = len(text[starts[begin] : found].decode("utf-8", "replace"))
         lead = len(content) - len(content.lstrip()) - skipped
         offsets = [max(0, one) for one in _offsets(pieces[begin:end], lead)]
         shown.append(ShownMessage(message["role"], content, first + begin, first + end, offsets))

@@ -132,7 +132,7 @@ class Upkeep:
         """Close the running turns of dead replicas, and of an earlier replica with this name."""
         sessions: list[str] = []
         with failures.noted():
-            sessions = self._store.left_behind(self._store.replica)
+            sessions = self._store.abandoned(self._store.replica)
         for session in sessions:
             with failures.noted():
                 self._ownership.adopt(session)

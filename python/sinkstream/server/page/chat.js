@@ -1,6 +1,6 @@
 // A chat over this server's own API. The page keeps only what it shows, and the key that was typed.
 
-import { MessageView, action, clearPaint, make, withPlaces } from "./transcript.js";
+import { MessageView, action, clearPaint, make, withStringOffsets } from "./transcript.js";
 
 const TURNS = 40;  // in the document at a time
 const LISTED = 200;  // conversations
@@ -13,7 +13,7 @@ let model = null;  // {id, sinks, window}
 let session = null;  // the conversation's id; null before the first reply
 let turns = new Map();  // by id, in the order of their creation
 let path = [];  // ids from the first turn to the last that is shown
-let views = new Map();  // by turn id: {element, messages}
+let views = new Map();  // turn id → {element, messages}
 let first = 0;  // turn of the path that is shown
 let running = null;  // {turn, reply, id, ...} while a reply is generated
 let lastRun = null;
@@ -29,13 +29,13 @@ class Refused extends Error {
   }
 }
 
-async function request(place, options = {}) {
+async function request(url, options = {}) {
   const headers = {};
   if (key) headers.authorization = `Bearer ${key}`;
   if (options.body) headers["content-type"] = "application/json";
   let response;
   try {
-    response = await fetch(place, { ...options, headers, cache: "no-store", redirect: "error" });
+    response = await fetch(url, { ...options, headers, cache: "no-store", redirect: "error" });
   } catch {
     throw new Error("The server cannot be reached.");
   }
@@ -45,7 +45,7 @@ async function request(place, options = {}) {
   throw new Refused(response.status, error);
 }
 
-const get = async (place) => (await request(place)).json();
+const get = async (url) => (await request(url)).json();
 
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -172,7 +172,7 @@ async function refresh() {
 
 function keep(turn) {
   for (const { id } of childrenOf(turn.parent)) views.delete(id);  // they count their versions
-  turns.set(turn.id, { ...turn, messages: turn.messages.map(withPlaces) });
+  turns.set(turn.id, { ...turn, messages: turn.messages.map(withStringOffsets) });
 }
 
 function setTurns(found, leaf) {
@@ -225,7 +225,7 @@ async function resume(node) {
   }
 }
 
-async function run(asked, parent, place, options) {
+async function run(asked, parent, url, options) {
   if (running) return;
   const before = turns.get(parent)?.tokens ?? 0;
   const reply = { role: "assistant", content: "", thought: "", offsets: [] };
@@ -240,19 +240,19 @@ async function run(asked, parent, place, options) {
   const number = opening;
   let failure = "";
   try {
-    await receive(own, place, options);
+    await receive(own, url, options);
   } catch (error) {
     failure = error.message;
   }
   if (running === own) running = null;
-  if (number === opening) await settle(own, failure);
+  if (number === opening) await replaceRunning(own, failure);
   showBusy();
 }
 
-async function receive(own, place, options) {
+async function receive(own, url, options) {
   for (let tries = 0; ; tries += 1) {
     try {
-      for await (const { data, comment } of eventsOf(await request(place, options))) {
+      for await (const { data, comment } of eventsOf(await request(url, options))) {
         if (data === "[DONE]") return;
         if (data) take(own, JSON.parse(data));
         else showStatus(comment.startsWith("prefill") ? `Reading, ${comment}` : comment);
@@ -262,7 +262,7 @@ async function receive(own, place, options) {
     }
     if (!own.id || tries === 5) throw new Error("The connection was lost.");
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    place = `v1/responses/${own.id}?stream=true&starting_after=${own.number}`;
+    url = `v1/responses/${own.id}?stream=true&starting_after=${own.number}`;
     options = {};
   }
 }
@@ -279,7 +279,7 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
   const tokens = sinkstream ?? response?.usage;
   if (tokens) {
     const { input_tokens: read, output_tokens: generated } = tokens;
-    if (!reply.begin) place(turn.parent);
+    if (!reply.begin) updateOffsets(turn.parent);
     reply.begin ??= read;
     reply.end = turn.tokens = read + generated;
     for (const one of turn.messages.slice(0, -1)) {
@@ -315,14 +315,14 @@ function draw(own) {
 }
 
 // Tokens move when thoughts are left out.
-async function place(id) {
+async function updateOffsets(id) {
   const found = id && await get(`v1/sessions/${id}/turns`).catch(() => null);
   const messages = turns.get(id)?.messages;
-  messages?.forEach((one, at) => Object.assign(one, withPlaces(found?.data[0].messages[at] ?? {})));
+  messages?.forEach((one, at) => Object.assign(one, withStringOffsets(found?.data[0].messages[at] ?? {})));
 }
 
 // Replaces the running turn by the one that the server keeps.
-async function settle(own, failure) {
+async function replaceRunning(own, failure) {
   const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
   const { turn, reply } = own;
   turns.delete("running");
@@ -332,7 +332,7 @@ async function settle(own, failure) {
     await open(kept.session);
   } else if (kept) {
     session = kept.session;
-    await place(turn.parent);
+    await updateOffsets(turn.parent);
     keep(kept.data[0]);
     turns.get(own.node).messages.at(-1).thought = reply.thought;
     choose(own.node);
@@ -419,17 +419,17 @@ function actionsOf(turn, index) {
   }
   const buttons = [action("Regenerate", () => send(said(asked), turn.parent))];
   const versions = childrenOf(turn.parent).map(({ id }) => id).filter((id) => id !== "running");
-  const place = versions.indexOf(turn.id);
+  const shown = versions.indexOf(turn.id);
   if (versions.length > 1) {
     const step = (label, name, by) => {
-      const button = action(label, () => choose(versions[place + by]));
+      const button = action(label, () => choose(versions[shown + by]));
       button.ariaLabel = name;
-      button.disabled = versions[place + by] === undefined;
+      button.disabled = versions[shown + by] === undefined;
       return button;
     };
     buttons.push(
       step("‹", "Previous version", -1),
-      make("span", `${place + 1} of ${versions.length}`),
+      make("span", `${shown + 1} of ${versions.length}`),
       step("›", "Next version", 1),
     );
   }

@@ -207,10 +207,10 @@ export class MessageView {
       wanted.add(block.element);
     }
     for (const child of [...this.body.children]) if (!wanted.has(child)) child.remove();
-    let place = this.body.firstChild;
+    let next = this.body.firstChild;
     for (const { element } of shown) {
-      if (place === element) place = place.nextSibling;
-      else this.body.insertBefore(element, place);
+      if (next === element) next = next.nextSibling;
+      else this.body.insertBefore(element, next);
     }
     for (const block of this.blocks) if (!wanted.has(block.element)) block.element = undefined;
     this.earlier.hidden = this.first === 0;
@@ -218,13 +218,13 @@ export class MessageView {
     this.painted = "";
   }
 
-  // The first character that is not wholly before token `place`.
-  character(place) {
+  // The first character that is not wholly before `token`.
+  character(token) {
     const { begin, end, offsets, content } = this.message;
-    if (begin === undefined || place <= begin) return 0;
-    if (place >= end) return content.length;
+    if (begin === undefined || token <= begin) return 0;
+    if (token >= end) return content.length;
     if (!offsets) return 0;
-    const at = offsets[place - begin];
+    const at = offsets[token - begin];
     return at === undefined ? content.length : Math.min(Math.max(0, at), content.length);
   }
 
@@ -255,15 +255,15 @@ export class MessageView {
   }
 }
 
-// The server counts characters; JavaScript's strings have two places for some.
-export function withPlaces(message) {
+// The server counts characters; JavaScript's strings count some of them twice.
+export function withStringOffsets(message) {
   const { content, offsets } = message;
   if (!offsets || !/[\uD800-\uDBFF]/.test(content)) return message;
-  const places = [];
-  let place = 0;
+  const starts = [];
+  let length = 0;
   for (const character of content) {
-    places.push(place);
-    place += character.length;
+    starts.push(length);
+    length += character.length;
   }
-  return { ...message, offsets: offsets.map((one) => places[one] ?? (one < 0 ? 0 : place)) };
+  return { ...message, offsets: offsets.map((one) => starts[one] ?? (one < 0 ? 0 : length)) };
 }

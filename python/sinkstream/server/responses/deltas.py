@@ -46,7 +46,7 @@ class Deltas:
     def add_all(self, text: str, sizes: Sequence[int], generated: Sequence[int] = ()) -> None:
         """Add text in pieces of the given sizes; their token counts may be unknown."""
         encoded, begin = text.encode(), 0
-        for place, size in enumerate(sizes):
+        for index, size in enumerate(sizes):
             piece = encoded[begin : begin + size].decode()
-            self.add(piece, generated[place] if generated else 0)
+            self.add(piece, generated[index] if generated else 0)
             begin += size

@@ -53,16 +53,16 @@ class Events:
             return self._before[0], {"response": resources.unfinished(status)}
         if number < len(self._before):
             return self._before[number], {"response": resources.unfinished("queued")}
-        place = number - len(self._before)
+        index = number - len(self._before)
         if state.is_begun:
-            if place == 0:
+            if index == 0:
                 response = resources.unfinished("in_progress")
                 return "response.in_progress", {"response": response}
-            place -= 1
+            index -= 1
         for item in items_of(self._resources):
-            if place < item.count:
-                return item.event(place)
-            place -= item.count
+            if index < item.count:
+                return item.event(index)
+            index -= item.count
         return _ENDS[state.status], {"response": resources.response()}
 
 

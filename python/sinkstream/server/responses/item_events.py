@@ -31,7 +31,7 @@ class ItemEvents(Protocol):
         """Return how many events there are so far."""
         ...
 
-    def event(self, place: int) -> Event:
+    def event(self, number: int) -> Event:
         """Return one of them, counted from 0."""
         ...
 
@@ -66,33 +66,33 @@ class TextEvents:
         """Return how many events there are so far."""
         return 2 + len(self.deltas) + (3 if self.is_done else 0)
 
-    def event(self, place: int) -> Event:
+    def event(self, number: int) -> Event:
         """Return one of them, counted from 0."""
-        if place == 0:
+        if number == 0:
             return "response.output_item.added", self._item(is_empty=True)
-        if place == 1:
+        if number == 1:
             return "response.content_part.added", self._part(is_empty=True)
-        place -= 2
-        if place < len(self.deltas):
-            delta = {"delta": self.deltas[place], **self.more(place)}
-            return f"response.{self.kind}.delta", {**self._place, **delta}
-        place -= len(self.deltas)
-        if place == 0:
+        number -= 2
+        if number < len(self.deltas):
+            delta = {"delta": self.deltas[number], **self.more(number)}
+            return f"response.{self.kind}.delta", {**self._indices, **delta}
+        number -= len(self.deltas)
+        if number == 0:
             text = {"text": self.deltas.text, **self.more(None)}
-            return f"response.{self.kind}.done", {**self._place, **text}
-        if place == 1:
+            return f"response.{self.kind}.done", {**self._indices, **text}
+        if number == 1:
             return "response.content_part.done", self._part()
         return "response.output_item.done", self._item()
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _indices(self) -> dict[str, Any]:
         return {"item_id": self.name, "output_index": self.index, "content_index": 0}
 
     def _item(self, *, is_empty: bool = False) -> dict[str, Any]:
         return {"output_index": self.index, "item": self.item(is_empty=is_empty)}
 
     def _part(self, *, is_empty: bool = False) -> dict[str, Any]:
-        return {**self._place, "part": self.part(is_empty=is_empty)}
+        return {**self._indices, "part": self.part(is_empty=is_empty)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class CallEvents:
         is_done = state.outcome is not None or self.index < len(state.calls) - 1
         return 1 + len(state.calls[self.index].deltas) + (2 if is_done else 0)
 
-    def event(self, place: int) -> Event:
+    def event(self, number: int) -> Event:
         """Return one of them, counted from 0."""
         state = self.resources.state
         one, name = state.calls[self.index], call_item_id(state.id, self.index)
         where = {"item_id": name, "output_index": self.output_index}
-        if place == 0:
+        if number == 0:
             return "response.output_item.added", self._item(is_empty=True)
-        place -= 1
-        if place < len(one.deltas):
-            return f"{_CALL}.delta", {**where, "delta": one.deltas[place]}
-        if place == len(one.deltas):
+        number -= 1
+        if number < len(one.deltas):
+            return f"{_CALL}.delta", {**where, "delta": one.deltas[number]}
+        if number == len(one.deltas):
             whole = {"name": one.call.name, "arguments": one.call.arguments}
             return f"{_CALL}.done", {**where, **whole}
         return "response.output_item.done", self._item()
@@ -154,7 +154,7 @@ def _of_thought(resources: Resources) -> TextEvents:
         is_done=state.has_message or bool(state.calls) or state.outcome is not None,
         item=resources.reasoning,
         part=resources.reasoning_part,
-        more=lambda place: resources.counts(state.thought, place),
+        more=lambda index: resources.counts(state.thought, index),
     )
 
 
@@ -162,8 +162,8 @@ def _of_message(resources: Resources) -> TextEvents:
     """Return the events of a response's message."""
     state = resources.state
 
-    def more(place: int | None) -> dict[str, Any]:
-        return {"logprobs": resources.logprobs(place), **resources.counts(state.text, place)}
+    def more(index: int | None) -> dict[str, Any]:
+        return {"logprobs": resources.logprobs(index), **resources.counts(state.text, index)}
 
     return TextEvents(
         kind="output_text",

@@ -133,9 +133,9 @@ def items_of(messages: Sequence[dict[str, Any]], name: str) -> Iterator[dict[str
             continue
         if message["content"] or "tool_calls" not in message:
             yield _message_item(message, f"msg_{name}_{number}")
-        for place, call in enumerate(message.get("tool_calls", ())):
+        for index, call in enumerate(message.get("tool_calls", ())):
             yield {
-                "id": f"fc_{name}_{number}_{place}",
+                "id": f"fc_{name}_{number}_{index}",
                 "type": "function_call",
                 "status": "completed",
                 "call_id": call.get("id", ""),

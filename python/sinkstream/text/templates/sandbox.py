@@ -37,7 +37,7 @@ from sinkstream.text.templates.limits import (
 )
 from sinkstream.text.templates.traced_text import (
     TracedText,
-    origin_of_place,
+    origin_of_string,
     origins_of,
     traced,
     traced_result,
@@ -123,8 +123,8 @@ def _concatenated(parts: Sequence[Any]) -> Any:
 
 
 @pass_context  # so that Jinja does not compute it at compile time, and join it to other strings
-def _own(_: Context, text: str, place: int) -> str:
-    return traced(text, origin_of_place(place))
+def _own(_: Context, text: str, number: int) -> str:
+    return traced(text, origin_of_string(number))
 
 
 @pass_context
@@ -139,13 +139,13 @@ class _Bounds(NodeTransformer):
     """
 
     def __init__(self) -> None:
-        self._places = 0
+        self._strings = 0
 
     def _marked(self, text: str, lineno: int) -> nodes.Node:
-        self._places += 1
-        place = nodes.Const(self._places, lineno=lineno)
+        self._strings += 1
+        number = nodes.Const(self._strings, lineno=lineno)
         text_node = nodes.Const(text, lineno=lineno)
-        return nodes.Filter(text_node, "_own", [place], [], None, None, lineno=lineno)
+        return nodes.Filter(text_node, "_own", [number], [], None, None, lineno=lineno)
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802 (Jinja's naming rule)
         return self._marked(node.value, node.lineno) if isinstance(node.value, str) else node

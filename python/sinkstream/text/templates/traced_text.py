@@ -21,13 +21,13 @@ from markupsafe import Markup, escape
 UNKNOWN = "\x00"
 MESSAGE = "\x01"
 DERIVED = "\x02"  # computed from the template's own strings and from numbers
-_FIRST_PLACE = 3
+_FIRST_STRING = 3
 _MAX_RUNS = 64
 
 
-def origin_of_place(place: int) -> str:
+def origin_of_string(number: int) -> str:
     """Return the origin of a string in the template, given the string's number."""
-    return chr(_FIRST_PLACE + place)
+    return chr(_FIRST_STRING + number)
 
 
 class TracedText(str):

@@ -32,7 +32,7 @@ class MarkedText:
         self._written = 0  # characters of the tokens so far
         self._shown = 0  # of these, what has been returned, or replaced by markers
         self._partial = ""  # of a marked token whose text has not completely arrived
-        self._waiting: deque[tuple[int, int, str]] = deque()  # place, characters, marker
+        self._waiting: deque[tuple[int, int, str]] = deque()  # begin, characters, marker
 
     def push(self, token_id: int, text: str) -> str:
         """Return the text that a token completes, with markers."""
@@ -45,16 +45,16 @@ class MarkedText:
             shown = self._bytes.own(token_id).decode("utf-8", "replace")
             own = min(len(shown), self._written - before)
             self._waiting.append((self._written - own, own, marker))
-        return self.rest(text)
+        return self.push_text(text)
 
-    def rest(self, text: str) -> str:
+    def push_text(self, text: str) -> str:
         """Return more text of the tokens so far, with markers."""
         text = self._partial + text
         self._partial = ""
         marked = ""
         while self._waiting:
-            place, own, marker = self._waiting[0]
-            known = place - self._shown
+            begin, own, marker = self._waiting[0]
+            known = begin - self._shown
             if len(text) < known + own:
                 marked += text[:known]
                 self._partial = text[known:]
@@ -63,7 +63,7 @@ class MarkedText:
             self._waiting.popleft()
             marked += text[:known] + marker
             text = text[known + own :]
-            self._shown = place + own
+            self._shown = begin + own
         self._shown += len(text)
         return marked + text
 

@@ -112,13 +112,13 @@ class ThoughtReader:
         """Return what the next token belongs to, as far as known."""
         return self._splitter.kind
 
-    def rest(self, text: str) -> Parts:
+    def push_text(self, text: str) -> Parts:
         """Return what is known with further text, which belongs to no new token."""
-        return self._splitter.push(self._marked.rest(text))
+        return self._splitter.push(self._marked.push_text(text))
 
     def end(self, text: str = "") -> Parts:
         """Return what was held back, at the end of the reply; a second call returns nothing."""
-        marked = self._marked.rest(text) + self._marked.end()
+        marked = self._marked.push_text(text) + self._marked.end()
         return self._splitter.push(marked) + self._splitter.end()
 
 

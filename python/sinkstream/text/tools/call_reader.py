@@ -47,9 +47,9 @@ class CallReader(ThoughtReader):
         kind = super().kind
         return self._calls.kind if kind == "text" else kind
 
-    def rest(self, text: str) -> Parts:
+    def push_text(self, text: str) -> Parts:
         """Return what is known with further text, which belongs to no new token."""
-        return self._split(super().rest(text))
+        return self._split(super().push_text(text))
 
     def end(self, text: str = "") -> Parts:
         """Return what was held back, at the end of the reply; a second call returns nothing."""

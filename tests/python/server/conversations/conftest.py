@@ -11,7 +11,7 @@ import pytest
 import sinkstream
 from sinkstream.server.conversations.conversations import Conversations
 from tests.python.server.conversations.postgres import MISSING, PostgresServer, programs
-from tests.python.server.conversations.stores import Place
+from tests.python.server.conversations.stores import StoreLocation
 from tests.python.server.conversations.talk import OPENED, SINKS, WINDOW, open_conversations
 
 
@@ -45,13 +45,13 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Give a place for a store, of each kind."""
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreLocation]:
+    """Give the location of a new store of each kind."""
     address: Path | str = tmp_path / "store"
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
-        address = server.new_database(f"place{next(_numbers)}")
-    found = Place(address, tmp_path / "snapshots")
+        address = server.new_database(f"store{next(_numbers)}")
+    found = StoreLocation(address, tmp_path / "snapshots")
     yield found
     found.close()
 

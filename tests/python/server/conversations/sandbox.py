@@ -200,14 +200,14 @@ class Replica:
     def release(self, session: str) -> bool:
         """Do what another replica asks for: end and commit the turns of a conversation."""
 
-        def settle() -> bool:
+        def end_turns() -> bool:
             for one in list(self.running):
                 if one.turn.conversation == session:
                     one.turn.hand_over()
                     self.end(one)
             return True
 
-        return self.ownership.give_up(session, settle)
+        return self.ownership.give_up(session, end_turns)
 
 
 def check_tree(store: Store) -> None:

@@ -16,7 +16,7 @@ from sinkstream.server.conversations.store import Store
 
 
 @dataclass
-class Place:
+class StoreLocation:
     """Where a store is: a folder, or the address of a database."""
 
     address: Path | str

@@ -30,7 +30,7 @@ def open_conversations(
 
     No thread saves or parks sessions by itself, unless `has_saver`.
     """
-    still = {"upkeep_s": STILL, "saved_ahead": 0}
+    still = {"upkeep_s": STILL, "saved_early": 0}
     settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
     opened = Conversations(model, store, Settings(**settings))
     OPENED.append(opened)

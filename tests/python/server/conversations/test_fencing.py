@@ -25,7 +25,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.pool import THREADS, Pool
 from tests.python.server.conversations.stores import (
-    Place,
+    StoreLocation,
     begun,
     claim_of,
     contents,
@@ -95,8 +95,8 @@ WRITES: dict[str, Callable[[Store, Written, Claim], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_with_an_old_claim_changes_nothing(place: Place, write: str) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_a_write_with_an_old_claim_changes_nothing(location: StoreLocation, write: str) -> None:
+    old, new = location.open("a"), location.open("b")
     written = Written(old)
     claim = new.take(written.claim.session)
     assert claim == Claim(written.claim.session, 2)
@@ -106,23 +106,27 @@ def test_a_write_with_an_old_claim_changes_nothing(place: Place, write: str) -> 
     with pytest.raises(SessionMoved, match="moved to another replica"):
         WRITES[write](old, written, written.claim)
     assert contents(new) == before
-    files = [path.name for path in place.snapshots.rglob("*") if path.is_file()]
+    files = [path.name for path in location.snapshots.rglob("*") if path.is_file()]
     assert files == [new.snapshot_of(written.first.id)]
     old.close()  # all that was queued has been tried
     assert set(lost) == {written.claim}
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_the_same_write_with_the_latest_claim_changes_something(place: Place, write: str) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_the_same_write_with_the_latest_claim_changes_something(
+    location: StoreLocation, write: str
+) -> None:
+    old, new = location.open("a"), location.open("b")
     written = Written(old)
     before = contents(new)
     WRITES[write](old, written, written.claim)
     assert contents(new) != before
 
 
-def test_taking_closes_the_turns_that_the_owner_before_had_not_finished(place: Place) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_taking_closes_the_turns_that_the_owner_before_had_not_finished(
+    location: StoreLocation,
+) -> None:
+    old, new = location.open("a"), location.open("b")
     written = Written(old)
     empty = begun(written.claim.session, written.first.id, tokens=7)
     old.begin(written.claim, empty)
@@ -140,8 +144,8 @@ def test_taking_closes_the_turns_that_the_owner_before_had_not_finished(place: P
     assert (owner.replica.name, owner.epoch) == ("b", 2)
 
 
-def test_a_conversation_of_which_nothing_is_left_cannot_be_taken(place: Place) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_a_conversation_of_which_nothing_is_left_cannot_be_taken(location: StoreLocation) -> None:
+    old, new = location.open("a"), location.open("b")
     first = begun()
     old.begin(claim_of(first), first)
     old.forget(claim_of(first), new_id("resp")).result()
@@ -158,8 +162,10 @@ def test_a_conversation_of_which_nothing_is_left_cannot_be_taken(place: Place) -
 
 
 @pytest.mark.parametrize("write", [each for each in WRITES if each != "begin"])
-def test_a_conversation_that_another_replica_deleted_is_lost(place: Place, write: str) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_a_conversation_that_another_replica_deleted_is_lost(
+    location: StoreLocation, write: str
+) -> None:
+    old, new = location.open("a"), location.open("b")
     written = Written(old)
     claim = new.take(written.claim.session)
     assert claim is not None
@@ -169,13 +175,13 @@ def test_a_conversation_that_another_replica_deleted_is_lost(place: Place, write
     with pytest.raises(SessionMoved):
         WRITES[write](old, written, written.claim)
     assert lost == [written.claim]
-    assert [path for path in place.snapshots.rglob("*") if path.is_file()] == []
+    assert [path for path in location.snapshots.rglob("*") if path.is_file()] == []
 
 
 def test_a_conversation_whose_beginning_was_not_written_is_not_lost(tmp_path: Path) -> None:
     """Sending the request again does not help against a full disk."""
-    place = Place(tmp_path / "store", tmp_path / "snapshots")
-    store = place.open("a")
+    location = StoreLocation(tmp_path / "store", tmp_path / "snapshots")
+    store = location.open("a")
     lost: list[Claim] = []
     store.on_lost = lost.append
     for end in (
@@ -188,17 +194,17 @@ def test_a_conversation_whose_beginning_was_not_written_is_not_lost(tmp_path: Pa
             end(store, first)
     assert lost == []
     assert store._not_begun == set()
-    place.close()
+    location.close()
 
 
 @pytest.mark.parametrize("when", ["submitted", "written"])
 def test_the_file_of_a_snapshot_that_cannot_be_recorded_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    place = Place(tmp_path / "store", tmp_path / "snapshots")
-    store = place.open("a")
+    location = StoreLocation(tmp_path / "store", tmp_path / "snapshots")
+    store = location.open("a")
     written = Written(store)
-    before = {path for path in place.snapshots.rglob("*") if path.is_file()}
+    before = {path for path in location.snapshots.rglob("*") if path.is_file()}
 
     def fails(*_: object, **__: object) -> None:
         raise StoreError("store: the disk is full.")
@@ -209,18 +215,18 @@ def test_the_file_of_a_snapshot_that_cannot_be_recorded_is_deleted(
         monkeypatch.setattr(store, "_remove", fails)
     with pytest.raises(StoreError, match="the disk is full"):
         written.snapshot(written.claim)
-    assert {path for path in place.snapshots.rglob("*") if path.is_file()} == before
+    assert {path for path in location.snapshots.rglob("*") if path.is_file()} == before
     monkeypatch.undo()
-    place.close()
+    location.close()
 
 
 def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a host, and of the store."""
     now = 2e9
     monkeypatch.setattr(time, "time", lambda: now)
-    one, two = place.open("a"), place.open("b")
+    one, two = location.open("a"), location.open("b")
     claim, parent, tokens = claim_of(begun()), None, 3
     written: list[str] = []
     for number, store in enumerate([one, one, two, one, two]):
@@ -246,9 +252,9 @@ def test_the_last_two_snapshots_stay_whatever_the_clocks_say(
         assert kept == written[-2:]
 
 
-def test_a_transaction_that_is_repeated_changes_nothing(place: Place) -> None:
+def test_a_transaction_that_is_repeated_changes_nothing(location: StoreLocation) -> None:
     """After a commit whose outcome is unknown, the same job runs again."""
-    store = place.open("a")
+    store = location.open("a")
     jobs: list[Any] = []
     submit = store._writer.submit
 
@@ -283,8 +289,8 @@ def session_of_one_turn(store: Store) -> str:
     return new.conversation
 
 
-def test_a_living_owner_is_asked_before_its_conversation_is_taken(place: Place) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_a_living_owner_is_asked_before_its_conversation_is_taken(location: StoreLocation) -> None:
+    old, new = location.open("a"), location.open("b")
     old.announce("10.0.0.1:80")
     session = session_of_one_turn(old)
     asked: list[tuple[Replica, str]] = []
@@ -297,8 +303,10 @@ def test_a_living_owner_is_asked_before_its_conversation_is_taken(place: Place) 
 
 
 @pytest.mark.parametrize("why", ["gone", "left", "given up", "its own"])
-def test_no_other_replica_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_no_other_replica_is_asked(
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    old, new = location.open("a"), location.open("b")
     session = session_of_one_turn(old)
     if why == "gone":
         monkeypatch.setattr(store_reads, "_GONE_S", -1.0)
@@ -313,9 +321,9 @@ def test_no_other_replica_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch
     assert ownership.own(session) == Claim(session, 2)
 
 
-def test_who_waits_for_an_owner_is_not_at_work(place: Place) -> None:
+def test_who_waits_for_an_owner_is_not_at_work(location: StoreLocation) -> None:
     """Then it takes no thread of the server's pool from others."""
-    old, new = place.open("a"), place.open("b")
+    old, new = location.open("a"), location.open("b")
     old.announce("10.0.0.1:80")
     session = session_of_one_turn(old)
     ownership = owned(new)
@@ -339,8 +347,8 @@ def test_who_waits_for_an_owner_is_not_at_work(place: Place) -> None:
     assert not is_waiting
 
 
-def test_an_owner_that_cannot_be_asked_loses_its_conversation(place: Place) -> None:
-    old, new = place.open("a"), place.open("b")
+def test_an_owner_that_cannot_be_asked_loses_its_conversation(location: StoreLocation) -> None:
+    old, new = location.open("a"), location.open("b")
     session = session_of_one_turn(old)
 
     def unreachable(replica: Replica, session: str) -> bool:
@@ -352,9 +360,9 @@ def test_an_owner_that_cannot_be_asked_loses_its_conversation(place: Place) -> N
 
 
 def test_two_threads_take_a_conversation_once(tmp_path: Path) -> None:
-    place = Place(tmp_path / "store", tmp_path / "snapshots")
-    session = session_of_one_turn(place.open("a"))
-    ownership = owned(place.open("b"))
+    location = StoreLocation(tmp_path / "store", tmp_path / "snapshots")
+    session = session_of_one_turn(location.open("a"))
+    ownership = owned(location.open("b"))
     claims: list[Claim | None] = []
     threads = [
         threading.Thread(target=lambda: claims.append(ownership.own(session))) for _ in range(8)
@@ -363,13 +371,15 @@ def test_two_threads_take_a_conversation_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    place.close()
+    location.close()
     assert claims == [Claim(session, 2)] * 8
 
 
-def test_what_takes_a_conversation_does_not_keep_its_turns_from_ending(place: Place) -> None:
+def test_what_takes_a_conversation_does_not_keep_its_turns_from_ending(
+    location: StoreLocation,
+) -> None:
     """All threads that work in the pool wait for it, and its turns are ended in the pool."""
-    store = place.open("a")
+    store = location.open("a")
     session = session_of_one_turn(store)
     ownership = owned(store)
     assert ownership.own(session) == Claim(session, 2)
@@ -377,14 +387,14 @@ def test_what_takes_a_conversation_does_not_keep_its_turns_from_ending(place: Pl
     async def run() -> None:
         pool = Pool()
         ownership.waiting = pool.waiting
-        is_settling, has_ended = threading.Event(), threading.Event()
+        is_ending, has_ended = threading.Event(), threading.Event()
 
-        def settle() -> bool:
-            is_settling.set()
+        def end_turns() -> bool:
+            is_ending.set()
             return has_ended.wait(10)
 
-        giving = asyncio.create_task(asyncio.to_thread(ownership.give_up, session, settle))
-        await asyncio.to_thread(is_settling.wait)
+        giving = asyncio.create_task(asyncio.to_thread(ownership.give_up, session, end_turns))
+        await asyncio.to_thread(is_ending.wait)
         taking = [pool.submit(lambda: ownership.own(session)) for _ in range(THREADS)]
         await asyncio.sleep(0.05)
         await pool.run(has_ended.set)
@@ -400,34 +410,34 @@ def test_a_claim_of_a_running_turn_is_remembered(
 ) -> None:
     """Others are forgotten, and taken again without asking."""
     monkeypatch.setattr("sinkstream.server.conversations.ownership._MOST", 3)
-    place = Place(tmp_path / "store", tmp_path / "snapshots")
-    ownership = Ownership(place.open("a"), lambda session: session == "sess_0")
+    location = StoreLocation(tmp_path / "store", tmp_path / "snapshots")
+    ownership = Ownership(location.open("a"), lambda session: session == "sess_0")
     for number in range(10):
         ownership.begin(f"sess_{number}")
-    place.close()
+    location.close()
     assert sorted(ownership._held) == ["sess_0", "sess_8", "sess_9"]
 
 
-def test_giving_up_waits_for_what_is_settled(place: Place) -> None:
-    store = place.open("a")
+def test_giving_up_waits_until_turns_have_ended(location: StoreLocation) -> None:
+    store = location.open("a")
     session = session_of_one_turn(store)
     ownership = owned(store)
     claim = ownership.own(session)
     assert not ownership.give_up(session, lambda: False)
     assert ownership.held(session) == claim
-    is_settling, settled = threading.Event(), list[int]()
+    is_ending, ended = threading.Event(), list[int]()
 
-    def settle() -> bool:
-        is_settling.set()
+    def end_turns() -> bool:
+        is_ending.set()
         time.sleep(0.05)
-        settled.append(1)
+        ended.append(1)
         return True
 
-    giving = threading.Thread(target=lambda: ownership.give_up(session, settle))
+    giving = threading.Thread(target=lambda: ownership.give_up(session, end_turns))
     giving.start()
-    assert is_settling.wait(30)
+    assert is_ending.wait(30)
     assert ownership.own(session) == Claim(session, 3)  # afterwards, not in between
-    assert settled == [1]
+    assert ended == [1]
     giving.join()
     owner = store.owner(session)
     assert owner is not None
@@ -435,9 +445,9 @@ def test_giving_up_waits_for_what_is_settled(place: Place) -> None:
 
 
 def test_a_sweep_leaves_what_a_living_replica_owns(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new = place.open("a"), place.open("b")
+    old, new = location.open("a"), location.open("b")
     session = session_of_one_turn(old)
     assert owned(new).adopt(session) is None
     owner = new.owner(session)
@@ -447,8 +457,8 @@ def test_a_sweep_leaves_what_a_living_replica_owns(
     assert owned(new).adopt(session) == Claim(session, 2)
 
 
-def test_a_conversation_used_since_it_was_chosen_is_not_deleted(place: Place) -> None:
-    store = place.open("a")
+def test_a_conversation_used_since_it_was_chosen_is_not_deleted(location: StoreLocation) -> None:
+    store = location.open("a")
     session = session_of_one_turn(store)
     ((_, used),) = store.oldest_conversations(time.time() + 1)
     new = begun(session, store.nodes_of(session)[0].id, tokens=7)
@@ -483,8 +493,8 @@ def test_replicas_share_a_folder_but_not_with_a_server_that_has_no_name(tmp_path
     alone.close()
 
 
-def test_files_without_a_row_are_deleted_once_they_are_old(place: Place) -> None:
-    store = place.open("a")
+def test_files_without_a_row_are_deleted_once_they_are_old(location: StoreLocation) -> None:
+    store = location.open("a")
     written = Written(store)
     kept = store.snapshot_of(written.first.id)
     with store.files.writing(new_file_name(written.running.id)) as orphan:
@@ -492,11 +502,11 @@ def test_files_without_a_row_are_deleted_once_they_are_old(place: Place) -> None
     store.delete_orphans(3600)
     assert Path(orphan).exists()
     store.delete_orphans(0)
-    assert [path.name for path in place.snapshots.rglob("*.session")] == [kept]
+    assert [path.name for path in location.snapshots.rglob("*.session")] == [kept]
 
 
-def test_all_is_given_up_but_what_is_running(place: Place) -> None:
-    store = place.open("a")
+def test_all_is_given_up_but_what_is_running(location: StoreLocation) -> None:
+    store = location.open("a")
     sessions = [session_of_one_turn(store) for _ in range(3)]
     ownership = Ownership(store, lambda session: session == sessions[1])
     claims = [ownership.own(session) for session in sessions]
@@ -506,8 +516,8 @@ def test_all_is_given_up_but_what_is_running(place: Place) -> None:
     assert [ownership.held(session) for session in sessions] == [None, claims[1], None]
 
 
-def test_a_conversation_that_is_just_taken_is_not_given_up(place: Place) -> None:
-    store = place.open("a")
+def test_a_conversation_that_is_just_taken_is_not_given_up(location: StoreLocation) -> None:
+    store = location.open("a")
     session = session_of_one_turn(store)
     ownership = owned(store)
     ownership.own(session)
@@ -519,19 +529,19 @@ def test_a_conversation_that_is_just_taken_is_not_given_up(place: Place) -> None
     assert (owner.replica.name, owner.epoch) == ("a", claim.epoch)
 
 
-def test_opening_a_shared_store_leaves_the_turns_of_others(place: Place) -> None:
-    written = Written(place.open("a"))
-    other = place.open("b")
+def test_opening_a_shared_store_leaves_the_turns_of_others(location: StoreLocation) -> None:
+    written = Written(location.open("a"))
+    other = location.open("b")
     assert other.unfinished_session("ada", written.running.id) == written.claim.session
     assert other.snapshot_of(written.first.id) is not None
     assert WRITES["commit"](written.store, written, written.claim) is None
 
 
-def test_many_processes_create_one_store(place: Place) -> None:
+def test_many_processes_create_one_store(location: StoreLocation) -> None:
     """All at once: each finds the same secret."""
     stores: list[Store] = []
     threads = [
-        threading.Thread(target=lambda name=name: stores.append(place.open(f"r{name}")))
+        threading.Thread(target=lambda name=name: stores.append(location.open(f"r{name}")))
         for name in range(6)
     ]
     for thread in threads:

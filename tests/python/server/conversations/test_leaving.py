@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sinkstream
 from sinkstream.server.conversations.conversations import Conversations
-from tests.python.server.conversations.stores import Place
+from tests.python.server.conversations.stores import StoreLocation
 from tests.python.server.conversations.talk import Chat, Reply, alone, open_conversations, path_ids
 from tests.python.server.conversations.test_zombies import WAIT_S, Late, Stall, replica
 
@@ -46,9 +46,9 @@ def test_a_turn_waits_for_the_snapshot_of_its_session(
 
 
 def test_a_conversation_is_released_after_the_snapshot_of_its_session(
-    model: sinkstream.Model, place: Place
+    model: sinkstream.Model, location: StoreLocation
 ) -> None:
-    one, two = (replica(model, place, name, replay_tokens=0) for name in ("one", "two"))
+    one, two = (replica(model, location, name, replay_tokens=0) for name in ("one", "two"))
     two.ask_release = lambda _, session: one.release(session)
     chat = Chat(one)
     chat.say("Hello", seed=1)

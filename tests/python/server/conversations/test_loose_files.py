@@ -15,7 +15,7 @@ from sinkstream.server.conversations.node import Node
 from sinkstream.server.conversations.snapshot_files import SnapshotFolder
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
-from tests.python.server.conversations.stores import Place, begun, claim_of, finish
+from tests.python.server.conversations.stores import StoreLocation, begun, claim_of, finish
 
 
 def conversation(store: Store) -> Node:
@@ -68,8 +68,8 @@ def sweep(store: Store) -> None:
         store.delete_loose_files()
 
 
-def test_files_of_a_deleted_conversation_are_deleted_after_a_kill(place: Place) -> None:
-    one, two = place.open("one"), place.open("two")
+def test_files_of_a_deleted_conversation_are_deleted_after_a_kill(location: StoreLocation) -> None:
+    one, two = location.open("one"), location.open("two")
     lose_deletions(one)
     gone, kept = conversation(one), conversation(one)
     files = [saved(one, gone), saved(one, kept)]
@@ -88,8 +88,8 @@ def test_files_of_a_deleted_conversation_are_deleted_after_a_kill(place: Place) 
 
 
 @pytest.mark.parametrize("way", ["newer ones", "dropped", "branch"])
-def test_every_way_to_delete_a_snapshot_leaves_a_note(place: Place, way: str) -> None:
-    store = place.open("one")
+def test_every_way_to_delete_a_snapshot_leaves_a_note(location: StoreLocation, way: str) -> None:
+    store = location.open("one")
     lose_deletions(store)
     first = conversation(store)
     claim = claim_to(first)
@@ -106,8 +106,8 @@ def test_every_way_to_delete_a_snapshot_leaves_a_note(place: Place, way: str) ->
     assert loose(store) == {file: 1}
 
 
-def test_files_that_are_deleted_are_forgotten(place: Place) -> None:
-    store = place.open("one")
+def test_files_that_are_deleted_are_forgotten(location: StoreLocation) -> None:
+    store = location.open("one")
     node = conversation(store)
     file = saved(store, node)
     store.delete_conversation(claim_to(node)).result()
@@ -117,8 +117,8 @@ def test_files_that_are_deleted_are_forgotten(place: Place) -> None:
     assert loose(store) == {}
 
 
-def test_a_file_that_is_being_written_is_left_alone(place: Place) -> None:
-    one, two = place.open("one"), place.open("two")
+def test_a_file_that_is_being_written_is_left_alone(location: StoreLocation) -> None:
+    one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
     grow_older(two, loose_files.WRITING_S - 60)
@@ -129,8 +129,8 @@ def test_a_file_that_is_being_written_is_left_alone(place: Place) -> None:
     assert loose(two) == {}
 
 
-def test_a_file_whose_writer_was_killed_is_deleted(place: Place) -> None:
-    one, two = place.open("one"), place.open("two")
+def test_a_file_whose_writer_was_killed_is_deleted(location: StoreLocation) -> None:
+    one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
     for age_s in (loose_files.WRITING_S, loose_files.DOOMED_S):
@@ -143,9 +143,9 @@ def test_a_file_whose_writer_was_killed_is_deleted(place: Place) -> None:
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["doomed", "gone"])
 def test_a_writer_that_is_too_late_names_no_file_that_is_deleted(
-    place: Place, is_gone: bool
+    location: StoreLocation, is_gone: bool
 ) -> None:
-    one, two = place.open("one"), place.open("two")
+    one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
     for age_s in (loose_files.WRITING_S, loose_files.DOOMED_S)[: 1 + is_gone]:
@@ -157,9 +157,9 @@ def test_a_writer_that_is_too_late_names_no_file_that_is_deleted(
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = place.open("one")
+    store = location.open("one")
     node = conversation(store)
     file = saved(store, node)
     with monkeypatch.context() as patch:
@@ -173,9 +173,9 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(
     assert not path_of(store, file).exists()
 
 
-def test_a_file_is_deleted_only_after_the_commit(place: Place) -> None:
+def test_a_file_is_deleted_only_after_the_commit(location: StoreLocation) -> None:
     """A transaction that fails keeps its rows, so it keeps their files, too."""
-    store = place.open("one")
+    store = location.open("one")
     node = conversation(store)
     file = saved(store, node)
 
@@ -189,8 +189,8 @@ def test_a_file_is_deleted_only_after_the_commit(place: Place) -> None:
     assert path_of(store, file).exists()
 
 
-def test_no_file_is_begun_for_a_conversation_that_has_moved(place: Place) -> None:
-    one, two = place.open("one"), place.open("two")
+def test_no_file_is_begun_for_a_conversation_that_has_moved(location: StoreLocation) -> None:
+    one, two = location.open("one"), location.open("two")
     node = conversation(one)
     assert two.take(node.conversation) == claim_to(node, 2)
     with pytest.raises(SessionMoved):
@@ -198,9 +198,9 @@ def test_no_file_is_begun_for_a_conversation_that_has_moved(place: Place) -> Non
     assert loose(two) == {}
 
 
-def test_a_snapshot_that_is_added_twice_is_one(place: Place) -> None:
+def test_a_snapshot_that_is_added_twice_is_one(location: StoreLocation) -> None:
     """A commit whose outcome is unknown is retried."""
-    store = place.open("one")
+    store = location.open("one")
     node = conversation(store)
     file = written(store, node)
     for _ in range(2):
@@ -210,8 +210,8 @@ def test_a_snapshot_that_is_added_twice_is_one(place: Place) -> None:
     assert loose(store) == {}
 
 
-def test_the_file_of_a_turn_that_was_deleted_meanwhile_goes_too(place: Place) -> None:
-    store = place.open("one")
+def test_the_file_of_a_turn_that_was_deleted_meanwhile_goes_too(location: StoreLocation) -> None:
+    store = location.open("one")
     first = conversation(store)
     claim = claim_to(first)
     new = begun(first.conversation, first.id, tokens=7)

@@ -29,7 +29,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from tests.python.server.conversations.postgres import PostgresServer
 from tests.python.server.conversations.sandbox import Begins, Replica, Replying, check_tree
-from tests.python.server.conversations.stores import Place
+from tests.python.server.conversations.stores import StoreLocation
 
 NAMES = "ABC"
 TROUBLES = (
@@ -234,7 +234,7 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
         def upkeep(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """A replica says that it lives, and closes what others have left."""
             replica.store.announce("")
-            for session in replica.store.left_behind(name):
+            for session in replica.store.abandoned(name):
                 replica.ownership.adopt(session)
 
         def sweep(self, replica: Replica, name: str, other: Replica, client: int) -> None:
@@ -296,18 +296,18 @@ def folders(tmp_path: Path) -> Callable[[], Opens]:
 
     def opened() -> Opens:
         number = next(numbers)
-        return Place(tmp_path / f"{number}", tmp_path / "snapshots").open
+        return StoreLocation(tmp_path / f"{number}", tmp_path / "snapshots").open
 
     return opened
 
 
 def databases(postgres: PostgresServer, tmp_path: Path) -> Callable[[], Opens]:
     """Give an empty database each time: always the same one."""
-    place = Place(postgres.new_database("machine"), tmp_path / "snapshots")
+    location = StoreLocation(postgres.new_database("machine"), tmp_path / "snapshots")
 
     def opened() -> Opens:
         postgres.sql("DROP SCHEMA IF EXISTS sinkstream CASCADE", "machine")
-        return place.open
+        return location.open
 
     return opened
 

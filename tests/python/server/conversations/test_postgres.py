@@ -27,7 +27,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.turns import TurnRequest
 from tests.python.server.conversations.postgres import PostgresServer
-from tests.python.server.conversations.stores import Place, begun, claim_of, ended, finish
+from tests.python.server.conversations.stores import StoreLocation, begun, claim_of, ended, finish
 from tests.python.server.conversations.talk import (
     OPENED,
     STILL,
@@ -40,17 +40,17 @@ from tests.python.server.conversations.talk import (
 
 
 @pytest.fixture
-def place(
+def location(
     request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path
-) -> Iterator[Place]:
+) -> Iterator[StoreLocation]:
     name = f"test{new_id('x')[2:14]}"
-    found = Place(postgres.new_database(name), tmp_path / "snapshots")
+    found = StoreLocation(postgres.new_database(name), tmp_path / "snapshots")
     yield found
     found.close()
 
 
-def database_of(place: Place) -> str:
-    return str(place.address).partition("@/")[2].partition("?")[0]
+def database_of(location: StoreLocation) -> str:
+    return str(location.address).partition("@/")[2].partition("?")[0]
 
 
 def written(store: Store) -> str:
@@ -60,14 +60,14 @@ def written(store: Store) -> str:
     return finish(store, new, [4], b"a").id
 
 
-def lose_connections(postgres: PostgresServer, place: Place) -> None:
+def lose_connections(postgres: PostgresServer, location: StoreLocation) -> None:
     postgres.sql(
         f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
-        f"'{database_of(place)}'"
+        f"'{database_of(location)}'"
     )
 
 
-def restart(postgres: PostgresServer, place: Place) -> None:
+def restart(postgres: PostgresServer, location: StoreLocation) -> None:
     postgres.stop("immediate")  # as after a crash
     postgres.start()
 
@@ -77,18 +77,18 @@ FAULTS = [lose_connections, restart]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_turn_goes_on_after_the_database_was_away(
-    model: sinkstream.Model, postgres: PostgresServer, place: Place,
-    fault: Callable[[PostgresServer, Place], None],
+    model: sinkstream.Model, postgres: PostgresServer, location: StoreLocation,
+    fault: Callable[[PostgresServer, StoreLocation], None],
 ) -> None:  # fmt: skip
-    settings = place.settings("one", seats=2, upkeep_s=STILL, saved_ahead=0)
-    conversations = Conversations(model, place.address, settings)
+    settings = location.settings("one", seats=2, upkeep_s=STILL, saved_early=0)
+    conversations = Conversations(model, location.address, settings)
     OPENED.append(conversations)
     chat = Chat(conversations)
     chat.say("Hello")
     request = TurnRequest("", [*chat.messages, user("More")], options(1, 300))
     turn = conversations.begin(request)
     next(turn.stream)
-    fault(postgres, place)
+    fault(postgres, location)
     reply = turn.stream.result()
     node = conversations._store.node(turn.end().node)
     assert node is not None
@@ -98,9 +98,9 @@ def test_a_turn_goes_on_after_the_database_was_away(
 
 
 def test_a_commit_whose_outcome_is_not_known_is_repeated_once(
-    postgres: PostgresServer, place: Place
+    postgres: PostgresServer, location: StoreLocation
 ) -> None:
-    store = place.open("a")
+    store = location.open("a")
     connection = store._writer._connection
     commit = connection.commit
     lost: list[int] = []
@@ -109,7 +109,7 @@ def test_a_commit_whose_outcome_is_not_known_is_repeated_once(
         commit()
         if not lost:
             lost.append(1)
-            lose_connections(postgres, place)
+            lose_connections(postgres, location)
             connection.execute("SELECT 1")  # fails
 
     connection.commit = commit_and_lose  # type: ignore[method-assign]
@@ -124,11 +124,11 @@ def test_a_commit_whose_outcome_is_not_known_is_repeated_once(
 
 
 def test_a_database_that_stays_away_is_an_error_in_time(
-    postgres: PostgresServer, place: Place, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_S", 0.5)
     monkeypatch.setattr(postgres_store, "RETRY_S", 0.5)
-    store = place.open("a")
+    store = location.open("a")
     node = written(store)
     postgres.stop("immediate")
     try:
@@ -137,7 +137,7 @@ def test_a_database_that_stays_away_is_an_error_in_time(
             with pytest.raises(StoreError, match=r"postgresql://.*/test\w+ cannot be used: "):
                 work()
         with pytest.raises(StoreError, match="cannot be used"):
-            place.open("b")
+            location.open("b")
         assert time.monotonic() - began < 30
         time.sleep(3)  # an outage that is longer than the pool tries to connect
     finally:
@@ -147,9 +147,9 @@ def test_a_database_that_stays_away_is_an_error_in_time(
     assert store.node(written(store)) is not None
 
 
-def test_transactions_in_conflict_are_tried_again(place: Place) -> None:
+def test_transactions_in_conflict_are_tried_again(location: StoreLocation) -> None:
     """Two replicas lock two rows in opposite orders: PostgreSQL ends one of the transactions."""
-    one, two = place.open("a"), place.open("b")
+    one, two = location.open("a"), location.open("b")
     news = [begun(), begun()]
     for new in news:
         one.begin(claim_of(new), new)
@@ -176,9 +176,9 @@ def test_transactions_in_conflict_are_tried_again(place: Place) -> None:
     assert len(tried) > 2  # at least one of them twice
 
 
-def test_a_replica_that_is_stopped_inside_a_transaction_loses_it(place: Place) -> None:
+def test_a_replica_that_is_stopped_inside_a_transaction_loses_it(location: StoreLocation) -> None:
     """It holds the lock on the owner's row; PostgreSQL ends its transaction."""
-    old, new = place.open("a"), place.open("b")
+    old, new = location.open("a"), location.open("b")
     node = old.node(written(old))
     assert node is not None
     inside, goes_on = threading.Event(), threading.Event()
@@ -201,8 +201,8 @@ def test_a_replica_that_is_stopped_inside_a_transaction_loses_it(place: Place) -
         old.note(claim, node.id, "later").result()
 
 
-def test_reading_never_waits_for_a_transaction(place: Place) -> None:
-    store = place.open("a")
+def test_reading_never_waits_for_a_transaction(location: StoreLocation) -> None:
+    store = location.open("a")
     node = store.node(written(store))
     assert node is not None
     reads: list[Any] = []
@@ -233,31 +233,31 @@ def raising(code: str, message: str) -> str:
 
 
 def test_a_full_disk_fails_the_turn_and_keeps_what_it_had(
-    postgres: PostgresServer, place: Place
+    postgres: PostgresServer, location: StoreLocation
 ) -> None:
-    store = place.open("a")
+    store = location.open("a")
     kept = written(store)
-    postgres.sql(raising("53100", "could not extend file"), database_of(place))
+    postgres.sql(raising("53100", "could not extend file"), database_of(location))
     with pytest.raises(StoreError, match="must be on a disk with free space"):
         written(store)
-    postgres.sql("DROP TRIGGER refuse ON sinkstream.parts", database_of(place))
+    postgres.sql("DROP TRIGGER refuse ON sinkstream.parts", database_of(location))
     assert store.node(kept) is not None
     assert store.node(written(store)) is not None
 
 
 def test_a_database_that_becomes_read_only_is_refused(
-    postgres: PostgresServer, place: Place
+    postgres: PostgresServer, location: StoreLocation
 ) -> None:
-    store = place.open("a")
+    store = location.open("a")
     kept = written(store)
-    name = database_of(place)
+    name = database_of(location)
     postgres.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    lose_connections(postgres, place)
+    lose_connections(postgres, location)
     with pytest.raises(StoreError, match="must be writable, but is read-only"):
         written(store)
     assert store.node(kept) is not None
     with pytest.raises(StoreError, match="must be writable, but is read-only"):
-        place.open("b")
+        location.open("b")
 
 
 @pytest.mark.parametrize(
@@ -274,18 +274,18 @@ def test_a_database_that_becomes_read_only_is_refused(
     ],
 )
 def test_tables_of_another_form_are_refused(
-    postgres: PostgresServer, place: Place, statement: str, text: str
+    postgres: PostgresServer, location: StoreLocation, statement: str, text: str
 ) -> None:
-    place.open("a").close()
-    postgres.sql(statement, database_of(place))
+    location.open("a").close()
+    postgres.sql(statement, database_of(location))
     with pytest.raises(StoreError, match=text):
-        place.open("b")
+        location.open("b")
 
 
-def test_a_store_of_another_model_is_refused(place: Place) -> None:
-    place.open("a").close()
+def test_a_store_of_another_model_is_refused(location: StoreLocation) -> None:
+    location.open("a").close()
     with pytest.raises(StoreError, match="must belong to this model and its settings, other, but"):
-        place.open("b", "other")
+        location.open("b", "other")
 
 
 def test_a_database_of_another_encoding_is_refused(
@@ -293,16 +293,16 @@ def test_a_database_of_another_encoding_is_refused(
 ) -> None:
     address = postgres.new_database("latin", "ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(StoreError, match="must have the encoding UTF8, but has LATIN1"):
-        Place(address, tmp_path).open("a")
+        StoreLocation(address, tmp_path).open("a")
 
 
 def test_a_user_who_may_not_create_the_tables_is_told_so(
-    postgres: PostgresServer, place: Place
+    postgres: PostgresServer, location: StoreLocation
 ) -> None:
     postgres.sql("CREATE ROLE bob LOGIN")
-    place.address = postgres.address(database_of(place), "bob")
+    location.address = postgres.address(database_of(location), "bob")
     with pytest.raises(StoreError, match="must let its user create and write the schema"):
-        place.open("a")
+        location.open("a")
 
 
 @pytest.mark.parametrize(
@@ -314,13 +314,13 @@ def test_a_user_who_may_not_create_the_tables_is_told_so(
 )
 def test_an_address_that_leads_nowhere_is_refused(tmp_path: Path, address: str, text: str) -> None:
     with pytest.raises(StoreError, match=text) as caught:
-        Place(address, tmp_path).open("a")
+        StoreLocation(address, tmp_path).open("a")
     assert "secret" not in str(caught.value)
 
 
-def test_snapshots_must_be_where_all_hosts_reach_them(place: Place) -> None:
+def test_snapshots_must_be_where_all_hosts_reach_them(location: StoreLocation) -> None:
     with pytest.raises(InvalidArgument, match="`snapshots` must be given"):
-        open_store(place.address, "model", Settings(replica="a"))
+        open_store(location.address, "model", Settings(replica="a"))
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
@@ -339,8 +339,8 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
 # ---- what PostgreSQL does not say as SQLite does -------------------------------------------------
 
 
-def test_text_may_hold_nul_and_any_character(place: Place) -> None:
-    store = place.open("a")
+def test_text_may_hold_nul_and_any_character(location: StoreLocation) -> None:
+    store = location.open("a")
     new = begun(session_key="k\0ey", given="g\0iven", title="t\0itle \U0001f30a", tenant="ada")
     store.begin(claim_of(new), new)
     node = ended(new, [4], b"a")
@@ -356,8 +356,8 @@ def test_text_may_hold_nul_and_any_character(place: Place) -> None:
     assert store.session_of("\0") is None
 
 
-def test_a_replica_without_a_name_gets_one_of_its_own(place: Place) -> None:
-    names = {place.open().replica for _ in range(2)}
+def test_a_replica_without_a_name_gets_one_of_its_own(location: StoreLocation) -> None:
+    names = {location.open().replica for _ in range(2)}
     assert len(names) == 2
     assert "" not in names
 
@@ -375,7 +375,7 @@ def test_a_snapshot_folder_must_be_writable(tmp_path: Path) -> None:
 
 
 def test_tables_are_created_although_the_connection_is_lost_meanwhile(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, calls = postgres_database._create, []
 
@@ -386,6 +386,6 @@ def test_tables_are_created_although_the_connection_is_lost_meanwhile(
             connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
     monkeypatch.setattr(postgres_database, "_create", create_and_lose)
-    store = place.open()
+    store = location.open()
     assert len(calls) == 2
     assert store.node(written(store)) is not None

@@ -10,7 +10,7 @@ import pytest
 import sinkstream
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.conversations.canonical import canonical_messages
-from sinkstream.server.conversations.reading import BEGINNING, Place, read_messages
+from sinkstream.server.conversations.reading import BEGINNING, StartPoint, read_messages
 from sinkstream.text.chat import encode_chat
 from tests.python.server.conversations.talk import assistant, user
 
@@ -18,11 +18,11 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def read(
-    model: sinkstream.Model, messages: list[Any], place: Place = BEGINNING, **more: Any
+    model: sinkstream.Model, messages: list[Any], start: StartPoint = BEGINNING, **more: Any
 ) -> Any:
     more.setdefault("continue_final", False)
     said = canonical_messages(messages, continue_final=more["continue_final"])
-    return read_messages(model._turn_format(), said, place, **more)
+    return read_messages(model._turn_format(), said, start, **more)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_reading_on_is_reading_all(model: sinkstream.Model) -> None:
     later = [user("More"), assistant("Yes."), user("And?")]
     written = [*turns.reply("Hi."), *model.end_token_ids]
     parts = array("i", read(model, first)) + array("i", written)
-    parts.extend(read(model, later, Place("assistant", True, written[-1])))
+    parts.extend(read(model, later, StartPoint("assistant", True, written[-1])))
     assert parts.tolist() == read(model, [*first, assistant("Hi."), *later])
 
 
 def test_a_reply_that_was_cut_is_closed_before_the_next_message(model: sinkstream.Model) -> None:
     turns = model._turn_format()
     written = turns.reply("Hi.")
-    rest = read(model, [user("More")], Place("assistant", True, written[-1]))
+    rest = read(model, [user("More")], StartPoint("assistant", True, written[-1]))
     assert read(model, [user("Hello")]) + written + rest == read(
         model, [user("Hello"), assistant("Hi."), user("More")]
     )

@@ -43,14 +43,14 @@ class Saves:
 
         monkeypatch.setattr(conversations._states.saving, "save", noted)
 
-    def ahead(self) -> list[str]:
+    def early(self) -> list[str]:
         """Return the turns that the thread has begun to save."""
         return [node for node, thread in self.done if thread == "sinkstream-saver"]
 
 
 def opened(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
-    ahead_only = {"replay_tokens": 0, "saved_ahead": 1, "snapshot_tokens": 1 << 40}
-    return open_conversations(model, folder, has_saver=True, **{**ahead_only, **settings})
+    early_only = {"replay_tokens": 0, "saved_early": 1, "snapshot_tokens": 1 << 40}
+    return open_conversations(model, folder, has_saver=True, **{**early_only, **settings})
 
 
 def begun(conversations: Conversations, count: int) -> list[Reply]:
@@ -92,7 +92,7 @@ def test_nothing_is_saved_while_a_seat_is_free(
 def test_only_those_that_leave_next_are_saved_and_once(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    conversations = opened(model, tmp_path, saved_ahead=count)
+    conversations = opened(model, tmp_path, saved_early=count)
     saves = Saves(conversations, monkeypatch)
     replies = begun(conversations, 3)
     wait_until(lambda: len(saves.done) == count)
@@ -100,13 +100,13 @@ def test_only_those_that_leave_next_are_saved_and_once(
     for _ in range(10):  # the one used last goes on: the others stay the next ones
         node = ask(conversations, [user("go on")], previous=node).node
     conversations._saver.close()
-    assert saves.ahead() == [reply.node for reply in replies[:count]]
+    assert saves.early() == [reply.node for reply in replies[:count]]
 
 
 def test_what_a_short_replay_restores_is_not_saved(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = opened(model, tmp_path, replay_tokens=10_000, saved_ahead=3)
+    conversations = opened(model, tmp_path, replay_tokens=10_000, saved_early=3)
     saves = Saves(conversations, monkeypatch)
     begun(conversations, 6)
     conversations._saver.close()
@@ -120,7 +120,7 @@ def test_a_turn_waits_for_the_snapshot_that_is_being_written(
     saves = Saves(conversations, monkeypatch)
     saves.may_go_on.clear()
     first = begun(conversations, 3)[0]
-    wait_until(saves.ahead)
+    wait_until(saves.early)
     found: list[Reply] = []
     more = threading.Thread(
         target=lambda: found.append(ask(conversations, [user("and")], previous=first.node, seed=4))
@@ -148,7 +148,7 @@ def test_a_snapshot_that_cannot_be_written_is_not_tried_again_and_its_turn_is_re
     node = replies[2].node
     for _ in range(10):
         node = ask(conversations, [user("go on")], previous=node).node
-    assert saves.ahead() == [replies[0].node]
+    assert saves.early() == [replies[0].node]
     begun(conversations, 1)  # parking tries once more
     assert [one for one, _ in saves.done].count(replies[0].node) == 2
     again = ask(conversations, [user("and")], previous=replies[0].node, seed=5)

@@ -411,9 +411,9 @@ def test_places_are_those_without_thoughts(models: Models, tmp_path: Path) -> No
     turns = conversations.transcript("", replies[0].facts.session)
     shown = [one for turn in turns[:-1] for one in shown_messages(turn, table)]
     assert model.tokenizer is not None
-    for message, place in zip(chat.messages[:-2], shown, strict=True):
+    for message, message_shown in zip(chat.messages[:-2], shown, strict=True):
         if "</think>" not in message["content"]:  # of such a text, the template shows the end
-            text = model.tokenizer.decode(ids[place.begin : place.end])
+            text = model.tokenizer.decode(ids[message_shown.begin : message_shown.end])
             assert text.strip() == message["content"]
     last = shown_messages(turns[-1], table)[-1]
     assert last.end == turns[-1].tokens == last.begin + 12

@@ -76,7 +76,7 @@ def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
         seats=1,
         upkeep_s=STILL,
         replay_tokens=0,
-        saved_ahead=0,
+        saved_early=0,
         snapshot_tokens=1 << 40,
         replica=name,
         snapshots=BUCKET,

@@ -29,7 +29,7 @@ from sinkstream.server.conversations.store import Store
 from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.conversations.writer import Writer
 from sinkstream.server.turns import NotFound, TurnRequest
-from tests.python.server.conversations.stores import Place, begun, claim_of, finish
+from tests.python.server.conversations.stores import StoreLocation, begun, claim_of, finish
 from tests.python.server.conversations.talk import (
     Chat,
     alone,
@@ -42,8 +42,8 @@ from tests.python.server.conversations.talk import (
 
 
 @pytest.fixture
-def store(place: Place) -> Store:
-    return place.open()
+def store(location: StoreLocation) -> Store:
+    return location.open()
 
 
 CLAIM = Claim("sess_1", 1)
@@ -631,9 +631,9 @@ def test_lists_of_any_length_need_few_statements() -> None:
     assert len(seen) == 10
 
 
-def test_a_closed_store_is_not_read(place: Place) -> None:
+def test_a_closed_store_is_not_read(location: StoreLocation) -> None:
     """Another process may use it."""
-    store = place.open()
+    store = location.open()
     new = begun()
     store.begin(claim_of(new), new)
     finish(store, new, [4], b"a")

@@ -91,9 +91,9 @@ def test_a_transcript_has_all_messages_and_their_places(
         assert message.offsets is not None
         assert len(message.offsets) == message.end - message.begin
         text = message.content.rstrip()
-        for place, offset in enumerate(message.offsets):
-            rest = texts.decode(ids[message.begin + place : message.end]).rstrip()
-            if place == 0:  # its token may begin with the end of the template's header
+        for index, offset in enumerate(message.offsets):
+            rest = texts.decode(ids[message.begin + index : message.end]).rstrip()
+            if index == 0:  # its token may begin with the end of the template's header
                 assert rest.endswith(text[offset:])
             elif rest.startswith("\ufffd"):  # in the middle of a character
                 assert rest.lstrip("\ufffd") == text[offset + 1 :]

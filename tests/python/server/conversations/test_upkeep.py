@@ -18,7 +18,7 @@ from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.conversations.settings import Settings
 from sinkstream.server.conversations.sqlite_store import SqliteStore
 from sinkstream.server.conversations.store_error import StoreError
-from tests.python.server.conversations.stores import Place
+from tests.python.server.conversations.stores import StoreLocation
 from tests.python.server.conversations.talk import (
     OPENED,
     STILL,
@@ -116,7 +116,7 @@ def test_a_conversation_that_cannot_be_deleted_keeps_none_of_the_others(
     assert len(conversations._store.conversations("")) == 1
 
 
-@pytest.mark.parametrize("stage", ["left_behind", "delete_orphans", "usage"])
+@pytest.mark.parametrize("stage", ["abandoned", "delete_orphans", "usage"])
 def test_a_stage_that_fails_keeps_none_of_the_others(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -172,9 +172,9 @@ def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
 # ---- the sweep by size ---------------------------------------------------------------------------
 
 
-def filled(model: sinkstream.Model, place: Place, count: int) -> Conversations:
-    settings = place.settings("one", upkeep_s=STILL, saved_ahead=0, snapshot_tokens=1 << 40)
-    conversations = Conversations(model, place.address, settings)
+def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conversations:
+    settings = location.settings("one", upkeep_s=STILL, saved_early=0, snapshot_tokens=1 << 40)
+    conversations = Conversations(model, location.address, settings)
     OPENED.append(conversations)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
@@ -195,23 +195,25 @@ def counted(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 def test_a_sweep_reads_the_sizes_of_all_turns_once(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many conversations it deletes."""
     sums = []
     for count in (2, 6):
-        conversations = filled(model, place, count)
+        conversations = filled(model, location, count)
         conversations._upkeep._settings = Settings(max_bytes=0)
         said = counted(conversations, monkeypatch)
         conversations._upkeep.run()
         assert conversations._store.conversations("") == []
         everything = [one for one in said if "SUM" in one and "WHERE" not in one]
         sums.append([one for one in everything if "snapshots" not in one])
-    assert [len(each) for each in sums] == ([1, 1] if place.is_postgres else [0, 0])
+    assert [len(each) for each in sums] == ([1, 1] if location.is_postgres else [0, 0])
 
 
-def test_a_sweep_deletes_no_more_than_is_over(model: sinkstream.Model, place: Place) -> None:
-    conversations = filled(model, place, 6)
+def test_a_sweep_deletes_no_more_than_is_over(
+    model: sinkstream.Model, location: StoreLocation
+) -> None:
+    conversations = filled(model, location, 6)
     store = conversations._store
     newest = [name for name, _ in store.conversations("")][:3]
     before = store.usage().transcripts
@@ -223,9 +225,9 @@ def test_a_sweep_deletes_no_more_than_is_over(model: sinkstream.Model, place: Pl
 
 
 def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = filled(model, place, 1)
+    conversations = filled(model, location, 1)
     upkeep, store = conversations._upkeep, conversations._store
     usage, asked = store.usage, list[float]()
 
@@ -237,9 +239,9 @@ def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
     monkeypatch.setattr(store, "usage", slow)
     for _ in range(3):
         upkeep.run()
-    assert len(asked) == (1 if place.is_postgres else 3)
+    assert len(asked) == (1 if location.is_postgres else 3)
     pause_s = upkeep._usage_due - asked[0]
-    assert pause_s >= 1 if place.is_postgres else pause_s < 0
+    assert pause_s >= 1 if location.is_postgres else pause_s < 0
     upkeep._usage_due = time.monotonic()
     upkeep.run()
-    assert len(asked) == (2 if place.is_postgres else 4)
+    assert len(asked) == (2 if location.is_postgres else 4)

@@ -19,7 +19,7 @@ from sinkstream.server.conversations.claim import Claim, SessionMoved
 from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.conversations.store import Point
 from sinkstream.server.turns import TurnRequest
-from tests.python.server.conversations.stores import Place, contents
+from tests.python.server.conversations.stores import StoreLocation, contents
 from tests.python.server.conversations.talk import (
     OPENED,
     STILL,
@@ -35,9 +35,11 @@ from tests.python.server.conversations.talk import (
 WAIT_S = 60
 
 
-def replica(model: sinkstream.Model, place: Place, name: str, **more: Any) -> Conversations:
-    settings = place.settings(name, seats=1, upkeep_s=STILL, saved_ahead=0, **more)
-    OPENED.append(Conversations(model, place.address, settings))
+def replica(
+    model: sinkstream.Model, location: StoreLocation, name: str, **more: Any
+) -> Conversations:
+    settings = location.settings(name, seats=1, upkeep_s=STILL, saved_early=0, **more)
+    OPENED.append(Conversations(model, location.address, settings))
     OPENED[-1]._saver.close()  # snapshots are written when the test says so
     return OPENED[-1]
 
@@ -93,11 +95,11 @@ OTHERS: list[Point] = ["note", "snapshot", "delete"]
 
 @pytest.mark.parametrize("point", [*TURNS, *OTHERS])
 def test_a_replica_that_wakes_up_late_changes_nothing(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch, point: Point
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch, point: Point
 ) -> None:
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
-    one = replica(model, place, "one", snapshot_tokens=0)
-    two = replica(model, place, "two", snapshot_tokens=0)
+    one = replica(model, location, "one", snapshot_tokens=0)
+    two = replica(model, location, "two", snapshot_tokens=0)
     chat = Chat(one)
     first, second = (chat.say(f"{i}", seed=i) for i in range(2))
     session = second.facts.session
@@ -133,9 +135,9 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
 
 
 def test_a_replica_that_stalls_after_taking_takes_again(
-    model: sinkstream.Model, place: Place
+    model: sinkstream.Model, location: StoreLocation
 ) -> None:
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     chat = Chat(two)
     chat.say("Hello")
     stall = Stall(one, "taken")
@@ -155,9 +157,9 @@ def test_a_replica_that_stalls_after_taking_takes_again(
 
 @pytest.mark.parametrize("by", ["a planned end", "another replica"])
 def test_a_conversation_whose_turn_is_starting_is_not_given_up(
-    model: sinkstream.Model, place: Place, by: str
+    model: sinkstream.Model, location: StoreLocation, by: str
 ) -> None:
-    one = replica(model, place, "one")
+    one = replica(model, location, "one")
     chat = Chat(one)
     session = chat.say("Hello").facts.session
     claim = one._ownership.held(session)
@@ -177,9 +179,9 @@ def test_a_conversation_whose_turn_is_starting_is_not_given_up(
 
 
 def test_a_turn_that_cannot_start_is_not_running(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = replica(model, place, "one")
+    one = replica(model, location, "one")
     chat = Chat(one)
     session = chat.say("Hello").facts.session
 
@@ -193,11 +195,11 @@ def test_a_turn_that_cannot_start_is_not_running(
 
 
 def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It need not wait for the end of the reply, which may be far away."""
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     chat = Chat(one)
     chat.say("Hello")
     request = TurnRequest("", [*chat.messages, user("Endlessly")], options(1, 1 << 40))
@@ -214,8 +216,10 @@ def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
     assert is_exact(model, two, reply, 3)
 
 
-def test_a_replica_that_is_asked_saves_what_it_has(model: sinkstream.Model, place: Place) -> None:
-    one, two = replica(model, place, "one", replay_tokens=0), replica(model, place, "two")
+def test_a_replica_that_is_asked_saves_what_it_has(
+    model: sinkstream.Model, location: StoreLocation
+) -> None:
+    one, two = replica(model, location, "one", replay_tokens=0), replica(model, location, "two")
     two.ask_release = lambda replica, session: replica.name == "one" and one.release(session)
     chat = Chat(one)
     for i in range(3):
@@ -234,9 +238,9 @@ def test_a_replica_that_is_asked_saves_what_it_has(model: sinkstream.Model, plac
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_turn_that_is_running_ends_before_its_conversation_is_released(
-    model: sinkstream.Model, place: Place, ends: bool
+    model: sinkstream.Model, location: StoreLocation, ends: bool
 ) -> None:
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     chat = Chat(one)
     chat.say("Hello")
     tokens = 8 if ends else 1 << 40
@@ -271,10 +275,10 @@ def test_a_turn_that_is_running_ends_before_its_conversation_is_released(
 
 
 def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     name = turn.facts.node
     while not two._store._rows("SELECT 1 FROM parts WHERE node = ?", [name]):
@@ -294,10 +298,10 @@ def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
 
 
 def test_upkeep_closes_what_dead_replicas_have_left(
-    model: sinkstream.Model, place: Place, monkeypatch: pytest.MonkeyPatch
+    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     while not two._store._rows("SELECT 1 FROM parts"):
         next(turn.stream)
@@ -311,10 +315,10 @@ def test_upkeep_closes_what_dead_replicas_have_left(
 
 
 def test_a_sweep_deletes_only_what_no_other_replica_uses(
-    model: sinkstream.Model, place: Place
+    model: sinkstream.Model, location: StoreLocation
 ) -> None:
-    one = replica(model, place, "one")
-    two = replica(model, place, "two", ttl_s=0.0, max_conversations=0, max_bytes=0)
+    one = replica(model, location, "one")
+    two = replica(model, location, "two", ttl_s=0.0, max_conversations=0, max_bytes=0)
     theirs, own = Chat(one).say("Theirs"), Chat(two).say("Own")
     one._upkeep.run()
     two._upkeep.run()
@@ -326,9 +330,9 @@ def test_a_sweep_deletes_only_what_no_other_replica_uses(
 
 
 def test_what_another_replica_has_continued_leaves_memory(
-    model: sinkstream.Model, place: Place
+    model: sinkstream.Model, location: StoreLocation
 ) -> None:
-    one, two = replica(model, place, "one"), replica(model, place, "two")
+    one, two = replica(model, location, "one"), replica(model, location, "two")
     chat = Chat(one)
     reply = chat.say("Hello")
     Chat(two, chat.messages).say("Elsewhere", seed=1)
@@ -340,9 +344,9 @@ def test_what_another_replica_has_continued_leaves_memory(
 
 
 def test_closing_a_replica_gives_its_conversations_up(
-    model: sinkstream.Model, place: Place
+    model: sinkstream.Model, location: StoreLocation
 ) -> None:
-    one, two = replica(model, place, "one", replay_tokens=0), replica(model, place, "two")
+    one, two = replica(model, location, "one", replay_tokens=0), replica(model, location, "two")
     two.ask_release = lambda replica, session: pytest.fail("asked")
     chat = Chat(one)
     for i in range(2):
@@ -359,12 +363,12 @@ def test_the_only_server_of_a_store_takes_no_conversation(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
     """It owns them all: its turns need no write for that, also after a restart."""
-    place = Place(tmp_path / "store", tmp_path / "snapshots")
-    conversations = replica(model, place, "")
+    location = StoreLocation(tmp_path / "store", tmp_path / "snapshots")
+    conversations = replica(model, location, "")
     chat = Chat(conversations)
     chat.say("One")
     conversations.close()
-    chat.conversations = replica(model, place, "")
+    chat.conversations = replica(model, location, "")
     taken: list[str] = []
     take = chat.conversations._store.take
     chat.conversations._store.take = lambda session: taken.append(session) or take(session)  # type: ignore

@@ -166,7 +166,7 @@ KINDS: dict[str, Ask] = {
 }
 
 
-def settle(server: Running) -> None:
+def wait_until_quiet(server: Running) -> None:
     server.wait_until(lambda: server.metric("sinkstream_open_replies") == 0, "replies end")
     server.wait_until(lambda: server.metric("sinkstream_open_sockets") == 0, "sockets are closed")
     server.wait_until(lambda: server.metric("sinkstream_open_connections") <= 1, "clients left")
@@ -189,14 +189,14 @@ def cycles_of(server: Running, ask: Ask) -> Counter[str]:
     """Return the types of the objects that are left after requests until a collection."""
     for _ in range(2):  # everything is used once
         ask(server)
-    settle(server)
+    wait_until_quiet(server)
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(REPEATS):
             ask(server)
-        settle(server)
+        wait_until_quiet(server)
         gc.collect()
         left = Counter(type(one).__qualname__ for one in gc.garbage)
         left.update(repr(one) for one in gc.garbage if isinstance(one, BaseException))

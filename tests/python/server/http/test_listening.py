@@ -24,16 +24,16 @@ def test_a_crowd_is_queued_and_accepted_a_few_at_a_time() -> None:
         server = await loop.create_server(Counted, sock=listener, backlog=ACCEPTED_AT_ONCE)
         # The loop does not run meanwhile: the kernel must queue all of them.
         clients = [socket.create_connection(listener.getsockname(), 5) for _ in range(WAITING)]
-        in_turns = []
+        per_turn = []
         while accepted < WAITING:
             before = accepted
             await asyncio.sleep(0)
-            in_turns.append(accepted - before)
+            per_turn.append(accepted - before)
         for client in clients:
             client.close()
         server.close()
-        return in_turns
+        return per_turn
 
     with open_socket("127.0.0.1", 0) as listener:
-        in_turns = asyncio.run(asyncio.wait_for(run(), 60))
-    assert 0 < max(in_turns) <= ACCEPTED_AT_ONCE
+        per_turn = asyncio.run(asyncio.wait_for(run(), 60))
+    assert 0 < max(per_turn) <= ACCEPTED_AT_ONCE

@@ -37,9 +37,9 @@ def expected(turns: list[dict[str, Any]]) -> list[dict[str, str]]:
     shown = []
     for message in (message for turn in turns for message in turn["messages"]):
         begin, end, text = message["begin"], message["end"], message["content"]
-        gone = [place for place in range(begin, end) if SINKS <= place < SINKS + evicted]
-        places = [*message["offsets"], len(text)]
-        grey = text[places[gone[0] - begin] : places[gone[-1] + 1 - begin]] if gone else ""
+        gone = [token for token in range(begin, end) if SINKS <= token < SINKS + evicted]
+        offsets = [*message["offsets"], len(text)]
+        grey = text[offsets[gone[0] - begin] : offsets[gone[-1] + 1 - begin]] if gone else ""
         label = "evicted" if len(gone) == end - begin else "partly evicted"
         shown.append({"label": label if gone else "", "grey": grey})
     return shown
@@ -109,7 +109,7 @@ def test_sinks_stay_lit(server: Running, tab: Tab) -> None:
     const done = arguments[arguments.length - 1];
     import("/page/transcript.js").then(({ MessageView, clearPaint }) => {
       const content = "abcdefghij";
-      const offsets = [...content].map((_, place) => place);
+      const offsets = [...content].map((_, index) => index);
       const view = new MessageView({ role: "user", content, begin: 0, end: 10, offsets });
       document.querySelector("#transcript").append(view.element);
       clearPaint();

@@ -230,7 +230,7 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
     talks: dict[str, list[dict[str, str]]] = {
         f"session {number}": [*HELLO] for number in range(TALKS)
     }
-    places: dict[str, set[str]] = {name: set() for name in talks}
+    sessions: dict[str, set[str]] = {name: set() for name in talks}
     states = []
 
     def turn(proxy: Running) -> None:
@@ -239,7 +239,7 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
             answer = proxy.post(CHAT, body, **{"X-Session-Id": name})
             assert answer.status == 200
             own = answer.json["usage"]["sinkstream"]
-            places[name].add(own["session"])
+            sessions[name].add(own["session"])
             states.append(own["state"])
             talk += [answer.json["choices"][0]["message"], {"role": "user", "content": "and then?"}]
 
@@ -259,6 +259,6 @@ def test_a_conversation_goes_on_when_its_server_is_gone(
         assert min(shares) > 0
         with proxy_of(kind, tmp_path, free_port(), second.port) as port:
             turn(Running(port, None))  # type: ignore[arg-type]
-    assert all(len(seen) == 1 for seen in places.values())
+    assert all(len(seen) == 1 for seen in sessions.values())
     assert sorted(set(states[2 * TALKS :])) == ["loaded", "resident"]
     assert states[2 * TALKS :].count("loaded") == shares[0] // 2

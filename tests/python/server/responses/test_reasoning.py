@@ -80,7 +80,7 @@ def created(server: Running, *texts: str, **more: Any) -> dict[str, Any]:
 def short(events: list[dict[str, Any]]) -> list[str]:
     """Return the types of events, each series of deltas as one."""
     kinds = [event["type"] for event in events]
-    return [kind for place, kind in enumerate(kinds) if place == 0 or kind != kinds[place - 1]]
+    return [kind for index, kind in enumerate(kinds) if index == 0 or kind != kinds[index - 1]]
 
 
 def test_a_thought_is_an_item_before_the_message(serve: Serve) -> None:
