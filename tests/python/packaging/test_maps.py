@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TREES = (ROOT / "csrc", ROOT / "python" / "sinkstream")
 SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".inl", ".py"}
 MOST_WITHOUT_A_MAP = 3  # sources of a folder
+MOST_LINES = 20  # of a map of an op's files
 MAPS = sorted(path for tree in TREES for path in tree.rglob("README.md"))
 
 
@@ -70,6 +71,16 @@ def test_every_source_is_named_in_the_nearest_map(tree: Path) -> None:
 @pytest.mark.parametrize("page", MAPS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_everything_that_a_map_names_exists(page: Path) -> None:
     assert [name for name, paths in named_by(page).items() if not paths] == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in MAPS if page.parent.parent.parent.name == "kernels"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_map_of_kernels_is_read_at_a_glance(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line]) <= MOST_LINES
 
 
 def test_names_are_read_as_maps_write_them() -> None:
