@@ -202,6 +202,21 @@ std::vector<NamedSpec> gpu_specs() {
   return specs;
 }
 
+// A name with one underscore for all between two words.
+std::string as_test_name(const std::string& name) {
+  std::string words;
+  for (const char c : name) {
+    const bool is_of_word =
+        ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9');
+    if (is_of_word) {
+      words += c;
+    } else if (words.empty() || words.back() != '_') {
+      words += '_';
+    }
+  }
+  return words;
+}
+
 class CudaDecoderOfSpec : public testing::TestWithParam<NamedSpec> {};
 
 TEST_P(CudaDecoderOfSpec, AgreesWithTheProcessorFarPastTheWindowAndAfterACut) {  // no tsan
@@ -239,7 +254,7 @@ TEST_P(CudaDecoderOfSpec, ChunkSizeChangesNoBit) {  // no tsan
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CudaDecoderOfSpec, testing::ValuesIn(gpu_specs()),
-                         [](const auto& info) { return std::to_string(info.index); });
+                         [](const auto& info) { return as_test_name(info.param.name); });
 
 // Five sequences of different lengths, some in prefill and some decoding, with random wanted
 // logits.
