@@ -18,8 +18,15 @@ BENCH = Path(__file__).parents[3] / "benchmarks"
 BENCHES = sorted(
     file.name
     for file in BENCH.glob("*_bench.py")
-    # The first builds tokenizers, and generates nothing. The others count turns, not tokens.
-    if file.name not in ("vocabulary_bench.py", "cluster_ray_bench.py", "takeover_bench.py")
+    # The first builds tokenizers, and generates nothing. The next two count turns, not tokens. The
+    # last times the way to one token.
+    if file.name
+    not in (
+        "vocabulary_bench.py",
+        "cluster_ray_bench.py",
+        "takeover_bench.py",
+        "process_start_bench.py",
+    )
 )
 
 

@@ -79,7 +79,7 @@ def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
         session, unread = model.session(), model.stream(PROMPT, ignore_eos=True)
         next(unread)
         assert len(lines(caplog)) == 1  # the model's own
-        waiting = model.stream(PROMPT, max_tokens=3, timeout_s=60)
+        waiting = model.stream(PROMPT, max_tokens=3, ignore_eos=True, timeout_s=60)
         with session:
             pass  # its end makes room
         assert waiting.result().finish_reason == "length"

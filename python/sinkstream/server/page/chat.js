@@ -1,6 +1,6 @@
 // A chat over this server's own API. The page keeps only what it shows, and the key that was typed.
 
-import { MessageView, action, clearPaint, make, withStringOffsets } from "./transcript.js";
+import { MessageView, action, clearPaint, make, withOffsets } from "./transcript.js";
 
 const TURNS = 40;  // in the document at a time
 const LISTED = 200;  // conversations
@@ -172,7 +172,7 @@ async function refresh() {
 
 function keep(turn) {
   for (const { id } of childrenOf(turn.parent)) views.delete(id);  // they count their versions
-  turns.set(turn.id, { ...turn, messages: turn.messages.map(withStringOffsets) });
+  turns.set(turn.id, { ...turn, messages: turn.messages.map(withOffsets) });
 }
 
 function setTurns(found, leaf) {
@@ -245,7 +245,7 @@ async function run(asked, parent, url, options) {
     failure = error.message;
   }
   if (running === own) running = null;
-  if (number === opening) await replaceRunning(own, failure);
+  if (number === opening) await replaceOwn(own, failure);
   showBusy();
 }
 
@@ -279,7 +279,7 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
   const tokens = sinkstream ?? response?.usage;
   if (tokens) {
     const { input_tokens: read, output_tokens: generated } = tokens;
-    if (!reply.begin) updateOffsets(turn.parent);
+    if (!reply.begin) setOffsets(turn.parent);
     reply.begin ??= read;
     reply.end = turn.tokens = read + generated;
     for (const one of turn.messages.slice(0, -1)) {
@@ -315,14 +315,14 @@ function draw(own) {
 }
 
 // Tokens move when thoughts are left out.
-async function updateOffsets(id) {
+async function setOffsets(id) {
   const found = id && await get(`v1/sessions/${id}/turns`).catch(() => null);
   const messages = turns.get(id)?.messages;
-  messages?.forEach((one, at) => Object.assign(one, withStringOffsets(found?.data[0].messages[at] ?? {})));
+  messages?.forEach((one, at) => Object.assign(one, withOffsets(found?.data[0].messages[at] ?? {})));
 }
 
 // Replaces the running turn by the one that the server keeps.
-async function replaceRunning(own, failure) {
+async function replaceOwn(own, failure) {
   const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
   const { turn, reply } = own;
   turns.delete("running");
@@ -332,7 +332,7 @@ async function replaceRunning(own, failure) {
     await open(kept.session);
   } else if (kept) {
     session = kept.session;
-    await updateOffsets(turn.parent);
+    await setOffsets(turn.parent);
     keep(kept.data[0]);
     turns.get(own.node).messages.at(-1).thought = reply.thought;
     choose(own.node);

@@ -255,8 +255,8 @@ export class MessageView {
   }
 }
 
-// The server counts characters; JavaScript's strings count some of them twice.
-export function withStringOffsets(message) {
+// The server counts characters; JavaScript counts some twice.
+export function withOffsets(message) {
   const { content, offsets } = message;
   if (!offsets || !/[\uD800-\uDBFF]/.test(content)) return message;
   const starts = [];
