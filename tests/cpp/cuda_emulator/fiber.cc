@@ -10,20 +10,20 @@
 namespace sinkstream::cuda::emulator {
 namespace {
 
-constexpr size_t kStackBytes = 128 * 1024;
-constexpr size_t kGuardBytes = 64 * 1024;  // at least a page on any machine
 // Stacks begin at multiples of a page. If all were used from the same offset, the hot ends of some
-// hundred stacks would compete for a few sets of the caches. So they are spread over 16 KiB,
-// all at different lines, because 13 and the number of lines have no common divisor.
+// hundred stacks would compete for a few sets of the caches. So they are spread over the 256 lines
+// of 16 KiB; 13 and 256 have no common divisor.
 constexpr size_t kSpreadBytes = 16 * 1024;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kLinesApart = 13;
+constexpr size_t kStackBytes = 128 * 1024 + kSpreadBytes;
+constexpr size_t kGuardBytes = 64 * 1024;  // at least a page on any machine
 
 thread_local Fiber* starting = nullptr;
 
 // Below the stack is a guard that faults on access.
 std::byte* new_stack() {
-  void* memory = mmap(nullptr, kGuardBytes + kStackBytes + kSpreadBytes, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
   return static_cast<std::byte*>(memory) + kGuardBytes;
@@ -82,15 +82,15 @@ void Fiber::change(Context* from, Context* to) { swapcontext(from, to); }
 
 Fiber::Fiber(int number)
     : stack_(new_stack()),
-      used_bytes_(kStackBytes + number * kLinesApart * kLineBytes % kSpreadBytes),
+      used_bytes_(kStackBytes - number * kLinesApart * kLineBytes % kSpreadBytes),
       known_(create_known_fiber()) {
   set(&own_, stack_, used_bytes_);
 }
 
 Fiber::~Fiber() {
   destroy_known_fiber(known_);
-  unpoison(stack_, kStackBytes + kSpreadBytes);
-  munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes + kSpreadBytes);
+  unpoison(stack_, kStackBytes);
+  munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes);
 }
 
 void Fiber::begin(Entry entry, void* argument) {
@@ -102,7 +102,7 @@ void Fiber::begin(Entry entry, void* argument) {
 
 // Functions that never returned left poisoned memory.
 void Fiber::start_anew() {
-  unpoison(stack_, kStackBytes + kSpreadBytes);
+  unpoison(stack_, kStackBytes);
   destroy_known_fiber(known_);
   known_ = create_known_fiber();
   set(&own_, stack_, used_bytes_);
@@ -128,7 +128,7 @@ void Fiber::resume() {
   resumer_.known = known_fiber();
   resumer_.changes = true;
   void* fake_stack = nullptr;
-  before_change(&fake_stack, stack_, kStackBytes + kSpreadBytes, known_);
+  before_change(&fake_stack, stack_, kStackBytes, known_);
   change(&resumer_.context, &own_);
   after_change(fake_stack, nullptr, nullptr);
 }
@@ -143,7 +143,7 @@ void Fiber::pause() {
 void Fiber::continue_with(Fiber& next) {
   starting = &next;
   void* fake_stack = nullptr;
-  before_change(&fake_stack, next.stack_, kStackBytes + kSpreadBytes, next.known_);
+  before_change(&fake_stack, next.stack_, kStackBytes, next.known_);
   change(&own_, &next.own_);
   arrive(fake_stack);
 }
