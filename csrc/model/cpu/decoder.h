@@ -31,9 +31,7 @@ class Decoder : public WeightedModel {
 
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
-  PageShape page_shape() const override {
-    return {spec_.kv_heads(), spec_.head_dim(), options_.cache_type};
-  }
+  PageShape page_shape() const override { return page_shape(0); }
   void release() override {
     arena_.release();
     attention_scratch_.release();
@@ -50,6 +48,10 @@ class Decoder : public WeightedModel {
     float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
+  PageShape page_shape(int64_t layer) const {
+    const AttentionSpec& attention = spec_.block(layer).attention();
+    return {attention.kv_heads, attention.head_dim, options_.cache_type};
+  }
   // In `angles_`.
   AngleRows angles(int64_t before, int64_t pairs) const;
   // Of each token's index.

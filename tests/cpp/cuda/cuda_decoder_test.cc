@@ -170,9 +170,9 @@ DecoderSpec mixed_spec(uint32_t seed) {
   for (int32_t layer = 0; layer < 4; ++layer) {
     const std::vector<BlockSpec>& blocks = kinds[random() % kinds.size()].spec.blocks;
     BlockSpec block = blocks[random() % blocks.size()];
-    block.mlp.intermediate_size = 40 + 16 * static_cast<int64_t>(random() % 3);
-    block.attention.window = random() % 3 == 0 ? 32 : 0;
-    block.attention.scale = 0.1f;  // sharper attention lets roundings grow from layer to layer
+    block.dense().intermediate_size = 40 + 16 * static_cast<int64_t>(random() % 3);
+    block.attention().window = random() % 3 == 0 ? 32 : 0;
+    block.attention().scale = 0.1f;  // sharper attention lets roundings grow from layer to layer
     spec.blocks.push_back(block);
     spec.block_of_layer.push_back(layer);
   }
@@ -185,11 +185,11 @@ DecoderSpec mixed_spec(uint32_t seed) {
 
 DecoderSpec wide_spec() {
   return with_blocks(gpu_spec(), [](BlockSpec* block) {
-    block->attention.heads = 3;
-    block->attention.kv_heads = 1;
-    block->attention.head_dim = 320;
-    block->attention.scale = usual_scale(320);
-    block->attention.rope = rope_with(160, 10000);
+    block->attention().heads = 3;
+    block->attention().kv_heads = 1;
+    block->attention().head_dim = 320;
+    block->attention().scale = usual_scale(320);
+    block->attention().rope = rope_with(160, 10000);
   });
 }
 
@@ -346,7 +346,7 @@ TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
   DecoderSpec spec = gpu_spec();
   spec.block_of_layer = {0};
   spec.hidden_size = 768;
-  const int64_t inner = spec.blocks.front().mlp.intermediate_size = 2144;
+  const int64_t inner = spec.blocks.front().dense().intermediate_size = 2144;
   ASSERT_NE(cuda::linear_splits(2 * inner, spec.hidden_size),
             cuda::linear_splits(inner, spec.hidden_size));
   Twins twins(DType::kFloat16, {{"layers.0.up", Storage::kBF16}}, spec);
@@ -521,6 +521,24 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
     EXPECT_STREQ(error.what(),
                  "load: the head size must be a multiple of 16 on a GPU, but is 14. "
                  "Use `device=\"cpu\"`.");
+  }
+}
+
+TEST(CudaDecoder, RefusesLayersThatItsKernelsDoNotCompute) {
+  RandomDecoder model(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, gpu_spec());
+  DecoderSpec recurrent = model.spec, experts = model.spec;
+  recurrent.blocks[0].mixer = RecurrentSpec{.conv_size = 3};
+  experts.blocks[0].feed_forward = ExpertsSpec{.experts = 4, .chosen = 2};
+  for (const DecoderSpec& spec : {recurrent, experts}) {
+    try {
+      const CudaDecoder decoder(spec, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                                {});
+      FAIL() << "a layer without kernels was accepted";
+    } catch (const CheckpointError& error) {
+      EXPECT_STREQ(error.what(),
+                   "load: on a GPU, layers must have attention and a dense feed-forward, but some "
+                   "have not. Use `device=\"cpu\"`.");
+    }
   }
 }
 

@@ -21,12 +21,12 @@ inline DecoderSpec gpu_spec() {
   DecoderSpec spec = small_spec();
   spec.hidden_size = 40;
   BlockSpec& block = spec.blocks.front();
-  block.mlp.intermediate_size = 72;
-  block.attention.heads = 6;
-  block.attention.kv_heads = 2;
-  block.attention.head_dim = 16;
-  block.attention.scale = usual_scale(16);
-  block.attention.rope = rope_with(6, 10000);  // of 8 pairs: the rest is not rotated
+  block.dense().intermediate_size = 72;
+  block.attention().heads = 6;
+  block.attention().kv_heads = 2;
+  block.attention().head_dim = 16;
+  block.attention().scale = usual_scale(16);
+  block.attention().rope = rope_with(6, 10000);  // of 8 pairs: the rest is not rotated
   return spec;
 }
 
