@@ -90,11 +90,13 @@ int64_t DecoderSpec::most_intermediate_size() const {
 }
 
 CacheLayers DecoderSpec::cache_layers() const {
-  std::vector<int64_t> own_windows;
+  std::vector<LayerMemory> memory;
   for (int64_t layer = 0; layer < layers(); ++layer) {
-    own_windows.push_back(block(layer).attention.window);
+    const AttentionSpec& attention = block(layer).attention;
+    memory.push_back(
+        {.own_window = attention.window, .page = {attention.kv_heads, attention.head_dim}});
   }
-  return CacheLayers::with_windows(own_windows);
+  return CacheLayers(memory);
 }
 
 bool is_plain(const DecoderSpec& spec) {

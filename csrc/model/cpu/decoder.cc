@@ -138,7 +138,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     args.from = from.data();
     args.to = to.data();
     args.rows = cut.older;
-    args.shape = page_shape();
+    args.shape = page_shape(layer);
     args.rotation = rotation(rope.spec, index_angles(rope));
     kernels_.evict(args, launch_);
   }
@@ -268,7 +268,7 @@ void Decoder::append(const LayerRows& rows, const ForwardPlan::Round& round, int
   args.key_stride = args.value_stride = kv;
   args.slots = slots_.data();
   args.rows = round.rows;
-  args.shape = page_shape();
+  args.shape = page_shape(layer);
   const int64_t before = round.row * rows.pairs;
   args.rotation = rotation(rope.spec, {angles.cos + before, angles.sin + before});
   kernels_.append(args, launch_);
@@ -291,7 +291,7 @@ void Decoder::attend(const AttentionSpec& attention, LayerRows* rows, const Roun
   args.span_count = static_cast<int64_t>(queries.spans);
   args.rows = queries.count;
   args.heads = attention.heads;
-  args.shape = page_shape();
+  args.shape = page_shape(layer);
   args.sink_type = options_.cache_type;
   args.scale = attention.scale;
   args.soft_cap = attention.soft_cap;

@@ -42,7 +42,7 @@ struct Twins {
 };
 
 PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_gpu) {
-  const PageShape shape = twins.model(on_gpu).page_shape();
+  const PageShape shape = twins.model(on_gpu).page_shape(0);
   if (!on_gpu) return PagePool(shape, pages, true);
   return gpu_pool(cuda::emulated_plugin(), shape, pages);
 }
@@ -51,7 +51,8 @@ PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_gpu) {
 struct Sequences {
   Sequences(Twins& twins, const Window& window, bool on_gpu, int64_t count = 1)
       : pool(poisoned_pool(
-            twins, count * SequenceCache::pages_needed(window, twins.layers(), kEndless), on_gpu)) {
+            twins, count * SequenceCache::memory_needed(window, twins.layers(), kEndless).pages[0],
+            on_gpu)) {
     for (int64_t i = 0; i < count; ++i) {
       caches.push_back(std::make_unique<SequenceCache>(&pool, window, twins.layers(), kEndless));
     }
@@ -464,7 +465,7 @@ TEST(CudaDecoder, ALongChunkAfterACutIsWhatSmallOnesAre) {
 TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
   Twins twins(DType::kFloat16);
   const Window window{4, 70};
-  const int64_t needed = SequenceCache::pages_needed(window, twins.layers(), kEndless);
+  const int64_t needed = SequenceCache::memory_needed(window, twins.layers(), kEndless).pages[0];
   const auto before = random_tokens(150, twins.vocab(), 13);
   const auto long_chunk = random_tokens(220, twins.vocab(), 14);
   const auto own = random_tokens(100, twins.vocab(), 15),

@@ -365,7 +365,7 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
   std::vector<SampledToken> found;
   step(model.gpu, {read(&caches[0], 0, {1, 2}, Wants::kNothing),
                    read(&caches[1], 1, {4, 5}, Wants::kNothing)});
-  const int32_t page = caches[1].page_ids()[0];
+  const int32_t page = caches[1].page_ids(caches[1].group(0))[0];
   PageMemory& memory = caches.pool.memory();
   memory.poison(caches.pool.page(page), 2);  // part of a sink's key
   found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);

@@ -48,8 +48,8 @@ inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int
 struct GpuCaches {
   GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, const CacheLayers& layers,
             const Window& window, int64_t count = 1)
-      : pool(gpu_pool(plugin, decoder.page_shape(),
-                      count * SequenceCache::pages_needed(window, layers, kEndless))) {
+      : pool(gpu_pool(plugin, decoder.page_shape(0),
+                      count * SequenceCache::memory_needed(window, layers, kEndless).pages[0])) {
     for (int64_t i = 0; i < count; ++i) {
       all.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
     }

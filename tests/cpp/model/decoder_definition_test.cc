@@ -47,8 +47,9 @@ class Stream {
   Stream(RandomDecoder* model, const Window& window)
       : model_(model),
         live_(window.sinks, window.window),
-        pool_(model->decoder->page_shape(),
-              SequenceCache::pages_needed(window, model->spec.cache_layers(), kEndless), true),
+        pool_(model->decoder->page_shape(0),
+              SequenceCache::memory_needed(window, model->spec.cache_layers(), kEndless).pages[0],
+              true),
         cache(&pool_, window, model->spec.cache_layers(), kEndless) {
     for (const BlockSpec& block : model->spec.blocks) {
       const int64_t own = block.attention.window;
@@ -267,9 +268,9 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
     const auto tokens = random_tokens(kMostTokens, spec);
-    const int64_t bytes = model.decoder->page_shape().bytes();
-    PagePool pool(model.decoder->page_shape(), SequenceCache::pages_needed(window, 1, kEndless),
-                  true);
+    const int64_t bytes = model.decoder->page_shape(0).bytes();
+    PagePool pool(model.decoder->page_shape(0),
+                  SequenceCache::memory_needed(window, 1, kEndless).pages[0], true);
     SequenceCache cache(&pool, window, 1, kEndless);
     const auto feed = [&](int64_t count) {
       const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};

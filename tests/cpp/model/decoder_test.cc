@@ -29,8 +29,9 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) 
 // One sequence with poisoned pages of its own.
 struct OneSequence {
   OneSequence(const RandomDecoder& model, const Window& window)
-      : pool(model.decoder->page_shape(),
-             SequenceCache::pages_needed(window, model.spec.cache_layers(), kEndless), true),
+      : pool(model.decoder->page_shape(0),
+             SequenceCache::memory_needed(window, model.spec.cache_layers(), kEndless).pages[0],
+             true),
         cache(&pool, window, model.spec.cache_layers(), kEndless) {}
   PagePool pool;
   SequenceCache cache;
