@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <concepts>
+#include <set>
+#include <utility>
 
 #include "common/errors.h"
 
@@ -91,12 +93,15 @@ void check_together(const DecoderSpec& spec) {
   for (const int32_t block : spec.block_of_layer) {
     require_range("block_of_layer", block, 0, std::ssize(spec.blocks) - 1);
   }
-  const AttentionSpec& first = spec.blocks.front().attention();
-  for (const BlockSpec& block : spec.blocks) {  // all pages of the cache have one shape
-    const AttentionSpec& attention = block.attention();
-    require_range("heads", attention.heads, first.heads, first.heads);
-    require_range("kv_heads", attention.kv_heads, first.kv_heads, first.kv_heads);
-    require_range("head_dim", attention.head_dim, first.head_dim, first.head_dim);
+  std::set<std::pair<int64_t, int64_t>> shapes;
+  for (const BlockSpec& block : spec.blocks) {
+    shapes.emplace(block.attention().kv_heads, block.attention().head_dim);
+  }
+  if (shapes.size() > MemoryAmount::kMostShapes) {
+    throw CheckpointError(
+        cat("load: layers must have at most ", MemoryAmount::kMostShapes,
+            " different combinations of `kv_heads` and `head_dim`, but have ", shapes.size(), "."),
+        "blocks");
   }
 }
 
@@ -123,11 +128,13 @@ int64_t DecoderSpec::most_intermediate_size() const {
 }
 
 CacheLayers DecoderSpec::cache_layers() const {
-  std::vector<int64_t> own_windows;
+  std::vector<LayerMemory> memory;
   for (int64_t layer = 0; layer < layers(); ++layer) {
-    own_windows.push_back(block(layer).attention().window);
+    const AttentionSpec& attention = block(layer).attention();
+    memory.push_back(
+        {.own_window = attention.window, .page = {attention.kv_heads, attention.head_dim}});
   }
-  return CacheLayers::with_windows(own_windows);
+  return CacheLayers(memory);
 }
 
 void validate(const DecoderSpec& spec) { check_fields(spec); }

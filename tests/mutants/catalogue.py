@@ -298,7 +298,7 @@ MUSEUM = (
       EvictArgs turn;
       turn.from = turn.to = &sink;
       turn.rows = 1;
-      turn.shape = page_shape();
+      turn.shape = page_shape(layer);
       turn.rotation = rotation(rope.spec, {cos.data(), sin.data()});
       kernels_.evict(turn, launch_);
     }

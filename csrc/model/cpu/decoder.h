@@ -31,7 +31,10 @@ class Decoder : public WeightedModel {
 
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
-  PageShape page_shape() const override { return page_shape(0); }
+  PageShape page_shape(int64_t layer) const override {
+    const AttentionSpec& attention = spec_.block(layer).attention();
+    return {attention.kv_heads, attention.head_dim, options_.cache_type};
+  }
   void release() override {
     arena_.release();
     attention_scratch_.release();
@@ -48,10 +51,6 @@ class Decoder : public WeightedModel {
     float *cos = nullptr, *sin = nullptr;  // [rows, pairs]
   };
 
-  PageShape page_shape(int64_t layer) const {
-    const AttentionSpec& attention = spec_.block(layer).attention();
-    return {attention.kv_heads, attention.head_dim, options_.cache_type};
-  }
   // In `angles_`.
   AngleRows angles(int64_t before, int64_t pairs) const;
   // Of each token's index.

@@ -44,19 +44,26 @@ inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int
                   true);
 }
 
-// Caches with one window, in a poisoned pool of their own.
+inline OwnedPools gpu_pools(const cuda::Plugin& plugin, const WeightedModel& model,
+                            const CacheLayers& layers, const MemoryAmount& amount) {
+  return poisoned_pools(model, layers, amount, [&](const PageShape& shape, int64_t pages) {
+    return gpu_pool(plugin, shape, pages);
+  });
+}
+
+// Caches with one window, in poisoned pools of their own.
 struct GpuCaches {
   GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, const CacheLayers& layers,
             const Window& window, int64_t count = 1)
-      : pool(gpu_pool(plugin, decoder.page_shape(),
-                      count * SequenceCache::pages_needed(window, layers, kEndless))) {
+      : memory(gpu_pools(plugin, decoder, layers,
+                         count * SequenceCache::memory_needed(window, layers, kEndless))) {
     for (int64_t i = 0; i < count; ++i) {
-      all.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
+      all.push_back(std::make_unique<SequenceCache>(memory.pools(), window, layers, kEndless));
     }
   }
   SequenceCache& operator[](size_t i) { return *all[i]; }
 
-  PagePool pool;
+  OwnedPools memory;
   std::vector<std::unique_ptr<SequenceCache>> all;
 };
 

@@ -47,9 +47,10 @@ class Stream {
   Stream(RandomDecoder* model, const Window& window)
       : model_(model),
         live_(window.sinks, window.window),
-        pool_(model->decoder->page_shape(),
-              SequenceCache::pages_needed(window, model->spec.cache_layers(), kEndless), true),
-        cache(&pool_, window, model->spec.cache_layers(), kEndless) {
+        memory_(poisoned_pools(
+            *model->decoder, model->spec.cache_layers(),
+            SequenceCache::memory_needed(window, model->spec.cache_layers(), kEndless))),
+        cache(memory_.pools(), window, model->spec.cache_layers(), kEndless) {
     for (const BlockSpec& block : model->spec.blocks) {
       const int64_t own = block.attention().window;
       if (own > 0 && own <= window.window) own_live_.emplace(own, LiveTokens(0, own));
@@ -114,7 +115,7 @@ class Stream {
  private:
   RandomDecoder* model_;
   LiveTokens live_;
-  PagePool pool_;
+  OwnedPools memory_;
   std::vector<int32_t> tokens_;
   LiteralDecoder::Seen seen_;
   std::map<int64_t, LiveTokens> own_live_;  // by window, of the layers that keep their own
@@ -267,9 +268,9 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
     const auto tokens = random_tokens(kMostTokens, spec);
-    const int64_t bytes = model.decoder->page_shape().bytes();
-    PagePool pool(model.decoder->page_shape(), SequenceCache::pages_needed(window, 1, kEndless),
-                  true);
+    const int64_t bytes = model.decoder->page_shape(0).bytes();
+    PagePool pool(model.decoder->page_shape(0),
+                  SequenceCache::memory_needed(window, 1, kEndless).pages[0], true);
     SequenceCache cache(&pool, window, 1, kEndless);
     const auto feed = [&](int64_t count) {
       const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};

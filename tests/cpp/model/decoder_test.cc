@@ -31,10 +31,11 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) 
 // One sequence with poisoned pages of its own.
 struct OneSequence {
   OneSequence(const RandomDecoder& model, const Window& window)
-      : pool(model.decoder->page_shape(),
-             SequenceCache::pages_needed(window, model.spec.cache_layers(), kEndless), true),
-        cache(&pool, window, model.spec.cache_layers(), kEndless) {}
-  PagePool pool;
+      : memory(poisoned_pools(
+            *model.decoder, model.spec.cache_layers(),
+            SequenceCache::memory_needed(window, model.spec.cache_layers(), kEndless))),
+        cache(memory.pools(), window, model.spec.cache_layers(), kEndless) {}
+  OwnedPools memory;
   SequenceCache cache;
 };
 
@@ -423,10 +424,14 @@ TEST(WeightStore, HasTheDigestsOfEarlierVersions) {
   std::vector<NamedSpec> specs = special_specs();
   specs.push_back({"plain", small_spec()});
   specs.push_back({"windows", alternating_spec(true)});
-  EXPECT_EQ(specs.size(), recorded.size());
+  size_t found = 0;
   for (const auto& [name, spec] : specs) {
-    EXPECT_EQ(digest_of(spec, "q", 4, 6), recorded.at(name)) << name;
+    const auto earlier = recorded.find(name);
+    if (earlier == recorded.end()) continue;  // a later kind of block
+    ++found;
+    EXPECT_EQ(digest_of(spec, "q", 4, 6), earlier->second) << name;
   }
+  EXPECT_EQ(found, recorded.size());
 }
 
 TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {

@@ -71,6 +71,19 @@ inline DecoderSpec alternating_spec(bool last_has_window) {
                                                     : std::vector<int64_t>{0, 32, 0});
 }
 
+// Layers with a window of their own, and layers without one whose attention has other sizes.
+inline DecoderSpec two_shapes_spec(const DecoderSpec& plain = small_spec()) {
+  DecoderSpec spec = with_windows(plain, {32, 0, 32, 0});
+  AttentionSpec& wide = spec.blocks[1].attention();
+  const int64_t pairs = wide.head_dim / 2;  // of twice as many
+  wide.kv_heads += 1;
+  wide.heads = 3 * wide.kv_heads;
+  wide.head_dim *= 2;
+  wide.scale = usual_scale(wide.head_dim);
+  wide.rope = rope_with(pairs, 1000000);
+  return spec;
+}
+
 struct NamedSpec {
   std::string name;
   DecoderSpec spec;
@@ -166,6 +179,8 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
   scaled.embedding_scale = 12;
   scaled.logit_scale = 0.125f;
   add("scaled residual stream", scaled);
+
+  add("layers that differ in heads, key heads and head size", two_shapes_spec(bare));
 
   add("query temperature", with_blocks(bare, [](BlockSpec* block) {
         block->attention().temperature = 0.3f;

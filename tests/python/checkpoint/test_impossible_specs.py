@@ -73,9 +73,16 @@ CASES: list[tuple[Change, str]] = [
     (_spec(logit_scale=1e300), "`logit_scale` must be finite, but is inf."),
     (_spec(logit_soft_cap=math.nan), "`logit_soft_cap` must be at least 0, but is nan."),
     (_spec(final_norm=Norm("rms", 0.0)), "`norm_eps` must be above 0, but is 0."),
-    (_attention(heads=12), "`heads` must be in [6, 6], but is 12."),
-    (_attention(kv_heads=3), "`kv_heads` must be in [2, 2], but is 3."),
-    (_attention(head_dim=10), "`head_dim` must be in [8, 8], but is 10."),
+    (
+        _spec(
+            blocks=tuple(
+                replace(_BLOCK, mixer=replace(_BLOCK.attention, head_dim=2 * n)) for n in range(1, 6)
+            ),
+            block_of_layer=(0, 1, 2, 3, 4),
+        ),
+        "layers must have at most 4 different combinations of `kv_heads` and `head_dim`, but have "
+        "5.",
+    ),
     (_attention(heads=0), "`heads` must be in [1, 4096], but is 0."),
     (_attention(heads=1 << 62), "`heads` must be in [1, 4096], but is 4611686018427387904."),
     (_attention(kv_heads=7), "`kv_heads` must be in [1, 6], but is 7."),
