@@ -111,7 +111,7 @@ COMMAND = [*registers.OPTIONS, ARCH, "-x", "cu", "-c", SOURCE, "-o", "norm.cu.o"
     [
         [word for word in COMMAND if word != ARCH],
         [word for word in COMMAND if word != "-O3"],
-        [SOURCE.replace("norm.cu", "plugin.cu") if word == SOURCE else word for word in COMMAND],
+        [SOURCE.replace("norm.cu", "plugin.cc") if word == SOURCE else word for word in COMMAND],
         ["elsewhere.cu" if word == SOURCE else word for word in COMMAND],
         ["-shared", "-o", "_cuda.so", "norm.cu.o"],
     ],
