@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.python.lanes import products
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
 
@@ -46,7 +47,12 @@ CASES = [(name, value) for name, values in {**INTEGERS, **NUMBERS}.items()
          for value in values + NEVER]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("server", "name", "value"),
+    products(["none", "kept"], CASES, together=1),
+    indirect=["server"],
+    ids=str,
+)
 def test_a_bad_number_is_refused_by_name(server: Running, name: str, value: Any) -> None:
     logprobs = {"logprobs": True} if name == "top_logprobs" else {}
     answer = server.post(CHAT, {"messages": HELLO, "max_tokens": 1, **logprobs, name: value})
