@@ -1,4 +1,4 @@
-"""Prints the slowest tests of JUnit reports and the slowest targets of ninja's logs, and writes all.
+"""Prints the slowest tests of JUnit reports, and targets of ninja's logs, and writes all of them.
 
     python .ci/slowest.py build/reports/durations.txt build/reports/*.xml build/.ninja_log
 

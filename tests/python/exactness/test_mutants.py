@@ -1,6 +1,6 @@
 """Each planted bug of `tests/mutants` makes the tests fail that must catch it.
 
-`make test-full` and `make test-mutants` plant all; `make test` plants those in sources of the cache.
+`make test-full` and `make test-mutants` plant all; `make test` those in sources of the cache.
 Objects are kept in build/mutants, or in the folder of SINKSTREAM_MUTANTS.
 """
 
