@@ -29,8 +29,10 @@ TEST_SOURCES := $(shell find tests/cpp -type f)
 CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
-# Python compiles a module when it is first imported; to compile every module takes longer than the rest
-# of an installation.
+# Python compiles a module when it is first imported, and keeps the result, whatever the environment says:
+# the tests start hundreds of processes. To compile every module takes longer than the rest of an
+# installation.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --no-compile
 
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
