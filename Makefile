@@ -198,11 +198,11 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --conf-dir docs --doctre
 
 # Every page is read again each time, because a page's warning is shown only when it is read.
 .PHONY: docs docs-links
-docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
+docs: $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
 	@$(SPHINX) --fresh-env --builder html $(SITE)/html
 	@echo 'Open $(SITE)/html/index.html'
 
-docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
+docs-links: $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
 	@$(SPHINX) --builder linkcheck $(SITE)/links
 
 # --- a release ------------------------------------------------------------------------------

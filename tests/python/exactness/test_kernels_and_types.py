@@ -13,6 +13,7 @@ import torch
 import sinkstream
 from tests.data import tiny
 from tests.python.exactness.streams import reference
+from tests.python.lanes import products
 from tests.reference.rope import Array
 
 SINKS, WINDOW = 3, 70  # more than a block of 64, and not a multiple of anything
@@ -32,7 +33,10 @@ TOLERANCE = {
 }
 
 
-@pytest.fixture(params=["amx", "avx512", "avx2", "generic", "reference"])
+TABLES = ("amx", "avx512", "avx2", "generic", "reference")
+
+
+@pytest.fixture(params=TABLES)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Force one kernel table; skip if this processor lacks it."""
     name = str(request.param)
@@ -54,8 +58,11 @@ def definition(name: str) -> tuple[torch.Tensor, Array]:
     return torch.from_numpy(ids), reference(name).forward(ids[0].tolist(), SINKS, WINDOW)
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
-@pytest.mark.parametrize(("dtype", "kv_dtype"), TOLERANCE)
+@pytest.mark.parametrize(
+    ("name", "dtype", "kv_dtype", "kernels"),
+    products(tiny.FAMILIES, TOLERANCE, TABLES),
+    indirect=["kernels"],
+)
 def test_stream_equals_the_definition_and_chunks_do_not_matter(
     name: str,
     dtype: str,
