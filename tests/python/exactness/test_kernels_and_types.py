@@ -128,8 +128,11 @@ def test_a_narrow_cache_gives_the_same_bits_on_any_threads_and_from_a_copy(
     assert torch.equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("storage", ["Q8_0", "Q4_0", "Q4_1"])
-@pytest.mark.parametrize(("integers", "most"), [("int16", 3e-4), ("int8", 6e-2)])
+@pytest.mark.parametrize(
+    ("integers", "most", "storage", "kernels"),
+    products([("int16", 3e-4), ("int8", 6e-2)], ["Q8_0", "Q4_0", "Q4_1"], TABLES),
+    indirect=["kernels"],
+)
 def test_inputs_as_integers_cost_little_and_chunks_do_not_matter(
     storage: str, integers: str, most: float, kernels: str, tiny_gguf: Callable[[str, str], Path]
 ) -> None:
