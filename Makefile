@@ -29,8 +29,10 @@ TEST_SOURCES := $(shell find tests/cpp -type f)
 CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
-# Python compiles a module when it is first imported; to compile every module takes longer than the rest
-# of an installation.
+# Python compiles a module when it is first imported, and keeps the result, whatever the environment says:
+# the tests start hundreds of processes. To compile every module takes longer than the rest of an
+# installation.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --no-compile
 
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
@@ -215,11 +217,11 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --conf-dir docs --doctre
 
 # Every page is read again each time, because a page's warning is shown only when it is read.
 .PHONY: docs docs-links
-docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
+docs: $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
 	@$(SPHINX) --fresh-env --builder html $(SITE)/html
 	@echo 'Open $(SITE)/html/index.html'
 
-docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
+docs-links: $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
 	@$(SPHINX) --builder linkcheck $(SITE)/links
 
 # --- a release ------------------------------------------------------------------------------

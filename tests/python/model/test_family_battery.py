@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import sinkstream
-from tests.data import tiny
 from tests.data.family_configs import FAMILY_CONFIGS
-from tests.data.family_models import save_family
 from tests.data.slot_weights import decoder_of
+from tests.python.family_variants import CONFIGS, covering_variants
+from tests.python.lanes import cases
 from tests.reference.decoder import Decoder
 from tests.reference.window import LiveTokens
 
@@ -52,7 +52,7 @@ class Variant:
         return drawn.tolist()  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module", params=[*FAMILY_CONFIGS, *tiny.CONFIGS])
+@pytest.fixture(scope="module", params=cases(CONFIGS, always=covering_variants().__contains__))
 def variant(
     request: pytest.FixtureRequest,
     tiny_folder: Callable[[str], Path],
@@ -60,6 +60,8 @@ def variant(
 ) -> Iterator[Variant]:
     name = str(request.param)
     if name in FAMILY_CONFIGS:
+        from tests.data.family_models import save_family
+
         folder = tmp_path_factory.mktemp(name)
         save_family(name, folder)
     else:
