@@ -54,7 +54,7 @@ serve: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Serve a model over
 	@trap : INT; $(BIN)/sinkstream serve $(SERVE)
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check style, types, tests and site: a quarter of an hour
 
 # --- requirements ---------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of thr
 	$(BIN)/python -m pytest -rs tests/hosts
 
 .PHONY: test-full
-test-full: check-gtest lint test-cpp-full $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+test-full: check-gtest lint test-cpp-full $(VENV)/.test-tools $(VENV)/.model ## Run all cases of all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(PYTEST_RUN) -m '' --hypothesis-profile=search $(PYTEST)
 

@@ -14,6 +14,7 @@ import torch
 
 import sinkstream
 from tests.data.family_configs import FAMILY_CONFIGS
+from tests.data.family_models import save_family
 from tests.data.slot_weights import decoder_of
 from tests.python.family_variants import CONFIGS, covering_variants
 from tests.python.lanes import cases
@@ -60,8 +61,6 @@ def variant(
 ) -> Iterator[Variant]:
     name = str(request.param)
     if name in FAMILY_CONFIGS:
-        from tests.data.family_models import save_family
-
         folder = tmp_path_factory.mktemp(name)
         save_family(name, folder)
     else:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
@@ -44,6 +43,8 @@ def ends_with_a_line(template: str) -> bool:
 
     Then the whole has one token for ".\\n", where the parts have two. The text is the same.
     """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     (rendered,), _ = render_jinja_template(
         [chat("Hi", "Hello")], chat_template=TEMPLATES[template], bos_token="<s>", eos_token="</s>"
     )
