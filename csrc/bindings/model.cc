@@ -163,7 +163,7 @@ void register_cache(py::module_& module) {
       .def_property_readonly("live", [](const ForwardCache& self) { return self.row().live(); })
       .def_property_readonly("evicted",
                              [](const ForwardCache& self) { return self.row().evicted(); })
-      .def_property_readonly("bytes", [](const ForwardCache& self) { return self.pool.bytes(); })
+      .def_property_readonly("bytes", [](const ForwardCache& self) { return self.memory.bytes(); })
       .def(
           "evict_for_space",
           [](ForwardCache& self, int64_t count) {

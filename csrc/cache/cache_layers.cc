@@ -7,24 +7,30 @@
 namespace sinkstream {
 
 CacheLayers::CacheLayers(int64_t count)
-    : CacheLayers(with_windows(std::vector<int64_t>(static_cast<size_t>(count)))) {}
+    : CacheLayers(std::vector<LayerMemory>(static_cast<size_t>(count))) {}
 
-CacheLayers CacheLayers::with_windows(std::span<const int64_t> own_windows) {
-  CacheLayers layers;
-  for (size_t layer = 0; layer < own_windows.size(); ++layer) {
-    const int64_t own_window = own_windows[layer];
+CacheLayers::CacheLayers(std::span<const LayerMemory> layers) {
+  SINKSTREAM_CHECK(!layers.empty(), "a model has no layers");
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int64_t own_window = layers[layer].own_window;
+    const PageShape& page = layers[layer].page;
     SINKSTREAM_CHECK(own_window >= 0, "layer ", layer, " has a window of ", own_window);
-    auto group = std::find_if(layers.groups_.begin(), layers.groups_.end(),
-                              [&](const auto& other) { return other.own_window == own_window; });
-    if (group == layers.groups_.end()) {
-      layers.groups_.push_back({.own_window = own_window, .layers = {}});
-      group = layers.groups_.end() - 1;
+    const auto same_shape = std::ranges::find_if(shapes_, [&](const PageShape& other) {
+      return other.kv_heads == page.kv_heads && other.head_dim == page.head_dim;
+    });
+    const auto shape = static_cast<size_t>(same_shape - shapes_.begin());
+    if (same_shape == shapes_.end()) shapes_.push_back(page);
+    auto group = std::ranges::find_if(groups_, [&](const CacheGroup& other) {
+      return other.own_window == own_window && other.shape == shape;
+    });
+    if (group == groups_.end()) {
+      group = groups_.insert(group, {.own_window = own_window, .shape = shape, .layers = {}});
     }
-    layers.layers_.push_back({.group = group - layers.groups_.begin(), .layer = group->count()});
+    layers_.push_back({.group = group - groups_.begin(), .layer = group->count()});
     group->layers.push_back(static_cast<int64_t>(layer));
   }
-  SINKSTREAM_CHECK(layers.count() >= 1, "a model has no layers");
-  return layers;
+  SINKSTREAM_CHECK(shapes_.size() <= MemoryAmount::kMostShapes, "a model has pages of ",
+                   shapes_.size(), " shapes");
 }
 
 int64_t CacheLayers::main_group(const Window& sequence) const {
@@ -39,15 +45,16 @@ Window CacheLayers::main_window(const Window& sequence) const {
   return groups_[static_cast<size_t>(main_group(sequence))].window_of(sequence);
 }
 
-int64_t CacheLayers::most_pages(const Window& sequence) const {
+MemoryAmount CacheLayers::most_memory(const Window& sequence) const {
   const Window largest = main_window(sequence);
-  int64_t pages = 0;
+  MemoryAmount most;
   for (const CacheGroup& group : groups_) {
     const Window window = group.window_of(sequence);
     const bool is_smaller = window.capacity() < largest.capacity();
-    pages += group.count() * (is_smaller ? window.window_pages() : window.most_pages());
+    most.pages[group.shape] +=
+        group.count() * (is_smaller ? window.window_pages() : window.most_pages());
   }
-  return pages;
+  return most;
 }
 
 }  // namespace sinkstream

@@ -1,24 +1,35 @@
-// Which tokens the layers of a model keep: layers with one rule form a group. Pure arithmetic.
+// What the layers of a model keep: layers with one rule and one page shape form a group. Pure
+// arithmetic.
 //
 // Note: [Cache groups]
 // A layer that was trained with a window w of its own keeps the last w tokens and no sinks, as long
 // as w is at most the sequence's window W: that is the trained layer, forever. Any other layer
 // keeps the sequence's sinks and window, and so does one with w above W. What follows from a
 // layer's rule (its rank, the oldest token that a query sees, its pages, its cuts) exists once per
-// group. The live and evicted tokens of a sequence are those of its largest group.
+// group. Layers whose pages differ in size are in different groups, too: a group's pages come from
+// one pool. The live and evicted tokens of a sequence are those of its largest group.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "cache/memory_amount.h"
 #include "cache/window.h"
+#include "kernels/page.h"
 
 namespace sinkstream {
 
-// Layers that keep the same tokens.
+// The memory of one layer.
+struct LayerMemory {
+  int64_t own_window = 0;  // w, the current token included; 0: none
+  PageShape page;          // its sizes; who makes the pools chooses type and layout
+};
+
+// Layers that keep the same tokens in pages of one shape.
 struct CacheGroup {
-  int64_t own_window = 0;       // w, the current token included; 0: none
+  int64_t own_window = 0;       // as LayerMemory's
+  size_t shape = 0;             // of CacheLayers::shapes()
   std::vector<int64_t> layers;  // their numbers, ascending; at least one
 
   int64_t count() const { return static_cast<int64_t>(layers.size()); }
@@ -38,14 +49,16 @@ class CacheLayers {
     int64_t layer = 0;  // among the group's
   };
 
-  // `count` >= 1 layers that all keep the sinks and the window.
+  // `count` >= 1 layers that all keep the sinks and the window, in pages of one shape.
   CacheLayers(int64_t count);  // NOLINT(google-explicit-constructor): the number says it all
-  // [layers]: the own window of each, 0 for none. Groups are in the order of their first layers.
-  static CacheLayers with_windows(std::span<const int64_t> own_windows);
+  // [layers]. Groups and shapes are in the order of their first layers.
+  explicit CacheLayers(std::span<const LayerMemory> layers);
 
   int64_t count() const { return static_cast<int64_t>(layers_.size()); }
   int64_t group_count() const { return static_cast<int64_t>(groups_.size()); }
   const std::vector<CacheGroup>& groups() const { return groups_; }
+  // The sizes of the pages, all different; at most MemoryAmount::kMostShapes.
+  const std::vector<PageShape>& shapes() const { return shapes_; }
   const LayerInGroup& layer_in_group(int64_t layer) const {
     return layers_[static_cast<size_t>(layer)];
   }
@@ -55,14 +68,13 @@ class CacheLayers {
   // What that group keeps: the sequence's own sinks and window unless all layers have windows of
   // their own.
   Window main_window(const Window& sequence) const;
-  // The maximum number of pages of all layers that a sequence of this capacity needs, however it is
-  // divided into sinks and window, as long as the same layers keep windows of their own.
-  int64_t most_pages(const Window& sequence) const;
+  // The maximum memory that a sequence of this capacity needs, however it is divided into sinks and
+  // window, as long as the same layers keep windows of their own.
+  MemoryAmount most_memory(const Window& sequence) const;
 
  private:
-  CacheLayers() = default;
-
   std::vector<CacheGroup> groups_;
+  std::vector<PageShape> shapes_;
   std::vector<LayerInGroup> layers_;  // [layers]
 };
 

@@ -1,6 +1,7 @@
 #include "cache/sequence_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "common/errors.h"
@@ -31,41 +32,50 @@ std::vector<int64_t> pages_to_share(const GroupPages& own, const GroupPages& oth
 
 }  // namespace
 
-int64_t SequenceCache::pages_needed(const Window& window, const CacheLayers& layers,
-                                    int64_t max_length) {
-  int64_t pages = 0;
+MemoryAmount SequenceCache::memory_needed(const Window& window, const CacheLayers& layers,
+                                          int64_t max_length) {
+  MemoryAmount needed;
   for (const CacheGroup& group : layers.groups()) {
     const Window kept = group.window_of(window);
-    pages += group.count() * (kept.sink_pages() + kept.window_pages_for(max_length));
+    needed.pages[group.shape] +=
+        group.count() * (kept.sink_pages() + kept.window_pages_for(max_length));
   }
-  return pages;
+  return needed;
 }
 
-int64_t SequenceCache::pages_saved(const Window& window, const CacheLayers& layers, int64_t count) {
-  int64_t pages = 0;
+MemoryAmount SequenceCache::memory_saved(const Window& window, const CacheLayers& layers,
+                                         int64_t count) {
+  MemoryAmount saved;
   for (const CacheGroup& group : layers.groups()) {
-    pages += group.count() * full_sink_pages(group.window_of(window), count);
+    saved.pages[group.shape] += group.count() * full_sink_pages(group.window_of(window), count);
   }
-  return pages;
+  return saved;
 }
 
-SequenceCache::SequenceCache(PagePool* pool, const Window& window, const CacheLayers& layers,
-                             int64_t max_length)
-    : pool_(pool), max_length_(max_length), main_(layers.main_group(window)) {
+SequenceCache::SequenceCache(const MemoryPools& pools, const Window& window,
+                             const CacheLayers& layers, int64_t max_length)
+    : pools_(pools), max_length_(max_length), main_(layers.main_group(window)) {
   for (const CacheGroup& group : layers.groups()) {
-    groups_.push_back({.window = group.window_of(window), .layers = group.count()});
+    PagePool* const pool = pools.pages[group.shape];
+    SINKSTREAM_CHECK(pool != nullptr, "there is no pool for pages of shape ", group.shape);
+    groups_.push_back({.window = group.window_of(window),
+                       .pool = pool,
+                       .pool_number = group.shape,
+                       .layers = group.count()});
   }
-  const int64_t count = count_pages();
+  count_pages();
   for (int64_t layer = 0; layer < layers.count(); ++layer)
     layers_.push_back(layers.layer_in_group(layer));
-  SINKSTREAM_CHECK(pool->free_pages() >= count, "a sequence needs ", count, " pages, but ",
-                   pool->free_pages(), " are free");
-  reserve(count);  // nothing may fail once there are pages
-  for (int64_t i = 0; i < count; ++i) add_page(pool->acquire());
+  SINKSTREAM_CHECK(held().fits_in(pools.free()), "a sequence needs ", describe(held()), ", but ",
+                   describe(pools.free()), " are free");
+  reserve();  // nothing may fail once there are pages
+  for (const GroupPages& group : groups_) {
+    for (int64_t i = 0; i < group.pages(); ++i) add_page(group, group.pool->acquire());
+  }
 }
 
 SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count)
-    : pool_(other.pool_),
+    : pools_(other.pools_),
       max_length_(max_length),
       main_(other.main_),
       length_(count),
@@ -76,14 +86,14 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "cannot share ", count,
                    " tokens of a sequence of ", other.length_, ", ", other.evicted(),
                    " of them evicted, with ", other.in_flight_, " more in flight");
-  const int64_t all = count_pages();
-  int64_t needed = all;
+  count_pages();
+  MemoryAmount needed = held();
   for (GroupPages& group : groups_) {
     if (!is_whole) group.window.begin = 0;
-    needed -= group.layers * full_sink_pages(group.window, count);
+    needed.pages[group.pool_number] -= group.layers * full_sink_pages(group.window, count);
   }
-  SINKSTREAM_CHECK(pool_->free_pages() >= needed, "a sequence needs ", needed, " pages, but ",
-                   pool_->free_pages(), " are free");
+  SINKSTREAM_CHECK(needed.fits_in(pools_.free()), "a sequence needs ", describe(needed), ", but ",
+                   describe(pools_.free()), " are free");
   std::vector<std::vector<int64_t>> theirs;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Window& window = groups_[g].window;
@@ -91,7 +101,7 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
     const int64_t first = is_whole && count > 0 ? window.first(count - 1) : window.first(count);
     theirs.push_back(pages_to_share(groups_[g], other.groups_[g], first, count));
   }
-  reserve(all);  // nothing may fail once there are pages
+  reserve();  // nothing may fail once there are pages
   for (size_t g = 0; g < groups_.size(); ++g) {
     share_pages(groups_[g], other, other.groups_[g], theirs[g]);
   }
@@ -107,28 +117,36 @@ void SequenceCache::share_pages(const GroupPages& group, const SequenceCache& ot
     for (int64_t i = 0; i < group.pages_per_layer(); ++i) {
       const int64_t there = theirs[static_cast<size_t>(i)];
       if (there < 0) {
-        add_page(pool_->acquire());
+        add_page(group, group.pool->acquire());
         continue;
       }
       const int32_t id = ids[static_cast<size_t>(layer * others.pages_per_layer() + there)];
       if (i < full_of_sinks) {
-        pool_->share(id);
-        add_page(id);
+        group.pool->share(id);
+        add_page(group, id);
       } else if (i < full_of_sinks_there) {  // only this sequence would write to it
-        add_page(pool_->copy(id));
+        add_page(group, group.pool->copy(id));
       } else {
-        pool_->share_for_writing(id);
-        add_page(id);
+        group.pool->share_for_writing(id);
+        add_page(group, id);
       }
     }
   }
 }
 
 SequenceCache::~SequenceCache() {
-  for (const int32_t id : ids_) pool_->release(id);
+  for (const GroupPages& group : groups_) {
+    for (const int32_t id : page_ids(group)) group.pool->release(id);
+  }
 }
 
-int64_t SequenceCache::count_pages() {
+MemoryAmount SequenceCache::held() const {
+  MemoryAmount held;
+  for (const GroupPages& group : groups_) held.pages[group.pool_number] += group.pages();
+  return held;
+}
+
+void SequenceCache::count_pages() {
   int64_t pages = 0;
   for (GroupPages& group : groups_) {
     group.sink_page_count = group.window.sink_pages();
@@ -136,17 +154,17 @@ int64_t SequenceCache::count_pages() {
     group.offset = pages;
     pages += group.pages();
   }
-  return pages;
 }
 
-void SequenceCache::reserve(int64_t count) {
-  ids_.reserve(static_cast<size_t>(count));
-  pages_.reserve(static_cast<size_t>(count));
+void SequenceCache::reserve() {
+  const auto count = static_cast<size_t>(held().all_pages());
+  ids_.reserve(count);
+  pages_.reserve(count);
 }
 
-void SequenceCache::add_page(int32_t id) {
+void SequenceCache::add_page(const GroupPages& group, int32_t id) {
   ids_.push_back(id);
-  pages_.push_back(pool_->page(id));
+  pages_.push_back(group.pool->page(id));
 }
 
 Slot SequenceCache::slot(int64_t layer, int64_t index) const {
@@ -169,18 +187,18 @@ void SequenceCache::make_writable(int64_t count) {
   for (const GroupPages& group : groups_) {
     for (int64_t t = next_index(); t < next_index() + count; t = group.window.page_end(t)) {
       for (int64_t layer = 0; layer < group.layers; ++layer) {
-        own_page(group.page(layer, group.page_ordinal(t)));
+        own_page(group, group.page(layer, group.page_ordinal(t)));
       }
     }
   }
 }
 
 // Makes this sequence the only holder of one of its pages.
-void SequenceCache::own_page(int64_t page) {
+void SequenceCache::own_page(const GroupPages& group, int64_t page) {
   const auto at = static_cast<size_t>(page);
-  if (pool_->holders(ids_[at]) == 1) return;
-  ids_[at] = pool_->own(ids_[at]);
-  pages_[at] = pool_->page(ids_[at]);
+  if (group.pool->holders(ids_[at]) == 1) return;
+  ids_[at] = group.pool->own(ids_[at]);
+  pages_[at] = group.pool->page(ids_[at]);
 }
 
 void SequenceCache::add_in_flight(int64_t count) {
@@ -201,17 +219,17 @@ void SequenceCache::commit_in_flight(int64_t count) {
 }
 
 void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) {
-  if (!pool_->poisons()) return;
-  const PageShape& shape = pool_->shape();
+  if (!group.pool->poisons()) return;
+  const PageShape& shape = group.shape();
   const int64_t bytes = bytes_of(shape.type);
   const int64_t ring = group.window_page_count * kPageRows;
   const auto poison_number = [&](std::byte* head, int64_t element) {
-    pool_->memory().poison(head + element * bytes, bytes);
+    group.pool->memory().poison(head + element * bytes, bytes);
   };
   for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < group.layers; ++layer) {
       const auto page = static_cast<size_t>(group.page(layer, group.page_ordinal(i)));
-      if (pool_->holders(ids_[page]) > 1) continue;  // another holder may still see it
+      if (group.pool->holders(ids_[page]) > 1) continue;  // another holder may still see it
       const Slot at = {pages_[page], group.row(i)};
       for (int64_t h = 0; h < shape.kv_heads; ++h) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -221,7 +239,7 @@ void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) 
         if (!shape.has_scales()) continue;
         for (const int64_t half :
              {shape.key_offset(h), shape.value_offset(h)}) {  // int8 has no NaN
-          pool_->memory().poison(at.page + half + shape.scale_offset(at.row), sizeof(float));
+          group.pool->memory().poison(at.page + half + shape.scale_offset(at.row), sizeof(float));
         }
       }
     }
@@ -239,7 +257,8 @@ bool SequenceCache::rewind(int64_t length) {
   SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0,
                    "cannot rewind a sequence of ", length_, " tokens, with ", in_flight_,
                    " more in flight, to ", length);
-  std::vector<int64_t> shared;
+  std::vector<std::pair<const GroupPages*, int64_t>> shared;
+  MemoryAmount copies;
   for (const GroupPages& group : groups_) {
     // Pages that were full of sinks and will no longer be.
     const int64_t begin = full_sink_pages(group.window, length);
@@ -248,12 +267,14 @@ bool SequenceCache::rewind(int64_t length) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t page = group.page(layer, i);
         const int32_t id = ids_[static_cast<size_t>(page)];
-        if (pool_->holders(id) > 1 && !pool_->has_spare(id)) shared.push_back(page);
+        if (group.pool->holders(id) == 1 || group.pool->has_spare(id)) continue;
+        shared.emplace_back(&group, page);
+        ++copies.pages[group.pool_number];
       }
     }
   }
-  if (std::ssize(shared) > pool_->free_pages()) return false;
-  for (const int64_t page : shared) own_page(page);
+  if (!copies.fits_in(pools_.free())) return false;
+  for (const auto& [group, page] : shared) own_page(*group, page);
   length_ = length;
   return true;
 }
@@ -293,17 +314,19 @@ void SequenceCache::evict_for_space(int64_t count) {
 }
 
 void SequenceCache::copy_from(const SequenceCache& other) {
-  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size() &&
-                       pool_->shape().bytes() == other.pool_->shape().bytes(),
+  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size(),
                    "cannot copy tokens from a sequence with a different geometry");
   for (size_t g = 0; g < groups_.size(); ++g) {
-    SINKSTREAM_CHECK(groups_[g].sink_page_count == other.groups_[g].sink_page_count &&
-                         groups_[g].offset == other.groups_[g].offset,
+    GroupPages& group = groups_[g];
+    SINKSTREAM_CHECK(group.sink_page_count == other.groups_[g].sink_page_count &&
+                         group.offset == other.groups_[g].offset &&
+                         group.shape().bytes() == other.groups_[g].shape().bytes(),
                      "cannot copy tokens from a sequence with a different geometry");
-    groups_[g].window = other.groups_[g].window;
-  }
-  for (size_t i = 0; i < pages_.size(); ++i) {
-    pool_->memory().copy(pages_[i], other.pages_[i], pool_->shape().bytes());
+    group.window = other.groups_[g].window;
+    for (int64_t i = group.offset; i < group.offset + group.pages(); ++i) {
+      const auto at = static_cast<size_t>(i);
+      group.pool->memory().copy(pages_[at], other.pages_[at], group.shape().bytes());
+    }
   }
   length_ = other.length_;
 }

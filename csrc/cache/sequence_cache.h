@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cache/cache_layers.h"
-#include "cache/page_pool.h"
+#include "cache/memory_pools.h"
 #include "cache/window.h"
 #include "kernels/append.h"
 
@@ -17,12 +17,15 @@ namespace sinkstream {
 
 // The pages of one group of layers: Note [Cache groups].
 struct GroupPages {
-  Window window;  // what its layers keep, cuts included
+  Window window;             // what its layers keep, cuts included
+  PagePool* pool = nullptr;  // where its pages come from
+  size_t pool_number = 0;    // of MemoryPools::pages
   int64_t layers = 0;
   int64_t sink_page_count = 0;
   int64_t window_page_count = 0;  // the ring
   int64_t offset = 0;  // among the sequence's pages: [layers][sink pages, then window pages]
 
+  const PageShape& shape() const { return pool->shape(); }
   int64_t pages_per_layer() const { return sink_page_count + window_page_count; }
   int64_t pages() const { return layers * pages_per_layer(); }
   // The number of a token's page among a layer's.
@@ -42,21 +45,22 @@ struct GroupPages {
 
 class SequenceCache {
  public:
-  // Pages of all layers for a sequence that will never hold more than `max_length` tokens.
-  static int64_t pages_needed(const Window& window, const CacheLayers& layers, int64_t max_length);
+  // The memory of all layers for a sequence that will never hold more than `max_length` tokens.
+  static MemoryAmount memory_needed(const Window& window, const CacheLayers& layers,
+                                    int64_t max_length);
 
-  // Takes that many pages; the caller has checked that they are free. The pool outlives the cache.
-  // `window`: the sinks and the window of the sequence.
-  SequenceCache(PagePool* pool, const Window& window, const CacheLayers& layers,
+  // Takes that much; the caller has checked that it is free. The pools outlive the cache. `window`:
+  // the sinks and the window of the sequence.
+  SequenceCache(const MemoryPools& pools, const Window& window, const CacheLayers& layers,
                 int64_t max_length);
 
-  // How many of those a sequence saves by starting with `count` tokens of another one: pages full
-  // of sinks, which neither will write again.
-  static int64_t pages_saved(const Window& window, const CacheLayers& layers, int64_t count);
+  // How much of that a sequence saves by starting with `count` tokens of another one: pages full of
+  // sinks, which neither will write again.
+  static MemoryAmount memory_saved(const Window& window, const CacheLayers& layers, int64_t count);
 
   // Starts with the first `count` tokens of `other`, and with its sinks and window. `count` is the
   // length of `other`, or at most `shareable()`. Shares their pages until one of the two writes to
-  // them. Takes pages_needed − pages_saved up front, so that a later write never fails.
+  // them. Takes memory_needed − memory_saved up front, so that a later write never fails.
   SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
@@ -65,8 +69,6 @@ class SequenceCache {
   const Window& window() const { return group(main_).window; }  // of the largest group
   int64_t group_count() const { return std::ssize(groups_); }
   const GroupPages& group(int64_t group) const { return groups_[static_cast<size_t>(group)]; }
-  const PageShape& shape() const { return pool_->shape(); }
-  PageMemory& memory() const { return pool_->memory(); }
   int64_t layers() const { return std::ssize(layers_); }
   int64_t length() const { return length_; }  // tokens appended so far: the next token's index
   int64_t in_flight() const { return in_flight_; }  // tokens launched after them, not yet delivered
@@ -74,11 +76,12 @@ class SequenceCache {
   int64_t max_length() const { return max_length_; }
   int64_t live() const { return window().live(length_); }
   int64_t evicted() const { return window().evicted(length_); }
-  int64_t bytes() const { return static_cast<int64_t>(ids_.size()) * pool_->shape().bytes(); }
-  std::span<const int32_t> page_ids() const { return ids_; }  // all pages held
+  MemoryAmount held() const;  // shared pages included
+  int64_t bytes() const { return pools_.bytes_of(held()); }
+  // The pages of a group, in its pool.
   std::span<const int32_t> page_ids(const GroupPages& group) const {
-    return page_ids().subspan(static_cast<size_t>(group.offset),
-                              static_cast<size_t>(group.pages()));
+    return std::span(ids_).subspan(static_cast<size_t>(group.offset),
+                                   static_cast<size_t>(group.pages()));
   }
 
   // [sink_page_count] and [window_page_count] of the layer's group, as attention reads them.
@@ -144,22 +147,22 @@ class SequenceCache {
   void resume(int64_t length, std::span<const int64_t> begins);
 
  private:
-  // Fills in the page counts of groups_, for max_length_; returns the pages of all.
-  int64_t count_pages();
+  // Fills in the page counts of groups_, for max_length_.
+  void count_pages();
   // The layer's first page, in ids_ and pages_.
   int64_t first_page(int64_t layer) const {
     return group_of(layer).page(layers_[static_cast<size_t>(layer)].layer, 0);
   }
-  void reserve(int64_t pages);
-  void add_page(int32_t id);
+  void reserve();
+  void add_page(const GroupPages& group, int32_t id);
   void share_pages(const GroupPages& group, const SequenceCache& other, const GroupPages& others,
                    const std::vector<int64_t>& theirs);
-  void own_page(int64_t page);
+  void own_page(const GroupPages& group, int64_t page);
   // If the pool poisons: sets the group's evicted window tokens [begin, end) to NaN, except rows
   // that have been overwritten.
   void poison(const GroupPages& group, int64_t begin, int64_t end);
 
-  PagePool* pool_;
+  MemoryPools pools_;
   int64_t max_length_;
   int64_t main_ = 0;  // the largest group
   int64_t length_ = 0;

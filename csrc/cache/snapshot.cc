@@ -77,14 +77,15 @@ std::vector<int64_t> layers_of(const SequenceCache& cache, int64_t group) {
   return layers;
 }
 
-// Copies all numbers of the live tokens of some layers of a sequence that has, or will have, this
-// `length` and `window`, including a cut. `kBytes` is the size of a number.
+// Copies all numbers of the live tokens of a group's `layers`, in a sequence that has, or will
+// have, this `length` and `window`, including a cut. `kBytes` is the size of a number.
 template <int64_t kBytes, typename Byte>
 void move_numbers(const SequenceCache& cache, const std::vector<int64_t>& layers,
                   const Window& window, int64_t length, Byte* keys_values, Byte* scales) {
-  const PageShape& shape = cache.shape();
+  const PagePool& pool = *cache.group_of(layers.front()).pool;
+  const PageShape& shape = pool.shape();
   const int64_t live = window.live(length);
-  PageView view(&cache.memory(), shape.bytes());
+  PageView view(&pool.memory(), shape.bytes());
   const auto move_head = [&](const Run& run, int64_t first_row, int64_t row, std::byte* paged,
                              const auto& element) {
     for (int64_t i = 0; i < run.end - run.begin; ++i) {
@@ -121,12 +122,13 @@ void move_group(const SequenceCache& cache, int64_t group, const SequenceState& 
                 Byte* keys_values, Byte* scales) {
   const std::vector<int64_t> layers = layers_of(cache, group);
   const Window window = window_in(cache, group, state);
-  switch (bytes_of(cache.shape().type)) {
+  const DType type = cache.group(group).shape().type;
+  switch (bytes_of(type)) {
     case 1: return move_numbers<1>(cache, layers, window, state.length, keys_values, scales);
     case 2: return move_numbers<2>(cache, layers, window, state.length, keys_values, scales);
     case 4: return move_numbers<4>(cache, layers, window, state.length, keys_values, scales);
   }
-  SINKSTREAM_CHECK(false, "the size of type ", name_of(cache.shape().type), " is unknown");
+  SINKSTREAM_CHECK(false, "the size of type ", name_of(type), " is unknown");
 }
 
 template <typename Byte>
@@ -135,10 +137,9 @@ void move_tokens(const SequenceCache& cache, const SequenceState& state, Byte* k
   const SnapshotShape all = snapshot_shape(cache, state);
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     move_group(cache, group, state, keys_values, scales);
-    SnapshotShape moved = all;
-    moved.groups = {all.groups[static_cast<size_t>(group)]};
-    keys_values += moved.bytes();
-    if (scales != nullptr) scales += moved.scale_bytes();
+    const SnapshotShape::Group& moved = all.groups[static_cast<size_t>(group)];
+    keys_values += all.bytes(moved);
+    if (scales != nullptr) scales += all.scale_bytes(moved);
   }
 }
 
@@ -153,12 +154,13 @@ SequenceState state_of(const SequenceCache& cache) {
 }
 
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state) {
-  const PageShape& shape = cache.shape();
-  SnapshotShape found{
-      .groups = {}, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .type = shape.type};
+  SnapshotShape found{.groups = {}, .type = cache.group(0).shape().type};
   for (int64_t group = 0; group < cache.group_count(); ++group) {
-    found.groups.push_back(
-        {cache.group(group).layers, window_in(cache, group, state).live(state.length)});
+    const PageShape& shape = cache.group(group).shape();
+    found.groups.push_back({.layers = cache.group(group).layers,
+                            .kv_heads = shape.kv_heads,
+                            .head_dim = shape.head_dim,
+                            .live = window_in(cache, group, state).live(state.length)});
   }
   return found;
 }

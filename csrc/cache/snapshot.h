@@ -17,20 +17,31 @@ namespace sinkstream {
 struct SnapshotShape {
   struct Group {
     int64_t layers = 0;
+    int64_t kv_heads = 0;
+    int64_t head_dim = 0;
     int64_t live = 0;
+
+    int64_t rows() const { return layers * 2 * kv_heads * live; }
   };
   std::vector<Group> groups;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
   DType type = DType::kFloat32;
 
-  int64_t rows() const {
-    int64_t rows = 0;
-    for (const Group& group : groups) rows += group.layers * 2 * kv_heads * group.live;
-    return rows;
+  // Of one group.
+  int64_t bytes(const Group& group) const { return group.rows() * group.head_dim * bytes_of(type); }
+  int64_t scale_bytes(const Group& group) const {
+    return type == DType::kInt8 ? group.rows() * int64_t{sizeof(float)} : 0;
   }
-  int64_t bytes() const { return rows() * head_dim * bytes_of(type); }
-  int64_t scale_bytes() const { return type == DType::kInt8 ? rows() * int64_t{sizeof(float)} : 0; }
+  // Of all of them.
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (const Group& group : groups) bytes += this->bytes(group);
+    return bytes;
+  }
+  int64_t scale_bytes() const {
+    int64_t bytes = 0;
+    for (const Group& group : groups) bytes += scale_bytes(group);
+    return bytes;
+  }
 };
 
 SnapshotShape snapshot_shape(const SequenceCache& cache);
@@ -49,7 +60,7 @@ SequenceState state_of(const SequenceCache& cache);
 // The shape of a snapshot of a sequence in this state, in a cache with the groups of `cache`.
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state);
 
-// Restores the tokens into an empty cache with the same S, W, groups and page shape: what is
+// Restores the tokens into an empty cache with the same S, W, groups and page shapes: what is
 // appended afterwards has the same bits as when appended to the original. `max_length` may differ.
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
              const float* scales);

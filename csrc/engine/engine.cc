@@ -80,7 +80,7 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
-  totals_.pages = options_.pool->pages();
+  totals_.pages = options_.pools.all().all_pages();
   publish_stats();
   thread_ = start_quiet_thread("sinkstream", [this] { run(); });
 }
@@ -146,11 +146,12 @@ void Engine::check_grammar(const Request& request) const {
 }
 
 void Engine::check_fits(const Sequence& sequence) const {
-  const int64_t pages = options_.pool->pages();  // never changes
-  if (sequence.pages <= pages) return;
-  const int64_t page_bytes = options_.pool->shape().bytes();
-  throw CapacityError(cat("stream: the request needs ", human_bytes(sequence.pages * page_bytes),
-                          " of cache, but the model has only ", human_bytes(pages * page_bytes),
+  const MemoryPools& pools = options_.pools;
+  const MemoryAmount all = pools.all();  // never changes
+  if (sequence.memory.fits_in(all)) return;
+  throw CapacityError(cat("stream: the request needs ",
+                          human_bytes(pools.bytes_of(sequence.memory)),
+                          " of cache, but the model has only ", human_bytes(pools.bytes_of(all)),
                           ". Load it with a larger `window` or `max_sequences`, or lower "
                           "`max_tokens`."));
 }
@@ -367,7 +368,7 @@ void Engine::plan() {
     const Sequence& sequence = *waiting_[i];
     const SharedPrefix shared = shared_prefix_of(sequence);
     shared_prefixes_.push_back(shared);
-    waiting_views_.push_back({.pages = sequence.pages - shared.saved_pages,
+    waiting_views_.push_back({.memory = sequence.memory - shared.saved,
                               .prompt_left = sequence.prompt_tokens - shared.count,
                               .length = sequence.session ? sequence.cache->length() : shared.count,
                               .wants_reply = sequence.wants_reply(),
@@ -387,7 +388,7 @@ void Engine::plan() {
                               .to_score = s->to_score(),
                               .drafts = s->wanted_drafts(runner_.drafts())});
   }
-  const StepLimits limits{.free_pages = options_.pool->free_pages(),
+  const StepLimits limits{.free = options_.pools.free(),
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
@@ -475,8 +476,8 @@ void Engine::fail_starved() {
 }
 
 void Engine::update_page_stats() {
-  totals_.free_pages = options_.pool->free_pages();
-  totals_.shared_pages = options_.pool->shared_pages();
+  totals_.free_pages = options_.pools.free().all_pages();
+  totals_.shared_pages = options_.pools.shared().all_pages();
 }
 
 void Engine::publish_stats() {

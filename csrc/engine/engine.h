@@ -28,9 +28,9 @@ namespace sinkstream {
 
 // What an engine works with. The pointers must outlive it.
 struct EngineOptions {
-  PagePool* pool = nullptr;  // used only by the engine's thread
-  CacheLayers layers = 1;    // each sequence holds pages in every layer
-  Window window;             // for requests that set no `sinks`
+  MemoryPools pools;       // used only by the engine's thread
+  CacheLayers layers = 1;  // what each sequence holds in every layer
+  Window window;           // for requests that set no `sinks`
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 1;  // reduced to fit in max_tokens() with the decode tokens
   int64_t prompt_tokens_per_decode_step = StepLimits().prompt_tokens_per_decode_step;
@@ -57,7 +57,7 @@ class Engine {
   // Sessions: conversations that keep their cache. These calls wait at most for the steps in
   // flight, and throw EngineDead once the engine has closed or failed.
 
-  // Allocates all of a session's pages up front, or throws CapacityError. If a live session with
+  // Allocates all of a session's memory up front, or throws CapacityError. If a live session with
   // the same sinks and window has cached a prefix of `prompt`, that prefix is shared and counts as
   // prefilled: stats().tokens is its length. `cache_salt`: see Request.
   std::shared_ptr<Session> open_session(std::optional<int64_t> sinks,
@@ -153,7 +153,7 @@ class Engine {
   struct SharedPrefix {
     const Session* session = nullptr;  // null: nothing to share
     int64_t count = 0;                 // tokens shared
-    int64_t saved_pages = 0;           // pages that do not have to be allocated
+    MemoryAmount saved;                // memory that does not have to be allocated
   };
   SharedPrefix shared_prefix_with(const Session* session, int64_t count) const;
   SharedPrefix longest_shared_prefix(const Window& window, const std::string& cache_salt,

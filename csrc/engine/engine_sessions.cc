@@ -222,7 +222,7 @@ std::optional<int32_t> Engine::last_token(Session& session) {
 
 // The first `count` tokens of a session, as a prefix to share.
 Engine::SharedPrefix Engine::shared_prefix_with(const Session* session, int64_t count) const {
-  return {session, count, SequenceCache::pages_saved(session->window(), options_.layers, count)};
+  return {session, count, SequenceCache::memory_saved(session->window(), options_.layers, count)};
 }
 
 // The longest prefix of the prompt that a session with the same sinks, window and salt can share.
@@ -252,31 +252,31 @@ Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
-// Allocates all pages that a sequence of this length will ever need, except shared ones.
+// Allocates all memory that a sequence of this length will ever need, except shared pages.
 void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
                         int64_t max_length, const SharedPrefix& shared) {
   if (shared.session != nullptr) {
     cache->emplace(*shared.session->cache, max_length, shared.count);
   } else {
-    cache->emplace(options_.pool, window, options_.layers, max_length);
+    cache->emplace(options_.pools, window, options_.layers, max_length);
   }
 }
 
-// Allocates a session's pages, or throws CapacityError.
+// Allocates a session's memory, or throws CapacityError.
 void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared) {
   const Window& window = session->window();
-  const int64_t pages =
-      SequenceCache::pages_needed(window, options_.layers, kEndlessLength) - shared.saved_pages;
-  const int64_t free = options_.pool->free_pages();
-  if (pages > free) {
-    const int64_t page_bytes = options_.pool->shape().bytes();
-    throw CapacityError(cat(
-        "session: a new session needs ", human_bytes(pages * page_bytes), " of cache, but only ",
-        human_bytes(free * page_bytes), " is free. The cache has room for ", options_.max_sequences,
-        options_.max_sequences == 1 ? " sequence" : " sequences",
-        " (open sessions: ", sessions_.size(), ", running requests: ", running_.size(),
-        "). Close a session or a stream, or load the model with a larger "
-        "`max_sequences`."));
+  const MemoryPools& pools = options_.pools;
+  const MemoryAmount needed =
+      SequenceCache::memory_needed(window, options_.layers, kEndlessLength) - shared.saved;
+  if (!needed.fits_in(pools.free())) {
+    throw CapacityError(cat("session: a new session needs ", human_bytes(pools.bytes_of(needed)),
+                            " of cache, but only ", human_bytes(pools.bytes_of(pools.free())),
+                            " is free. The cache has room for ", options_.max_sequences,
+                            options_.max_sequences == 1 ? " sequence" : " sequences",
+                            " (open sessions: ", sessions_.size(),
+                            ", running requests: ", running_.size(),
+                            "). Close a session or a stream, or load the model with a larger "
+                            "`max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
   make_cache(&session->cache, window, kEndlessLength, shared);

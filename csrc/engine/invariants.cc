@@ -23,19 +23,27 @@ int64_t count_of(size_t size) { return static_cast<int64_t>(size); }
 
 // ---- memory ----------------------------------------------------------------------------------
 
-// Every page has as many holders as the pool counts: none is leaked, and none has an uncounted
+// Calls `look` with the cache of each running sequence and session.
+template <typename Look>
+void for_each_cache(const EngineState& state, const Look& look) {
+  for (const auto& sequence : state.running) {
+    if (sequence->own_cache) look(*sequence->own_cache);
+  }
+  for (const auto& session : state.sessions) look(*session->cache);
+}
+
+// Every page has as many holders as its pool counts: none is leaked, and none has an uncounted
 // owner.
-void check_pages(const EngineState& state, Report* report) {
-  const PagePool& pool = state.pool;
+void check_pages(const EngineState& state, const PagePool& pool, Report* report) {
   thread_local std::vector<int64_t> holders;  // [pages]; reused, so that a check allocates nothing
   holders.assign(static_cast<size_t>(pool.pages()), 0);
-  const auto count = [](const SequenceCache& cache) {
-    for (const int32_t page : cache.page_ids()) ++holders[static_cast<size_t>(page)];
-  };
-  for (const auto& sequence : state.running) {
-    if (sequence->own_cache) count(*sequence->own_cache);
-  }
-  for (const auto& session : state.sessions) count(*session->cache);
+  for_each_cache(state, [&pool](const SequenceCache& cache) {
+    for (int64_t g = 0; g < cache.group_count(); ++g) {
+      if (cache.group(g).pool != &pool) continue;
+      for (const int32_t page : cache.page_ids(cache.group(g)))
+        ++holders[static_cast<size_t>(page)];
+    }
+  });
   int64_t used = 0;
   for (int64_t page = 0; page < pool.pages(); ++page) {
     const int64_t held = holders[static_cast<size_t>(page)];
@@ -78,9 +86,10 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
   if (sequence.cache == nullptr) return;
 
   const SequenceCache& cache = *sequence.cache;
-  const int64_t pages = sequence.session ? 0 : count_of(cache.page_ids().size());
-  expect(pages == sequence.pages, "holds ", pages, " pages, but was admitted with ",
-         sequence.pages);
+  const MemoryAmount held = sequence.session ? MemoryAmount() : cache.held();
+  if (held != sequence.memory) {  // describing them allocates
+    expect(false, "holds ", describe(held), ", but was admitted with ", describe(sequence.memory));
+  }
   // The last sampled token is not in the cache yet.
   const int64_t generated = sequence.stats.generated_tokens;
   const int64_t length =
@@ -162,7 +171,7 @@ void check_gauges(const EngineState& state, Report* report) {
   expect("waiting", state.gauges.waiting, count_of(state.waiting.size()));
   expect("running", state.gauges.running, count_of(state.running.size()));
   expect("parked", state.gauges.parked, parked);
-  expect("pages", state.gauges.pages, state.pool.pages());
+  expect("pages", state.gauges.pages, state.pools.all().all_pages());
 }
 
 // ---- the plan --------------------------------------------------------------------------------
@@ -209,10 +218,12 @@ void check_plan(const EngineState& state, Report* report) {
   const int64_t sequences = count_of(state.running.size()) + admitted;
   report->expect(sequences <= state.limits.max_sequences, "after the plan ", sequences,
                  " sequences run, but at most ", state.limits.max_sequences, " may");
-  int64_t pages = 0;
-  for (int64_t i = 0; i < admitted; ++i) pages += state.views.at(static_cast<size_t>(i)).pages;
-  report->expect(pages <= state.pool.free_pages(), "the plan takes ", pages, " pages, but ",
-                 state.pool.free_pages(), " are free");
+  MemoryAmount taken;
+  for (int64_t i = 0; i < admitted; ++i) taken += state.views.at(static_cast<size_t>(i)).memory;
+  if (!taken.fits_in(state.pools.free())) {  // describing them allocates
+    report->expect(false, "the plan takes ", describe(taken), ", but ",
+                   describe(state.pools.free()), " are free");
+  }
 
   int64_t tokens = 0, scored = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
@@ -239,7 +250,9 @@ void check_plan(const EngineState& state, Report* report) {
 
 std::vector<std::string> violations(const EngineState& state) {
   Report report;
-  check_pages(state, &report);
+  for (const PagePool* pool : state.pools.pages) {
+    if (pool != nullptr) check_pages(state, *pool, &report);
+  }
   check_gauges(state, &report);
   for (size_t i = 0; i < state.waiting.size(); ++i) check_waiting(i, *state.waiting[i], &report);
   for (size_t i = 0; i < state.running.size(); ++i) {
@@ -258,7 +271,7 @@ void Engine::check_invariants() const {
       violations({.waiting = waiting_,
                   .running = running_,
                   .sessions = sessions_,
-                  .pool = *options_.pool,
+                  .pools = options_.pools,
                   .gauges = totals_,
                   .flights = flights_,
                   .free_seats = free_seats_,
@@ -266,7 +279,7 @@ void Engine::check_invariants() const {
                   .seats = std::min(runner_.seats(), options_.max_sequences),
                   .plan = plan_,
                   .views = waiting_views_,
-                  .limits = {.free_pages = options_.pool->free_pages(),
+                  .limits = {.free = options_.pools.free(),
                              .max_sequences = options_.max_sequences,
                              .max_tokens = model_.max_tokens(),
                              .prefill_chunk = options_.prefill_chunk,

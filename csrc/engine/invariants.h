@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/page_pool.h"
+#include "cache/memory_pools.h"
 #include "engine/engine_stats.h"
 #include "engine/flight.h"
 #include "engine/sequence.h"
@@ -21,7 +21,7 @@ struct EngineState {
   const std::deque<std::unique_ptr<Sequence>>& waiting;
   const std::vector<std::unique_ptr<Sequence>>& running;
   const std::vector<std::shared_ptr<Session>>& sessions;
-  const PagePool& pool;  // used by this engine only
+  const MemoryPools& pools;  // used by this engine only
   const EngineStats& gauges;
   const Flights& flights;
   const std::vector<int64_t>& free_seats;

@@ -89,8 +89,8 @@ struct Sequence {
   std::vector<int32_t> prompt;  // released once prefilled
   const int64_t prompt_tokens;
   const Window window;
-  const int64_t max_length;  // prompt + max_tokens; kEndlessLength
-  const int64_t pages;  // all that it will ever allocate; 0 for a turn, whose session has its own
+  const int64_t max_length;   // prompt + max_tokens; kEndlessLength
+  const MemoryAmount memory;  // all that it will ever allocate; none for a turn: its session has it
   const std::string cache_salt;  // empty for a turn: its session has one
   const TokenSet stop_tokens;
   const std::shared_ptr<TokenStream> stream;

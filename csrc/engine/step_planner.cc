@@ -34,11 +34,11 @@ PlanRow prefill_row(int64_t index, const RunningView& sequence, int64_t count) {
 
 void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& limits,
                         StepPlan* plan) {
-  int64_t free_pages = limits.free_pages;
+  MemoryAmount free = limits.free;
   for (const WaitingView& sequence : waiting) {
     const bool has_seat = static_cast<int64_t>(running_.size()) < limits.max_sequences;
-    if (!has_seat || sequence.pages > free_pages) return;
-    free_pages -= sequence.pages;
+    if (!has_seat || !sequence.memory.fits_in(free)) return;
+    free -= sequence.memory;
     running_.push_back({.prompt_left = sequence.prompt_left,
                         .length = sequence.length,
                         .wants_reply = sequence.wants_reply,

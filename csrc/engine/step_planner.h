@@ -8,11 +8,13 @@
 #include <span>
 #include <vector>
 
+#include "cache/memory_amount.h"
+
 namespace sinkstream {
 
 // A sequence without memory, in the order given.
 struct WaitingView {
-  int64_t pages = 0;        // the most it will ever allocate
+  MemoryAmount memory;      // the most it will ever allocate
   int64_t prompt_left = 1;  // prompt tokens not in its cache when admitted, at least 1
   int64_t length = 0;       // tokens in its cache when admitted
   bool wants_reply = true;
@@ -31,7 +33,7 @@ struct RunningView {
 };
 
 struct StepLimits {
-  int64_t free_pages = 0;
+  MemoryAmount free;
   int64_t max_sequences = 1;  // running at the same time
   int64_t max_tokens = 1;     // the step's token budget
   int64_t prefill_chunk = 1;  // maximum prompt tokens of one sequence in a step

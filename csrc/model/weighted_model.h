@@ -9,8 +9,8 @@ namespace sinkstream {
 
 class WeightedModel : public LanguageModel {
  public:
-  // The shape of its caches' pages.
-  virtual PageShape page_shape() const = 0;
+  // The shape of a layer's pages.
+  virtual PageShape page_shape(int64_t layer) const = 0;
   virtual int64_t scratch_bytes() const = 0;
 
   // Removes the tokens with ranks [begin, end) from `cache`, as the next token's query would count

@@ -7,27 +7,28 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
+#include "runtime/owned_pools.h"
 
 namespace sinkstream {
 
 struct ForwardCache {
-  static int64_t pages_needed(const CacheLayers& layers, const Window& window, int64_t batch,
-                              int64_t max_length) {
-    return batch * SequenceCache::pages_needed(window, layers, max_length);
+  static MemoryAmount memory_needed(const CacheLayers& layers, const Window& window, int64_t batch,
+                                    int64_t max_length) {
+    return batch * SequenceCache::memory_needed(window, layers, max_length);
   }
 
-  // `pages` has pages_needed() pages, all free.
-  ForwardCache(int64_t model, PagePool&& pages, const CacheLayers& layers, const Window& window,
+  // `owned` has memory_needed(), all free.
+  ForwardCache(int64_t model, OwnedPools&& owned, const CacheLayers& layers, const Window& window,
                int64_t batch, int64_t max_length)
-      : model(model), asked(window), pool(std::move(pages)) {
+      : model(model), asked(window), memory(std::move(owned)) {
     for (int64_t i = 0; i < batch; ++i) {
-      rows.push_back(std::make_unique<SequenceCache>(&pool, window, layers, max_length));
+      rows.push_back(std::make_unique<SequenceCache>(memory.pools(), window, layers, max_length));
     }
   }
 
   // An independent copy.
-  ForwardCache(const ForwardCache& other, PagePool&& pages, const CacheLayers& layers)
-      : ForwardCache(other.model, std::move(pages), layers, other.asked, other.batch(),
+  ForwardCache(const ForwardCache& other, OwnedPools&& owned, const CacheLayers& layers)
+      : ForwardCache(other.model, std::move(owned), layers, other.asked, other.batch(),
                      other.row().max_length()) {
     for (int64_t i = 0; i < batch(); ++i) rows[i]->copy_from(*other.rows[i]);
   }
@@ -37,7 +38,7 @@ struct ForwardCache {
 
   const int64_t model;  // LoadedModel::serial() of the model that made it
   const Window asked;   // S and W as it was made with
-  PagePool pool;
+  OwnedPools memory;
   std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
   std::atomic<bool> busy{false};                     // a forward pass is using it
 };

@@ -126,14 +126,15 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       kernels_(choose_kernels(options.kernels)),
       threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
       input_type_(input_type_of(options, kernels_.kernels)),
+      cache_type_(cache_type_of(options)),
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
-      pool_(make_pool(max_sequences_ * layers_.most_pages(window_), &threads_)),
+      memory_(make_pools(max_sequences_ * layers_.most_memory(window_), &threads_, nullptr)),
       spare_(gpu_ ? std::make_unique<cuda::SpareMemory>(gpu_->plugin.runtime, gpu_->stream.get(),
-                                                        pool_.bytes())
+                                                        memory_.bytes())
                   : nullptr) {
   EngineOptions engine;
-  engine.pool = &pool_;
+  engine.pools = memory_.pools();
   engine.layers = layers_;
   engine.window = window_;
   engine.max_sequences = max_sequences_;
@@ -156,7 +157,7 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   if (options.gpu == nullptr) {
     DecoderOptions chosen;
     chosen.input_type = input_type_;
-    chosen.cache_type = cache_type_of(options);
+    chosen.cache_type = cache_type_;
     chosen.max_tokens = rows_of(options);
     chosen.pages = std::min(pages_of(options), kMostSplitPages);
     return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
@@ -165,7 +166,7 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   // Requests with `logprobs` above 0 are still sampled by the CPU's table.
   for (auto& [op, table] : kernels_.served_by) table = "cuda";
   CudaDecoderOptions chosen;
-  chosen.cache_type = cache_type_of(options);
+  chosen.cache_type = cache_type_;
   chosen.max_tokens = rows_of(options);
   chosen.max_sequences = options.max_sequences;
   chosen.pages = pages_of(options);
@@ -179,22 +180,29 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   return decoder;
 }
 
-PagePool LoadedModel::make_pool(int64_t pages, ThreadPool* threads) {
-  const PageShape shape = decoder_->page_shape();
-  if (!gpu_) return PagePool(shape, pages, poison_from_environment(), threads);
-  return PagePool(shape, pages,
-                  std::make_unique<DevicePages>(pages * shape.bytes(), gpu_->plugin.runtime,
-                                                gpu_->stream.get()),
-                  poison_from_environment());
+OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threads,
+                                   cuda::SpareMemory* spare) const {
+  const auto allocate = [&](int64_t bytes) -> std::unique_ptr<PageMemory> {
+    if (!gpu_) return std::make_unique<HostPages>(bytes, threads);
+    const cuda::Runtime& runtime = gpu_->plugin.runtime;
+    if (spare == nullptr) return std::make_unique<DevicePages>(bytes, runtime, gpu_->stream.get());
+    return std::make_unique<DevicePages>(bytes, runtime, gpu_->stream.get(), spare);
+  };
+  OwnedPools made;
+  for (const CacheGroup& group : layers_.groups()) {
+    if (group.shape < made.pages.size()) continue;  // shapes are in the order of the groups
+    const PageShape shape = page_shape(group);
+    const int64_t pages = amount.pages[group.shape];
+    made.pages.emplace_back(shape, pages, allocate(pages * shape.bytes()),
+                            poison_from_environment());
+  }
+  return made;
 }
 
-PagePool LoadedModel::make_cache_pool(int64_t pages) const {
-  const PageShape shape = decoder_->page_shape();
-  if (!gpu_) return PagePool(shape, pages, poison_from_environment());
-  return PagePool(shape, pages,
-                  std::make_unique<DevicePages>(pages * shape.bytes(), gpu_->plugin.runtime,
-                                                gpu_->stream.get(), spare_.get()),
-                  poison_from_environment());
+OwnedPools LoadedModel::make_cache_pools(const Window& window, int64_t batch,
+                                         int64_t max_length) const {
+  return make_pools(ForwardCache::memory_needed(layers_, window, batch, max_length), nullptr,
+                    spare_.get());
 }
 
 void LoadedModel::close() {
@@ -203,8 +211,8 @@ void LoadedModel::close() {
   const std::lock_guard lock(store_mutex_);
   is_released_ = true;
   store_.release();
-  decoder_->release();  // waits for work in flight, which uses the pool
-  pool_.release();
+  decoder_->release();  // waits for work in flight, which uses the pools
+  memory_.release();
   if (spare_) spare_->close();
 }
 
@@ -216,21 +224,30 @@ std::string LoadedModel::fingerprint() {
 }
 
 int64_t LoadedModel::bytes_per_token() const {
-  return spec_.layers() * decoder_->page_shape().bytes() / kPageRows;
+  int64_t bytes = 0;
+  for (const CacheGroup& group : layers_.groups()) {
+    bytes += group.count() * page_shape(group).bytes() / kPageRows;
+  }
+  return bytes;
 }
 
 int64_t LoadedModel::bytes_per_sequence() const {
-  return layers_.most_pages(window_) * decoder_->page_shape().bytes();
+  const MemoryAmount most = layers_.most_memory(window_);
+  int64_t bytes = 0;
+  for (size_t shape = 0; shape < memory_.pages.size(); ++shape) {
+    bytes += most.pages[shape] * memory_.pages[shape].shape().bytes();
+  }
+  return bytes;
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::new_cache(int64_t batch, const Window& window) const {
-  return std::make_unique<ForwardCache>(
-      serial_, make_cache_pool(ForwardCache::pages_needed(layers_, window, batch, kEndlessLength)),
-      layers_, window, batch, kEndlessLength);
+  return std::make_unique<ForwardCache>(serial_, make_cache_pools(window, batch, kEndlessLength),
+                                        layers_, window, batch, kEndlessLength);
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) const {
-  return std::make_unique<ForwardCache>(cache, make_cache_pool(cache.pool.pages()), layers_);
+  return std::make_unique<ForwardCache>(
+      cache, make_cache_pools(cache.asked, cache.batch(), cache.row().max_length()), layers_);
 }
 
 void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
@@ -246,9 +263,8 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
   std::unique_ptr<ForwardCache> dense;
   if (cache == nullptr) {
     const Window window{0, tokens};
-    dense = std::make_unique<ForwardCache>(
-        serial_, make_cache_pool(ForwardCache::pages_needed(layers_, window, batch, tokens)),
-        layers_, window, batch, tokens);
+    dense = std::make_unique<ForwardCache>(serial_, make_cache_pools(window, batch, tokens),
+                                           layers_, window, batch, tokens);
     cache = dense.get();
   }
   // All rows in one call if they fit: its logits are then [batch, tokens, vocab]. Otherwise row by

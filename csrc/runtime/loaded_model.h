@@ -53,15 +53,15 @@ class LoadedModel {
   int threads() const { return threads_.threads(); }
   bool is_on_gpu() const { return gpu_.has_value(); }
   InputType input_type() const { return input_type_; }
-  DType cache_type() const { return decoder_->page_shape().type; }
+  DType cache_type() const { return cache_type_; }
   int64_t prefill_chunk() const { return prefill_chunk_; }
   int64_t max_sequences() const { return max_sequences_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t weight_bytes_per_token() const { return store_.bytes_per_token(); }
   int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
-  int64_t cache_bytes() const { return pool_.bytes(); }
+  int64_t cache_bytes() const { return memory_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
-  int64_t bytes_per_sequence() const;  // the pages of an endless sequence
+  int64_t bytes_per_sequence() const;  // the cache of an endless sequence
   // GPU memory that freed ForwardCaches have left for the next one, at most cache_bytes().
   int64_t spare_cache_bytes() const { return spare_ ? spare_->kept_bytes() : 0; }
 
@@ -86,8 +86,13 @@ class LoadedModel {
   };
 
   std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);
-  PagePool make_pool(int64_t pages, ThreadPool* threads);
-  PagePool make_cache_pool(int64_t pages) const;  // of a ForwardCache
+  PageShape page_shape(const CacheGroup& group) const {
+    return decoder_->page_shape(group.layers.front());
+  }
+  // `threads` speed up the allocation of the host's memory; both may be null.
+  OwnedPools make_pools(const MemoryAmount& amount, ThreadPool* threads,
+                        cuda::SpareMemory* spare) const;
+  OwnedPools make_cache_pools(const Window& window, int64_t batch, int64_t max_length) const;
 
   int64_t serial_;  // unique in this process; ForwardCache::model
   DecoderSpec spec_;
@@ -103,9 +108,10 @@ class LoadedModel {
   ThreadPool threads_;
   std::optional<Gpu> gpu_;
   InputType input_type_;
+  DType cache_type_;
   int64_t weight_bytes_;
   std::unique_ptr<WeightedModel> decoder_;
-  PagePool pool_;
+  OwnedPools memory_;                         // of the engine's sequences
   std::unique_ptr<cuda::SpareMemory> spare_;  // of ForwardCaches; null on a CPU
   std::unique_ptr<Engine> engine_;            // last: its thread uses everything above
 };

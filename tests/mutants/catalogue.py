@@ -298,7 +298,7 @@ MUSEUM = (
       EvictArgs turn;
       turn.from = turn.to = &sink;
       turn.rows = 1;
-      turn.shape = page_shape();
+      turn.shape = page_shape(layer);
       turn.rotation = rotation(rope.spec, {cos.data(), sin.data()});
       kernels_.evict(turn, launch_);
     }
@@ -569,8 +569,8 @@ OURS = (
         name="norm_over_all_heads_of_each_head",
         sentence="A norm over all heads of a token is one over each head.",
         file=DECODER,
-        old="const int64_t dim = is_full ? width : block.attention.head_dim;",
-        new="const int64_t dim = block.attention.head_dim + 0 * is_full;",
+        old="const int64_t dim = is_full ? width : block.attention().head_dim;",
+        new="const int64_t dim = block.attention().head_dim + 0 * is_full;",
         killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
     ),
     Mutant(
@@ -823,6 +823,22 @@ OURS = (
         old="chain[c][t][v] >> (4 * c)",
         new="chain[c][t][v]",
         killers=(_linear("GivesATokenTheSameBitsInEveryBatch", "avx512_emulated"),),
+    ),
+    Mutant(
+        name="parts_share_the_rows_of_the_first",
+        sentence="Neighboring parts of a call that read rows of one input read the same rows.",
+        file=PANELS,
+        old="other.tokens == part.tokens &&\n             other.row_of == part.row_of;",
+        new="other.tokens == part.tokens;",
+        killers=(_linear("GivesAPartWithInputsOfItsOwnTheBitsOfACallOfItsOwn"),),
+    ),
+    Mutant(
+        name="list_of_rows_ignored",
+        sentence="A part with an input of its own reads its rows in order, whatever its list says.",
+        file=PANELS,
+        old="run.row_of = part.row_of;",
+        new="",
+        killers=(_linear("GivesAPartWithInputsOfItsOwnTheBitsOfACallOfItsOwn"),),
     ),
     Mutant(
         name="last_tile_of_a_block_left_out",

@@ -21,15 +21,22 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
-  require_multiple("the head size", spec.head_dim(), 16);
   require_multiple("the hidden size", spec.hidden_size, 8);
   for (const BlockSpec& block : spec.blocks) {
-    require_multiple("the feed-forward size", block.mlp.intermediate_size, 8);
-  }
-  if (spec.heads() / spec.kv_heads() > kMostGroup) {
-    throw CheckpointError(cat("load: on a GPU, at most ", kMostGroup,
-                              " query heads may share a key head, but ",
-                              spec.heads() / spec.kv_heads(), " do. Use `device=\"cpu\"`."));
+    if (block.mixer.index() != 0 || block.feed_forward.index() != 0) {
+      throw CheckpointError(
+          "load: on a GPU, layers must have attention and a dense feed-forward, but some have "
+          "not. Use `device=\"cpu\"`.");
+    }
+    const AttentionSpec& attention = block.attention();
+    require_multiple("the head size", attention.head_dim, 16);
+    const int64_t sharing = attention.heads / attention.kv_heads;
+    if (sharing > kMostGroup) {
+      throw CheckpointError(cat("load: on a GPU, at most ", kMostGroup,
+                                " query heads may share a key head, but ", sharing,
+                                " do. Use `device=\"cpu\"`."));
+    }
+    require_multiple("the feed-forward size", block.dense().intermediate_size, 8);
   }
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
@@ -80,7 +87,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       views_(spec),
       layers_(spec, views_, copy_to_gpu(spec, weights, plugin.runtime, stream, threads), plugin,
               stream,
-              {.page_shape = page_shape(),
+              {.cache_type = options.cache_type,
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
                .split_pages = split_pages(options),
                .scratch_pages = scratch_pages(options)}),

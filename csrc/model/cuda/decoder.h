@@ -45,8 +45,9 @@ class CudaDecoder : public WeightedModel, public StepRunner {
 
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
-  PageShape page_shape() const override {
-    return {spec_.kv_heads(), spec_.head_dim(), options_.cache_type, PageLayout::kRows};
+  PageShape page_shape(int64_t layer) const override {
+    const AttentionSpec& attention = spec_.block(layer).attention();
+    return {attention.kv_heads, attention.head_dim, options_.cache_type, PageLayout::kRows};
   }
   int64_t scratch_bytes() const override;
   int64_t weight_bytes() const { return layers_.weight_bytes(); }

@@ -63,7 +63,7 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
     float* const cos = host.angles + rope.before;
     rope.shift_angles.fill(&cut.distance, 1, cos, cos + rope.pairs());
   }
-  *host.sequence = sequence_pages(cache, pages, 0);
+  *host.sequence = sequence_pages(pages, 0);
   std::copy(ids.begin(), ids.end(), host.page_ids);
   check(plugin_.runtime.copy(memory.device(), memory.host(0), host.bytes, stream_),
         "copying an eviction's slots");
@@ -77,7 +77,7 @@ void CudaEvictor::move_keys(const SequenceCache& cache, int64_t group, const Cut
     }
     const float* const cos = device.angles + rope.before;
     cuda::EvictArgs args;
-    args.pages = {device.page_ids, device.sequence, static_cast<int32_t>(first), cache.shape()};
+    args.pages = {device.page_ids, device.sequence, static_cast<int32_t>(first), pages.shape()};
     args.layers = static_cast<int32_t>(end - first);
     args.from = device.from;
     args.to = device.to;

@@ -57,9 +57,8 @@ StepShape shape_of(const ForwardPlan& plan, const LayerViews& views) {
   return shape;
 }
 
-cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages& group,
-                                   int64_t offset) {
-  return {.pool = cache.memory().data(),
+cuda::SequencePages sequence_pages(const GroupPages& group, int64_t offset) {
+  return {.pool = group.pool->memory().data(),
           .offset = offset,
           .sinks = static_cast<int32_t>(group.window.sinks),
           .sink_pages = static_cast<int32_t>(group.sink_page_count),
@@ -85,10 +84,10 @@ void fill_rows(const StepBlock& host, const ForwardPlan& plan, std::byte* scratc
     block.page_begins[0] = 0;
     for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
       const ForwardPlan::Piece& piece = group.pieces[i];
-      cuda::SequencePages pages = sequence_pages(*piece.cache, *piece.pages, page_id);
+      cuda::SequencePages pages = sequence_pages(*piece.pages, page_id);
       if (piece.scratch_pages > 0) {
         pages.scratch_block = piece.scratch_block;
-        pages.scratch = scratch + piece.scratch_page * piece.cache->shape().bytes();
+        pages.scratch = scratch + piece.scratch_page * piece.pages->shape().bytes();
       }
       block.sequences[i] = pages;
       for (int64_t row = piece.row; row < piece.row + piece.count; ++row) {

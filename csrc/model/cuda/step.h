@@ -111,8 +111,7 @@ class StepMemory {
 StepShape shape_of(const ForwardPlan& plan, const LayerViews& views);
 
 // `offset`: of the group's page ids.
-cuda::SequencePages sequence_pages(const SequenceCache& cache, const GroupPages& group,
-                                   int64_t offset);
+cuda::SequencePages sequence_pages(const GroupPages& group, int64_t offset);
 
 // Fills `host` with each row of the plan: its token, its index and ranks, its angles, and where its
 // pages are. Only pieces of one row have live pages: others walk. `scratch`: where scratch pages

@@ -15,7 +15,9 @@ constexpr PageShape kShape{1, 2, DType::kFloat32};
 constexpr int64_t kEndless = int64_t{1} << 60;
 
 CacheLayers layers_with(const std::vector<int64_t>& own_windows) {
-  return CacheLayers::with_windows(own_windows);
+  std::vector<LayerMemory> layers;
+  for (const int64_t own_window : own_windows) layers.push_back({.own_window = own_window});
+  return CacheLayers(layers);
 }
 
 TEST(CacheLayers, GroupsLayersWithEqualWindowsInTheOrderOfTheFirst) {
@@ -31,6 +33,30 @@ TEST(CacheLayers, GroupsLayersWithEqualWindowsInTheOrderOfTheFirst) {
   EXPECT_EQ(CacheLayers(3).count(), 3);
   EXPECT_THROW(layers_with({-1}), InternalError);
   EXPECT_THROW(layers_with({}), InternalError);
+}
+
+TEST(CacheLayers, GroupsLayersOnlyIfTheirPagesHaveOneShapeToo) {
+  const PageShape narrow{2, 4}, wide{1, 16};
+  const CacheLayers layers(std::vector<LayerMemory>{{.own_window = 32, .page = narrow},
+                                                    {.page = wide},
+                                                    {.own_window = 32, .page = wide},
+                                                    {.page = wide},
+                                                    {.own_window = 32, .page = narrow}});
+  ASSERT_EQ(layers.group_count(), 3);
+  EXPECT_EQ(layers.groups()[0].layers, (std::vector<int64_t>{0, 4}));
+  EXPECT_EQ(layers.groups()[1].layers, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(layers.groups()[2].layers, (std::vector<int64_t>{2}));
+  ASSERT_EQ(layers.shapes().size(), 2u);
+  EXPECT_EQ(layers.shapes()[0].head_dim, 4);
+  EXPECT_EQ(layers.shapes()[1].head_dim, 16);
+  EXPECT_EQ(layers.groups()[0].shape, 0u);
+  EXPECT_EQ(layers.groups()[1].shape, 1u);
+  EXPECT_EQ(layers.groups()[2].shape, 1u);
+  std::vector<LayerMemory> many;
+  for (int64_t heads = 1; heads <= 4; ++heads) many.push_back({.page = {heads, 4}});
+  EXPECT_NO_THROW(CacheLayers{many});
+  many.push_back({.page = {5, 4}});
+  EXPECT_THROW(CacheLayers{many}, InternalError) << "more than MemoryAmount has room for";
 }
 
 TEST(CacheLayers, ALayerKeepsItsOwnWindowUnlessTheSequenceHasLess) {
@@ -60,19 +86,23 @@ TEST(CacheLayers, CountsEnoughPagesForEveryDivisionOfACapacity) {
     const Window asked{4, 196};
     for (int64_t sinks = 0; sinks <= 100; ++sinks) {  // more would make W too narrow for 90
       const Window window{sinks, 200 - sinks};
-      EXPECT_LE(SequenceCache::pages_needed(window, layers, kEndless), layers.most_pages(asked))
+      EXPECT_TRUE(
+          SequenceCache::memory_needed(window, layers, kEndless).fits_in(layers.most_memory(asked)))
           << sinks;
     }
   }
   const Window asked{4, 196};
-  EXPECT_EQ(layers_with({32, 0}).most_pages(asked), 2 + asked.most_pages());
+  EXPECT_EQ(layers_with({32, 0}).most_memory(asked).pages[0], 2 + asked.most_pages());
+  const CacheLayers shapes(std::vector<LayerMemory>{
+      {.own_window = 32, .page = {2, 4}}, {.page = {1, 16}}, {.own_window = 32, .page = {2, 4}}});
+  EXPECT_EQ(shapes.most_memory(asked), (MemoryAmount{.pages = {4, asked.most_pages()}}));
 }
 
 // A sequence of layers with a window of 32, without one, and with 32 again.
 struct Mixed {
   explicit Mixed(const Window& window)
       : layers(layers_with({32, 0, 32})),
-        pool(kShape, 3 * SequenceCache::pages_needed(window, layers, kEndless)),
+        pool(kShape, 3 * SequenceCache::memory_needed(window, layers, kEndless).pages[0]),
         cache(&pool, window, layers, kEndless) {}
 
   CacheLayers layers;
@@ -84,7 +114,7 @@ TEST(GroupedCache, HoldsTheSinksOnlyWhereTheyAreKept) {
   const Mixed mixed({4, 100});
   EXPECT_EQ(mixed.cache.group(0).pages_per_layer(), 2);
   EXPECT_EQ(mixed.cache.group(1).pages_per_layer(), 1 + 3);
-  EXPECT_EQ(std::ssize(mixed.cache.page_ids()), 2 * 2 + 4);
+  EXPECT_EQ(mixed.cache.held().pages[0], 2 * 2 + 4);
   EXPECT_EQ(mixed.cache.layers(), 3);
   EXPECT_EQ(mixed.cache.slot(0, 3).row, 3);
   EXPECT_EQ(mixed.cache.slot(0, 4).row, 4);  // keys lie by their index
@@ -113,6 +143,33 @@ TEST(GroupedCache, IsRewoundOnlyToWhereEveryLayerHasWhatItSees) {
   mixed.cache.advance(40);
   EXPECT_TRUE(mixed.cache.can_rewind(40));
   EXPECT_FALSE(mixed.cache.can_rewind(39));
+}
+
+// Two shapes, two pools: each group's pages come from its own and return there.
+TEST(GroupedCache, TakesEachGroupsPagesFromThePoolOfItsShape) {
+  const CacheLayers layers(std::vector<LayerMemory>{
+      {.own_window = 32, .page = {2, 4}}, {.page = {1, 16}}, {.own_window = 32, .page = {2, 4}}});
+  const Window window{4, 100};
+  const MemoryAmount needed = SequenceCache::memory_needed(window, layers, kEndless);
+  EXPECT_EQ(needed, (MemoryAmount{.pages = {4, 4}}));
+  PagePool narrow({2, 4}, 8), wide({1, 16}, 7);
+  MemoryPools pools;
+  pools.pages = {&narrow, &wide};
+  EXPECT_EQ(pools.all(), (MemoryAmount{.pages = {8, 7}}));
+  {
+    const SequenceCache cache(pools, window, layers, kEndless);
+    EXPECT_EQ(cache.held(), needed);
+    EXPECT_EQ(cache.bytes(), 4 * narrow.shape().bytes() + 4 * wide.shape().bytes());
+    EXPECT_EQ(pools.free(), (MemoryAmount{.pages = {4, 3}}));
+    EXPECT_EQ(cache.group_of(0).shape().head_dim, 4);
+    EXPECT_EQ(cache.group_of(1).shape().head_dim, 16);
+    EXPECT_EQ(cache.slot(1, 5).page, wide.page(cache.page_ids(cache.group(1))[1]));
+    EXPECT_THROW(SequenceCache(pools, window, layers, kEndless), InternalError)
+        << "one of the pools has too few";
+    EXPECT_EQ(pools.free(), (MemoryAmount{.pages = {4, 3}})) << "and nothing is lost";
+    EXPECT_THROW(SequenceCache(&narrow, window, layers, kEndless), InternalError);
+  }
+  EXPECT_EQ(pools.free(), pools.all());
 }
 
 TEST(GroupedCache, ACutEvictsFromEveryLayer) {

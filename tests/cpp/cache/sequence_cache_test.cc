@@ -18,7 +18,7 @@ constexpr int64_t kEndless = int64_t{1} << 60;
 
 TEST(SequenceCache, TakesExactlyItsPagesAndReturnsThem) {
   const Window window{70, 100};
-  EXPECT_EQ(SequenceCache::pages_needed(window, kLayers, kEndless), kLayers * (2 + 3));
+  EXPECT_EQ(SequenceCache::memory_needed(window, kLayers, kEndless).pages[0], kLayers * (2 + 3));
   PagePool pool(kShape, 10);
   {
     const SequenceCache cache(&pool, window, kLayers, kEndless);
@@ -32,10 +32,10 @@ TEST(SequenceCache, TakesExactlyItsPagesAndReturnsThem) {
 
 TEST(SequenceCache, TakesFewerPagesWhenItWillStayShort) {
   const Window window{4, 1000};
-  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4), 1 + 1);
-  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4 + 64), 1 + 1);
-  EXPECT_EQ(SequenceCache::pages_needed(window, 1, 4 + 65), 1 + 2);
-  EXPECT_EQ(SequenceCache::pages_needed(window, 1, kEndless), 1 + 17);
+  EXPECT_EQ(SequenceCache::memory_needed(window, 1, 4).pages[0], 1 + 1);
+  EXPECT_EQ(SequenceCache::memory_needed(window, 1, 4 + 64).pages[0], 1 + 1);
+  EXPECT_EQ(SequenceCache::memory_needed(window, 1, 4 + 65).pages[0], 1 + 2);
+  EXPECT_EQ(SequenceCache::memory_needed(window, 1, kEndless).pages[0], 1 + 17);
 }
 
 // Writes tokens piece by piece and records the index in each slot. When a piece's queries run,
@@ -45,7 +45,7 @@ TEST(SequenceCache, NeverOverwritesAKeyThatAQueryOfThePieceSees) {
     for (const int64_t window : {1, 2, 63, 64, 65, 127, 128, 129, 200}) {
       for (const int64_t chunk : {1, 5, 64, 100, 1000}) {
         const Window rule{sinks, window};
-        PagePool pool(kShape, SequenceCache::pages_needed(rule, 1, kEndless));
+        PagePool pool(kShape, SequenceCache::memory_needed(rule, 1, kEndless).pages[0]);
         SequenceCache cache(&pool, rule, 1, kEndless);
         std::map<std::pair<std::byte*, int64_t>, int64_t> holds;
         const int64_t end = 4 * (sinks + window) + 150;
@@ -76,7 +76,7 @@ TEST(SequenceCache, NeverOverwritesAKeyThatAQueryOfThePieceSees) {
 
 TEST(SequenceCache, CountsLiveAndEvictedTokens) {
   const Window window{3, 5};
-  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  PagePool pool(kShape, SequenceCache::memory_needed(window, 1, kEndless).pages[0]);
   SequenceCache cache(&pool, window, 1, kEndless);
   EXPECT_EQ(cache.live(), 0);
   cache.advance(8);
@@ -100,7 +100,7 @@ TEST(SequenceCache, RefusesToGrowPastItsLength) {
 // As StreamingLLM evicts before a turn: S sinks and the last R − n tokens stay, with R = W − 1.
 TEST(SequenceCache, EvictsForSpaceOnlyWhatDoesNotFit) {
   const Window window{3, 6};
-  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  PagePool pool(kShape, SequenceCache::memory_needed(window, 1, kEndless).pages[0]);
   SequenceCache cache(&pool, window, 1, kEndless);
   cache.evict_for_space(5);  // nothing is cached yet
   EXPECT_EQ(cache.window().begin, 0);
@@ -122,7 +122,7 @@ TEST(SequenceCache, EvictsForSpaceOnlyWhatDoesNotFit) {
 
 TEST(SequenceCache, IsCutWithinItsWindowOnly) {
   const Window window{2, 10};
-  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  PagePool pool(kShape, SequenceCache::memory_needed(window, 1, kEndless).pages[0]);
   SequenceCache cache(&pool, window, 1, kEndless);
   cache.advance(50);
   EXPECT_EQ(window.first(50), 41);
@@ -137,7 +137,7 @@ TEST(SequenceCache, IsCutWithinItsWindowOnly) {
 
 TEST(SequenceCache, CopiesTokensCutsAndPages) {
   const Window window{2, 70};
-  PagePool pool(kShape, 3 * SequenceCache::pages_needed(window, kLayers, kEndless));
+  PagePool pool(kShape, 3 * SequenceCache::memory_needed(window, kLayers, kEndless).pages[0]);
   SequenceCache cache(&pool, window, kLayers, kEndless);
   for (int64_t t = 0; t < 300; ++t) *cache.slot(1, t).page = static_cast<std::byte>(t % 251);
   cache.advance(300);
@@ -160,7 +160,7 @@ TEST(SequenceCache, MakesEvictedTokensNaNInEveryTypeWhereThePoolPoisons) {
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     const PageShape shape{2, 4, type};
     const Window window{3, 70};
-    PagePool pool(shape, SequenceCache::pages_needed(window, kLayers, kEndless), true);
+    PagePool pool(shape, SequenceCache::memory_needed(window, kLayers, kEndless).pages[0], true);
     SequenceCache cache(&pool, window, kLayers, kEndless);
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       for (int64_t t = 0; t < 100; ++t) {
@@ -206,7 +206,8 @@ TEST(SequenceCache, CountsTokensInFlightOnlyOnceTheyAreDelivered) {
 // A chunk in flight is in rows that have just been evicted: those must not be poisoned.
 TEST(SequenceCache, PoisonsNoRowThatAStepInFlightHasWritten) {
   const Window window{4, 60};
-  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless), /*poison=*/true);
+  PagePool pool(kShape, SequenceCache::memory_needed(window, 1, kEndless).pages[0],
+                /*poison=*/true);
   SequenceCache cache(&pool, window, 1, kEndless);
   for (const int64_t chunk : {100, 100, 100}) {
     for (int64_t t = cache.next_index(); t < cache.next_index() + chunk; ++t) {
@@ -229,7 +230,7 @@ TEST(SequenceCache, PoisonsNoRowThatAStepInFlightHasWritten) {
 
 TEST(SequenceCache, JumpsToAnIndexFarAway) {
   const Window window{4, 10};
-  PagePool pool(kShape, SequenceCache::pages_needed(window, 1, kEndless));
+  PagePool pool(kShape, SequenceCache::memory_needed(window, 1, kEndless).pages[0]);
   SequenceCache cache(&pool, window, 1, kEndless);
   EXPECT_THROW(cache.jump(10'000'000), InternalError);  // the sinks are not there yet
   cache.advance(4);

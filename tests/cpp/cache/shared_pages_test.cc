@@ -36,7 +36,8 @@ std::vector<uint32_t> first_marks(const Marked& one, int64_t count) {
 
 std::byte* row_of(const SequenceCache& cache, int64_t layer, int64_t index) {
   const Slot slot = cache.slot(layer, index);
-  return slot.page + kShape.key_element(slot.row, 0) * int64_t{sizeof(float)};
+  const PageShape& shape = cache.group_of(layer).shape();
+  return slot.page + shape.key_element(slot.row, 0) * int64_t{sizeof(float)};
 }
 
 // Writes as a launched step does.
@@ -91,20 +92,20 @@ int64_t piece_of(const SequenceCache& cache, int64_t most) {
 
 TEST(SharedPages, SinksThatAreFullSaveTheirPages) {
   const Window window{100, 200};
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 0), 0);
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 63), 0);
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 64), 3);
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 99), 3);
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 100), 6)
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 0).pages[0], 0);
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 63).pages[0], 0);
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 64).pages[0], 3);
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 99).pages[0], 3);
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 100).pages[0], 6)
       << "no row of these pages is written again";
-  EXPECT_EQ(SequenceCache::pages_saved(window, 3, 1000), 6);
+  EXPECT_EQ(SequenceCache::memory_saved(window, 3, 1000).pages[0], 6);
 }
 
 TEST(SharedPages, TakesExactlyWhatItAnnounced) {
   for (const int64_t count : {0, 1, 63, 64, 65, 99, 100, 101, 163, 164, 165, 290, 299}) {
     const Window window{100, 200};
-    const int64_t needed = SequenceCache::pages_needed(window, kLayers, kEndless);
-    const int64_t less = needed - SequenceCache::pages_saved(window, kLayers, count);
+    const int64_t needed = SequenceCache::memory_needed(window, kLayers, kEndless).pages[0];
+    const int64_t less = needed - SequenceCache::memory_saved(window, kLayers, count).pages[0];
     PagePool pool(kShape, needed + less);
     std::mt19937 random(1);
     Marked first({}, &pool, window, kLayers, kEndless);
@@ -158,7 +159,7 @@ TEST(SharedPages, WhatAStepInFlightOverwritesCannotBeShared) {
 // it.
 TEST(SharedPages, SinksThatAStepInFlightFillsAreCopiedForAnotherWriter) {
   const Window window{64, 60};
-  const int64_t each = SequenceCache::pages_needed(window, kLayers, kEndless);
+  const int64_t each = SequenceCache::memory_needed(window, kLayers, kEndless).pages[0];
   PagePool pool(kShape, 3 * each);
   std::mt19937 random(1);
   Marked one({}, &pool, window, kLayers, kEndless);
@@ -208,24 +209,28 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
     };
     const Window window{std::vector<int64_t>{0, 1, 4, 64, 70, 128}[below(6)], 1 + below(200)};
-    // In every other run the second layer has a window of its own, narrower or wider.
-    const CacheLayers layers =
-        seed % 2 == 0 ? CacheLayers(kLayers)
-                      : CacheLayers::with_windows(std::vector<int64_t>{0, 1 + below(200)});
-    const int64_t each = SequenceCache::pages_needed(window, layers, kEndless);
-    PagePool pool(kShape, 6 * each, /*poison=*/true);
+    // In every other run the second layer has a window of its own, narrower or wider; in every
+    // third one pages of another shape.
+    const PageShape other_shape = seed % 3 == 0 ? PageShape{2, 6} : kShape;
+    const CacheLayers layers(std::vector<LayerMemory>{
+        {.page = kShape}, {.own_window = seed % 2 * (1 + below(200)), .page = other_shape}});
+    const MemoryAmount each = SequenceCache::memory_needed(window, layers, kEndless);
+    PagePool pool(kShape, 6 * each.pages[0], /*poison=*/true);
+    PagePool other_pool(other_shape, 6 * each.pages[1], /*poison=*/true);
+    MemoryPools pools;
+    pools.pages = {&pool, &other_pool};
     std::list<Marked> all;
-    all.emplace_back(std::vector<uint32_t>(), &pool, window, layers, kEndless);
+    all.emplace_back(std::vector<uint32_t>(), pools, window, layers, kEndless);
     for (int step = 0; step < 300; ++step) {
       auto one = std::next(all.begin(), below(static_cast<int64_t>(all.size())));
       switch (below(10)) {
         case 0:
-          if (pool.free_pages() >= each && one->in_flight.empty()) {
+          if (each.fits_in(pools.free()) && one->in_flight.empty()) {
             all.emplace_back(one->marks, one->cache, kEndless, one->cache.length());
           }
           break;
         case 1:
-          if (pool.free_pages() >= each) {
+          if (each.fits_in(pools.free())) {
             const int64_t count = below(one->cache.shareable() + 1);
             all.emplace_back(first_marks(*one, count), one->cache, kEndless, count);
           }
@@ -260,7 +265,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
       if (HasFatalFailure()) return;
     }
     all.clear();
-    EXPECT_EQ(pool.free_pages(), pool.pages());
+    EXPECT_EQ(pools.free(), pools.all());
   }
 }
 

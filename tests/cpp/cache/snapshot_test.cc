@@ -23,7 +23,7 @@ PageShape shape_of(DType type) { return {2, 6, type}; }
 // The bits of one number of a token or, if `dim` is negative, of its scale.
 uint32_t bits_at(const SequenceCache& cache, int64_t layer, int64_t token, int64_t half,
                  int64_t head, int64_t dim) {
-  const PageShape& shape = cache.shape();
+  const PageShape& shape = cache.group_of(layer).shape();
   const Slot at = cache.slot(layer, token);
   const std::byte* from = at.page + (half == 0 ? shape.key_offset(head) : shape.value_offset(head));
   uint32_t bits = 0;
@@ -40,9 +40,9 @@ uint32_t bits_at(const SequenceCache& cache, int64_t layer, int64_t token, int64
 
 // Fills the rows of a token with random bits.
 void write_token(SequenceCache* cache, int64_t token, std::mt19937* random) {
-  const PageShape& shape = cache->shape();
-  const int64_t bytes = bytes_of(shape.type);
   for (int64_t layer = 0; layer < cache->layers(); ++layer) {
+    const PageShape& shape = cache->group_of(layer).shape();
+    const int64_t bytes = bytes_of(shape.type);
     const Slot at = cache->slot(layer, token);
     for (int64_t head = 0; head < shape.kv_heads; ++head) {
       for (int64_t half = 0; half < 2; ++half) {
@@ -92,7 +92,8 @@ struct Copied {
 
 struct Pooled {
   Pooled(const Window& window, DType type, int64_t max_length = kEndless)
-      : pool(shape_of(type), SequenceCache::pages_needed(window, kLayers, max_length), true),
+      : pool(shape_of(type), SequenceCache::memory_needed(window, kLayers, max_length).pages[0],
+             true),
         cache(&pool, window, kLayers, max_length) {}
   PagePool pool;
   SequenceCache cache;
@@ -100,7 +101,7 @@ struct Pooled {
 
 // The snapshot has what the pages held, number by number.
 void expect_plain(const SequenceCache& cache, const Copied& copied) {
-  const PageShape& shape = cache.shape();
+  const PageShape& shape = cache.group(0).shape();
   const auto tokens = live_tokens(cache);
   const auto live = static_cast<int64_t>(tokens.size());
   ASSERT_EQ(copied.shape.groups.size(), 1u);
@@ -141,8 +142,9 @@ void expect_same_tokens(const SequenceCache& expected, const SequenceCache& cach
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       ASSERT_EQ(cache.slot(layer, token).row, expected.slot(layer, token).row);
       for (int64_t half = 0; half < 2; ++half) {
-        for (int64_t head = 0; head < cache.shape().kv_heads; ++head) {
-          for (int64_t d = cache.shape().has_scales() ? -1 : 0; d < cache.shape().head_dim; ++d) {
+        for (int64_t head = 0; head < cache.group(0).shape().kv_heads; ++head) {
+          for (int64_t d = cache.group(0).shape().has_scales() ? -1 : 0;
+               d < cache.group(0).shape().head_dim; ++d) {
             ASSERT_EQ(bits_at(cache, layer, token, half, head, d),
                       bits_at(expected, layer, token, half, head, d))
                 << "token " << token << " of " << cache.length();
@@ -157,7 +159,8 @@ void expect_same_tokens(const SequenceCache& expected, const SequenceCache& cach
 int64_t written_bytes(const SequenceCache& cache) {
   int64_t written = 0;
   const auto count = [&](const std::byte* page) {
-    for (int64_t i = 0; i < cache.shape().bytes(); ++i) written += page[i] != std::byte{0xff};
+    for (int64_t i = 0; i < cache.group(0).shape().bytes(); ++i)
+      written += page[i] != std::byte{0xff};
   };
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     for (int64_t p = 0; p < cache.group_of(layer).sink_page_count; ++p)
@@ -175,7 +178,7 @@ void expect_round_trip(Pooled* original) {
   expect_plain(original->cache, copied);
   Window window = original->cache.window();
   window.begin = 0;
-  Pooled other(window, original->cache.shape().type, original->cache.max_length());
+  Pooled other(window, original->cache.group(0).shape().type, original->cache.max_length());
   restore(&other.cache, copied.state, copied.keys_values.data(), copied.scales.data());
   expect_same_tokens(original->cache, other.cache);
   EXPECT_LE(written_bytes(other.cache), copied.shape.bytes() + copied.shape.scale_bytes());
@@ -267,7 +270,7 @@ TEST_P(SnapshotOfType, MovesBetweenAProcessorAndAGpu) {
 
       PageShape shape = shape_of(GetParam());
       shape.layout = PageLayout::kRows;
-      const int64_t pages = SequenceCache::pages_needed(window, kLayers, kEndless);
+      const int64_t pages = SequenceCache::memory_needed(window, kLayers, kEndless).pages[0];
       PagePool pool(shape, 2 * pages, std::make_unique<FarPages>(2 * pages * shape.bytes()), true);
       SequenceCache there(&pool, window, kLayers, kEndless);
       restore(&there, copied.state, copied.keys_values.data(), copied.scales.data());
@@ -299,6 +302,40 @@ TEST_P(SnapshotOfType, RestoresAStreamOfTenMillionTokens) {
 INSTANTIATE_TEST_SUITE_P(Types, SnapshotOfType, testing::ValuesIn(kTypes),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+// Each group has numbers of its own size: the second one's begin where the first one's end.
+TEST_P(SnapshotOfType, RestoresLayersWhosePagesDifferInShape) {
+  std::mt19937 random(10);
+  const PageShape shapes[] = {{2, 6, GetParam()}, {1, 10, GetParam()}};
+  const CacheLayers layers(std::vector<LayerMemory>{{.own_window = 20, .page = shapes[0]},
+                                                    {.page = shapes[1]},
+                                                    {.own_window = 20, .page = shapes[0]}});
+  const Window window{4, 70};
+  const MemoryAmount needed = SequenceCache::memory_needed(window, layers, kEndless);
+  for (const int64_t length : {1, 30, 200}) {
+    PagePool first(shapes[0], 2 * needed.pages[0], true),
+        second(shapes[1], 2 * needed.pages[1], true);
+    MemoryPools pools;
+    pools.pages = {&first, &second};
+    SequenceCache original(pools, window, layers, kEndless);
+    append(&original, length, &random);
+    const Copied copied(original);
+    ASSERT_EQ(copied.shape.groups.size(), 2u);
+    EXPECT_EQ(copied.shape.groups[0].rows(), 2 * 2 * 2 * std::min<int64_t>(length, 20));
+    EXPECT_EQ(copied.shape.groups[1].rows(), 2 * std::min<int64_t>(length, 74));
+    SequenceCache other(pools, window, layers, kEndless);
+    restore(&other, copied.state, copied.keys_values.data(), copied.scales.data());
+    const Copied again(other);
+    EXPECT_EQ(again.keys_values, copied.keys_values) << length;
+    EXPECT_TRUE(std::ranges::equal(again.scales, copied.scales, {}, float_bits, float_bits));
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      for (int64_t d = 0; d < original.group_of(layer).shape().head_dim; ++d) {
+        EXPECT_EQ(bits_at(other, layer, length - 1, 1, 0, d),
+                  bits_at(original, layer, length - 1, 1, 0, d));
+      }
+    }
+  }
+}
+
 TEST(Snapshot, MovesToASequenceThatMayGrowLonger) {
   const Window window{4, 1000};
   std::mt19937 random(6), again(7), and_again(7);
@@ -318,7 +355,8 @@ TEST(Snapshot, MovesToASequenceThatMayGrowLonger) {
 // NaN.
 TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
   const Window window{2, 70};
-  PagePool plain(shape_of(DType::kFloat32), SequenceCache::pages_needed(window, kLayers, kEndless));
+  PagePool plain(shape_of(DType::kFloat32),
+                 SequenceCache::memory_needed(window, kLayers, kEndless).pages[0]);
   SequenceCache original(&plain, window, kLayers, kEndless);
   std::mt19937 random(8);
   append(&original, 100, &random);
@@ -330,7 +368,9 @@ TEST(Snapshot, LeavesWhatTheNextTokenDoesNotSeeNaN) {
 }
 
 TEST(Snapshot, HasTheSizesThatItsShapeSays) {
-  const auto shape_in = [](DType type) { return SnapshotShape{{{3, 10}}, 2, 8, type}; };
+  const auto shape_in = [](DType type) {
+    return SnapshotShape{{{.layers = 3, .kv_heads = 2, .head_dim = 8, .live = 10}}, type};
+  };
   const SnapshotShape shape = shape_in(DType::kInt8);
   EXPECT_EQ(shape.bytes(), 3 * 2 * 2 * 10 * 8);
   EXPECT_EQ(shape.scale_bytes(), 3 * 2 * 2 * 10 * 4);

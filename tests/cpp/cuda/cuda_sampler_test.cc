@@ -370,9 +370,9 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
   std::vector<SampledToken> found;
   step(model.gpu, {read(&caches[0], 0, {1, 2}, Wants::kNothing),
                    read(&caches[1], 1, {4, 5}, Wants::kNothing)});
-  const int32_t page = caches[1].page_ids()[0];
-  PageMemory& memory = caches.pool.memory();
-  memory.poison(caches.pool.page(page), 2);  // part of a sink's key
+  const int32_t page = caches[1].page_ids(caches[1].group(0))[0];
+  PagePool& pool = caches.memory.pages[0];
+  pool.memory().poison(pool.page(page), 2);  // part of a sink's key
   found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);
   for (int64_t i = 1; i < 4; ++i) {
     // Later steps of the failed sequence are harmless, too.

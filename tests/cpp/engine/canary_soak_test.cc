@@ -324,10 +324,10 @@ class CanarySoak : public testing::TestWithParam<SampledBy> {};
 TEST_P(CanarySoak, NoUserEverSeesAnothersSecretAndEachConversationIsAPlainList) {
   CanaryModel model;
   ThreadPool threads(1);
-  const int64_t each = SequenceCache::pages_needed(kWindow, kLayers, kEndlessLength);
+  const int64_t each = SequenceCache::memory_needed(kWindow, kLayers, kEndlessLength).pages[0];
   PagePool pool(kFakeShape, each * kMemoryForSessions, /*poison=*/true);
   EngineOptions options;
-  options.pool = &pool;
+  options.pools = &pool;
   options.layers = kLayers;
   options.window = kWindow;
   options.max_sequences = kUsers * kConversations;

@@ -403,7 +403,7 @@ TEST(EngineOfADeviceSampler, IsRefusedIfItHasTooFewSeats) {
   ThreadPool threads(1);
   PagePool pool(kFakeShape, 100);
   EngineOptions options;
-  options.pool = &pool;
+  options.pools = &pool;
   options.window = {.sinks = 4, .window = 60};
   options.max_sequences = 3;
   options.kernels = &reference_kernels();

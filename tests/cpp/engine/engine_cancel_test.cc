@@ -189,7 +189,7 @@ TEST_P(EngineCancelTest, LeavesStreamsThatOutliveIt) {
     ThreadPool threads(1);
     PagePool pool(kShape, 100);
     EngineOptions own = options;
-    own.pool = &pool;
+    own.pools = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
     Engine short_lived(model, own);

@@ -138,9 +138,10 @@ class EngineTestBase : public testing::Test {
   // Starts the engine with the current `options` and `model`.
   Engine& engine() {
     if (engine_) return *engine_;
-    const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
+    const int64_t each =
+        SequenceCache::memory_needed(options.window, kLayers, kEndlessLength).pages[0];
     pool_ = std::make_unique<PagePool>(kShape, each * options.max_sequences, /*poison=*/true);
-    options.pool = pool_.get();
+    options.pools = pool_.get();
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
     runner = maybe_add_runner(&model, options);

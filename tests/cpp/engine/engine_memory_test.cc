@@ -122,10 +122,11 @@ class OutOfMemory : public EngineTestBase {
   Outcome run(Scene scene, int64_t after, int64_t failures) {
     FakeModel model;
     ThreadPool threads(1);
-    const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
+    const int64_t each =
+        SequenceCache::memory_needed(options.window, kLayers, kEndlessLength).pages[0];
     PagePool pool(kShape, each * options.max_sequences);
     EngineOptions own = options;
-    own.pool = &pool;
+    own.pools = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
     maybe_add_runner(&model, own);

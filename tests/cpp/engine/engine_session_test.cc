@@ -186,7 +186,8 @@ TEST_P(EngineSessionTest, TenThousandIdleSessionsHoldWhatTheyDeclaredAndLeaveThe
   options.max_sequences = kIdle + 1;
   options.prefill_chunk =
       100;  // few steps: the invariants check every page in each, which takes long here
-  const int64_t each = SequenceCache::pages_needed(options.window, kLayers, kEndlessLength);
+  const int64_t each =
+      SequenceCache::memory_needed(options.window, kLayers, kEndlessLength).pages[0];
   std::vector<std::shared_ptr<Session>> sessions;
   for (int64_t i = 0; i < kIdle; ++i) sessions.push_back(open());
   EXPECT_EQ(engine().stats().free_pages, each);

@@ -93,7 +93,7 @@ TEST_P(EngineTest, CountsAndTimesEachStream) {
   EXPECT_EQ(stats.cached_tokens, 0);
   EXPECT_EQ(stats.live_tokens, 59);
   EXPECT_EQ(stats.cache_bytes,
-            SequenceCache::pages_needed(options.window, kLayers, 60) * kShape.bytes());
+            SequenceCache::memory_needed(options.window, kLayers, 60).pages[0] * kShape.bytes());
   EXPECT_GT(stats.first_token_s, 0);
   EXPECT_EQ(stats.decode_gaps, 49);
   EXPECT_GT(stats.decode_s, 0);

@@ -40,6 +40,10 @@ class InvariantsTest : public testing::Test {
     sequence.cache = &*sequence.own_cache;
   }
 
+  static int32_t third_page_of(const Sequence& sequence) {
+    return sequence.cache->page_ids(sequence.cache->group(0))[2];
+  }
+
   // Added to `running`, with its prompt of one token prefilled and `generated` tokens sampled.
   Sequence& add_decoding(int64_t generated) {
     Sequence& sequence = add_running(1);
@@ -60,18 +64,18 @@ class InvariantsTest : public testing::Test {
   Sentences found() {
     std::vector<WaitingView> views;
     for (const auto& one : waiting) {
-      views.push_back({.pages = one->pages, .prompt_left = one->prompt_tokens});
+      views.push_back({.memory = one->memory, .prompt_left = one->prompt_tokens});
     }
-    return violations({waiting, running, sessions, pool, gauges, flights, free_seats,
-                       most_in_flight, seats, plan, views,
-                       StepLimits{.free_pages = pool.free_pages(),
-                                  .max_sequences = 4,
-                                  .max_tokens = 20,
-                                  .prefill_chunk = 16}});
+    return violations(
+        {waiting, running, sessions, pools, gauges, flights, free_seats, most_in_flight, seats,
+         plan, views,
+         StepLimits{
+             .free = pools.free(), .max_sequences = 4, .max_tokens = 20, .prefill_chunk = 16}});
   }
 
   const std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
   PagePool pool{PageShape{.kv_heads = 1, .head_dim = 2}, 24};
+  const MemoryPools pools{&pool};
   std::deque<std::unique_ptr<Sequence>> waiting;
   std::vector<std::unique_ptr<Sequence>> running;
   std::vector<std::shared_ptr<Session>> sessions;
@@ -105,7 +109,7 @@ TEST_F(InvariantsTest, SeeAPageThatIsLost) {
 }
 
 TEST_F(InvariantsTest, SeeAPageThatIsFreeAndHeld) {
-  const int32_t page = add_running(5).cache->page_ids()[2];
+  const int32_t page = third_page_of(add_running(5));
   pool.release(page);
   EXPECT_EQ(found(), (Sentences{"page 2 has 1 holders, but the pool counts 0",
                                 "6 pages are used, 0 spare and 19 free, but there are 24"}));
@@ -113,7 +117,7 @@ TEST_F(InvariantsTest, SeeAPageThatIsFreeAndHeld) {
 }
 
 TEST_F(InvariantsTest, SeeAPageWithTwoOwners) {
-  const int32_t page = add_running(5).cache->page_ids()[2];
+  const int32_t page = third_page_of(add_running(5));
   pool.release(page);
   add_running(5);  // takes that page at once
   EXPECT_EQ(found(), (Sentences{"page 2 has 2 holders, but the pool counts 1"}));
@@ -137,9 +141,8 @@ TEST_F(InvariantsTest, CountThePagesOfSessionsAndTheirForks) {
 TEST_F(InvariantsTest, SeeASequenceWithFewerPagesThanItWasAdmittedWith) {
   Sequence& sequence = add_running(5);
   give_cache(sequence, &pool, 40);
-  EXPECT_EQ(
-      found(),
-      (Sentences{cat("running sequence 0 holds 4 pages, but was admitted with ", sequence.pages)}));
+  EXPECT_EQ(found(), (Sentences{cat("running sequence 0 holds 4 pages, but was admitted with ",
+                                    describe(sequence.memory))}));
 }
 
 // ---- sequences -------------------------------------------------------------------------------
@@ -342,10 +345,10 @@ TEST_F(InvariantsTest, SeeAPlanThatAdmitsMoreThanThereAre) {
 
 TEST_F(InvariantsTest, SeeAPlanForMoreSequencesAndPagesThanThereIsRoomFor) {
   for (int i = 0; i < 4; ++i) add_decoding(3);
-  const int64_t pages = add_waiting(5).pages;
+  const int64_t pages = add_waiting(5).memory.pages[0];
   plan.admit = 1;
   EXPECT_EQ(found(), (Sentences{"after the plan 5 sequences run, but at most 4 may",
-                                cat("the plan takes ", pages, " pages, but 0 are free")}));
+                                cat("the plan takes ", pages, " pages, but 0 pages are free")}));
 }
 
 TEST_F(InvariantsTest, SeeTwoRowsOfOneSequence) {
@@ -400,7 +403,7 @@ TEST_P(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
   const auto stream = submit(greedy_request({5}, std::nullopt));
   read_tokens(*stream, 10);
   int32_t stolen = -1;
-  engine().between_steps([&] { stolen = options.pool->acquire(); });
+  engine().between_steps([&] { stolen = options.pools.pages[0]->acquire(); });
   EXPECT_TRUE(read_all(*stream).has_ended);
   try {
     stream->rethrow();
@@ -414,7 +417,7 @@ TEST_P(EngineTest, ViolatedInvariantsEndTheEngineBeforeItsNextStep) {
         << error.what();
   }
   engine().close();
-  options.pool->release(stolen);
+  options.pools.pages[0]->release(stolen);
 }
 
 }  // namespace

@@ -18,13 +18,17 @@ StepPlan plan_step(std::vector<WaitingView> waiting, std::vector<RunningView> ru
 }
 
 constexpr StepLimits kRoomy{
-    .free_pages = 100, .max_sequences = 8, .max_tokens = 64, .prefill_chunk = 16};
+    .free = {.pages = {100}}, .max_sequences = 8, .max_tokens = 64, .prefill_chunk = 16};
 
 RunningView decoding(int64_t last_step = 0) { return {.length = 40, .last_step = last_step}; }
 RunningView reading(int64_t prompt_left, int64_t length = 0, int64_t last_step = -1) {
   return {.prompt_left = prompt_left, .length = length, .last_step = last_step};
 }
 RunningView parked() { return {.is_runnable = false, .length = 40}; }
+
+WaitingView waiting(int64_t pages, int64_t prompt_left = 1) {
+  return {.memory = {.pages = {pages}}, .prompt_left = prompt_left};
+}
 
 using Rows = std::vector<PlanRow>;
 
@@ -53,7 +57,7 @@ TEST(PlanStep, GivesADecodingSequenceItsDraftsWhichCountInTheBudget) {
 }
 
 TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
-  const StepPlan plan = plan_step({{.pages = 5, .prompt_left = 3}}, {decoding()}, kRoomy);
+  const StepPlan plan = plan_step({waiting(5, 3)}, {decoding()}, kRoomy);
   EXPECT_EQ(plan.admit, 1);
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {1, 3, true}}));
 }
@@ -66,7 +70,8 @@ TEST(PlanStep, ScoresAPromptButForItsLastToken) {
   EXPECT_EQ(plan_step({}, {scoring(9)}, kRoomy).rows, (Rows{{0, 8, false, true}}));
   EXPECT_EQ(plan_step({}, {scoring(30)}, kRoomy).rows, (Rows{{0, 16, false, true}}));
   EXPECT_EQ(plan_step({}, {scoring(1)}, kRoomy).rows, (Rows{{0, 1, true, false}}));
-  const StepPlan admitting = plan_step({{.pages = 5, .prompt_left = 9, .to_score = 8}}, {}, kRoomy);
+  const StepPlan admitting =
+      plan_step({{.memory = {.pages = {5}}, .prompt_left = 9, .to_score = 8}}, {}, kRoomy);
   EXPECT_EQ(admitting.rows, (Rows{{0, 8, false, true}}));
 }
 
@@ -81,23 +86,33 @@ TEST(PlanStep, ScoresNoMoreRowsThanHaveLogits) {
 
 TEST(PlanStep, AdmitsExactlyWhatFits) {
   StepLimits limits = kRoomy;
-  limits.free_pages = 10;
-  EXPECT_EQ(plan_step({{5, 1}, {5, 1}, {1, 1}}, {}, limits).admit, 2);
-  limits.free_pages = 9;
-  EXPECT_EQ(plan_step({{5, 1}, {5, 1}, {1, 1}}, {}, limits).admit, 1);
+  limits.free = {.pages = {10}};
+  EXPECT_EQ(plan_step({waiting(5), waiting(5), waiting(1)}, {}, limits).admit, 2);
+  limits.free = {.pages = {9}};
+  EXPECT_EQ(plan_step({waiting(5), waiting(5), waiting(1)}, {}, limits).admit, 1);
 }
 
 TEST(PlanStep, LetsNoneOvertakeOneThatWaitsForMemory) {
   StepLimits limits = kRoomy;
-  limits.free_pages = 4;
-  EXPECT_EQ(plan_step({{5, 1}, {1, 1}}, {}, limits).admit, 0);
+  limits.free = {.pages = {4}};
+  EXPECT_EQ(plan_step({waiting(5), waiting(1)}, {}, limits).admit, 0);
+}
+
+// Memory has kinds: what is free of one does not help a sequence that lacks another.
+TEST(PlanStep, AdmitsASequenceOnlyIfEveryKindOfMemoryFits) {
+  StepLimits limits = kRoomy;
+  limits.free = {.pages = {10, 4}};
+  const WaitingView each = {.memory = {.pages = {3, 2}}};
+  EXPECT_EQ(plan_step({each, each, each}, {}, limits).admit, 2);
+  limits.free = {.pages = {5, 100}};
+  EXPECT_EQ(plan_step({each, each, each}, {}, limits).admit, 1);
 }
 
 TEST(PlanStep, CountsParkedSequencesAsRunning) {
   StepLimits limits = kRoomy;
   limits.max_sequences = 2;
-  EXPECT_EQ(plan_step({{1, 1}, {1, 1}}, {parked()}, limits).admit, 1);
-  EXPECT_EQ(plan_step({{1, 1}}, {parked(), parked()}, limits).admit, 0);
+  EXPECT_EQ(plan_step({waiting(1), waiting(1)}, {parked()}, limits).admit, 1);
+  EXPECT_EQ(plan_step({waiting(1)}, {parked(), parked()}, limits).admit, 0);
 }
 
 TEST(PlanStep, WantsLogitsOnlyOfAPromptsLastToken) {
@@ -130,7 +145,7 @@ TEST(PlanStep, ServesThePromptThatWaitedLongestFirst) {
   limits.max_tokens = 16;
   EXPECT_EQ(plan_step({}, {reading(50, 16, 7), reading(50, 16, 6)}, limits).rows,
             (Rows{{1, 16, false}}));
-  EXPECT_EQ(plan_step({{1, 9}}, {reading(50, 16, 7)}, limits).rows, (Rows{{1, 9, true}}));
+  EXPECT_EQ(plan_step({waiting(1, 9)}, {reading(50, 16, 7)}, limits).rows, (Rows{{1, 9, true}}));
 }
 
 TEST(PlanStep, IsRoundRobinWhereDecodingAloneFillsTheBudget) {
@@ -164,8 +179,8 @@ TEST(PlanStep, ReusesItsPlan) {
   StepPlanner planner;
   StepPlan plan;
   const std::vector<RunningView> running{decoding()};
-  const std::vector<WaitingView> waiting{{1, 1}};
-  planner.plan(waiting, running, kRoomy, &plan);
+  const std::vector<WaitingView> views{waiting(1)};
+  planner.plan(views, running, kRoomy, &plan);
   planner.plan({}, running, kRoomy, &plan);
   EXPECT_EQ(plan.admit, 0);
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}}));
@@ -179,20 +194,22 @@ TEST(PlanStep, ServesAllWithinItsLimits) {
     const auto pick = [&](int64_t low, int64_t high) {
       return std::uniform_int_distribution<int64_t>(low, high)(draw);
     };
-    StepLimits limits{.free_pages = pick(4, 12),
+    StepLimits limits{.free = {.pages = {pick(4, 12), pick(4, 12)}},
                       .max_sequences = pick(1, 6),
                       .max_tokens = pick(1, 20),
                       .prefill_chunk = pick(1, 20),
                       .prompt_tokens_per_decode_step = pick(1, 30)};
-    const int64_t pages = limits.free_pages;
+    const MemoryAmount all = limits.free;
     struct Active {
       RunningView view;
-      int64_t pages, decodes_left;
+      MemoryAmount memory;
+      int64_t decodes_left;
     };
     std::vector<WaitingView> waiting;
     std::vector<int64_t> decodes;
     for (int i = 0; i < 12; ++i) {
-      waiting.push_back({pick(1, 4), pick(1, 60)});
+      waiting.push_back(
+          {.memory = {.pages = {pick(1, 4), pick(0, 4)}}, .prompt_left = pick(1, 60)});
       decodes.push_back(pick(0, 30));
     }
     std::vector<Active> running;
@@ -205,12 +222,12 @@ TEST(PlanStep, ServesAllWithinItsLimits) {
       planner.plan(waiting, views, limits, &plan);
       ASSERT_FALSE(plan.empty()) << "seed " << seed;
       for (int64_t i = 0; i < plan.admit; ++i) {
-        running.push_back({{.prompt_left = waiting[0].prompt_left}, waiting[0].pages, decodes[0]});
-        limits.free_pages -= waiting[0].pages;
+        running.push_back({{.prompt_left = waiting[0].prompt_left}, waiting[0].memory, decodes[0]});
+        limits.free -= waiting[0].memory;
         waiting.erase(waiting.begin());
         decodes.erase(decodes.begin());
       }
-      ASSERT_GE(limits.free_pages, 0);
+      ASSERT_TRUE(MemoryAmount().fits_in(limits.free));
       ASSERT_LE(static_cast<int64_t>(running.size()), limits.max_sequences);
       const int64_t decoding =
           std::count_if(views.begin(), views.end(),
@@ -241,12 +258,12 @@ TEST(PlanStep, ServesAllWithinItsLimits) {
       }
       std::erase_if(running, [&](const Active& active) {
         const bool ended = active.view.prompt_left == 0 && active.decodes_left <= 0;
-        if (ended) limits.free_pages += active.pages;
+        if (ended) limits.free += active.memory;
         return ended;
       });
     }
     EXPECT_LT(step, 5000) << "seed " << seed << ": a sequence starves";
-    EXPECT_EQ(limits.free_pages, pages);
+    EXPECT_EQ(limits.free, all);
   }
 }
 

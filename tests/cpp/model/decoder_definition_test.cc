@@ -30,10 +30,10 @@ std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
 // part, and an attention factor.
 std::vector<DecoderSpec> schemes() {
   std::vector<DecoderSpec> specs(3, small_spec());
-  RopeSpec& llama3 = specs[1].blocks.front().attention.rope;
+  RopeSpec& llama3 = specs[1].blocks.front().attention().rope;
   for (int pair = 3; pair < 7; ++pair) llama3.inverse_frequencies[pair] /= 8;
   llama3.pairing = Pairing::kInterleaved;
-  RopeSpec& partial = specs[2].blocks.front().attention.rope;
+  RopeSpec& partial = specs[2].blocks.front().attention().rope;
   partial.inverse_frequencies.resize(4);
   partial.attention_factor = 1.3;
   return specs;
@@ -47,11 +47,12 @@ class Stream {
   Stream(RandomDecoder* model, const Window& window)
       : model_(model),
         live_(window.sinks, window.window),
-        pool_(model->decoder->page_shape(),
-              SequenceCache::pages_needed(window, model->spec.cache_layers(), kEndless), true),
-        cache(&pool_, window, model->spec.cache_layers(), kEndless) {
+        memory_(poisoned_pools(
+            *model->decoder, model->spec.cache_layers(),
+            SequenceCache::memory_needed(window, model->spec.cache_layers(), kEndless))),
+        cache(memory_.pools(), window, model->spec.cache_layers(), kEndless) {
     for (const BlockSpec& block : model->spec.blocks) {
-      const int64_t own = block.attention.window;
+      const int64_t own = block.attention().window;
       if (own > 0 && own <= window.window) own_live_.emplace(own, LiveTokens(0, own));
     }
   }
@@ -88,7 +89,7 @@ class Stream {
   Logits definition() const {
     std::vector<const LiteralDecoder::Seen*> seen(model_->spec.layers(), &seen_);
     for (int64_t layer = 0; layer < model_->spec.layers(); ++layer) {
-      const auto own = own_seen_.find(model_->spec.block(layer).attention.window);
+      const auto own = own_seen_.find(model_->spec.block(layer).attention().window);
       if (own != own_seen_.end()) seen[static_cast<size_t>(layer)] = &own->second;
     }
     return LiteralDecoder(*model_).logits(tokens_, seen);
@@ -114,7 +115,7 @@ class Stream {
  private:
   RandomDecoder* model_;
   LiveTokens live_;
-  PagePool pool_;
+  OwnedPools memory_;
   std::vector<int32_t> tokens_;
   LiteralDecoder::Seen seen_;
   std::map<int64_t, LiveTokens> own_live_;  // by window, of the layers that keep their own
@@ -261,15 +262,15 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     GTEST_SKIP() << "100,000 tokens are too many for the slow table";
   DecoderSpec spec = small_spec();
   spec.block_of_layer = {0};
-  spec.hidden_size = spec.blocks.front().mlp.intermediate_size = 16;
-  spec.blocks.front().attention.heads = 1;
+  spec.hidden_size = spec.blocks.front().dense().intermediate_size = 16;
+  spec.blocks.front().attention().heads = 1;
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
     const auto tokens = random_tokens(kMostTokens, spec);
-    const int64_t bytes = model.decoder->page_shape().bytes();
-    PagePool pool(model.decoder->page_shape(), SequenceCache::pages_needed(window, 1, kEndless),
-                  true);
+    const int64_t bytes = model.decoder->page_shape(0).bytes();
+    PagePool pool(model.decoder->page_shape(0),
+                  SequenceCache::memory_needed(window, 1, kEndless).pages[0], true);
     SequenceCache cache(&pool, window, 1, kEndless);
     const auto feed = [&](int64_t count) {
       const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};

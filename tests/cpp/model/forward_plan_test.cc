@@ -16,7 +16,8 @@ constexpr int64_t kEndless = int64_t{1} << 60;
 // A cache of one layer and `length` tokens.
 struct Sequence {
   Sequence(const Window& window, int64_t length, int64_t max_length = kEndless)
-      : pool({1, 16, DType::kFloat16}, SequenceCache::pages_needed(window, 1, max_length), false),
+      : pool({1, 16, DType::kFloat16}, SequenceCache::memory_needed(window, 1, max_length).pages[0],
+             false),
         cache(&pool, window, 1, max_length) {
     cache.advance(length);
   }

@@ -22,7 +22,7 @@ class OverflowingModel : public FakeModel {
 // An engine with room for one sequence.
 struct SmallEngine {
   explicit SmallEngine(LanguageModel& model) {
-    options.pool = &pool;
+    options.pools = &pool;
     options.window = {.sinks = 4, .window = 60};
     options.kernels = &reference_kernels();
     options.threads = &threads;

@@ -69,7 +69,7 @@ def switches(spec: DecoderSpec) -> tuple[bool, bool, bool, str]:
         (
             block.attention.qkv_bias,
             block.attention.output_bias,
-            block.mlp.bias,
+            block.dense.bias,
             block.attention.qk_norm,
         )
         for block in spec.blocks

@@ -11,7 +11,7 @@ from sinkstream.checkpoint.spec import (
     Attention,
     Block,
     DecoderSpec,
-    Mlp,
+    Dense,
     Norm,
     RopeSpec,
     usual_scale,
@@ -82,7 +82,7 @@ def test_all_differences_are_listed_at_once() -> None:
 def test_a_spec_gives_its_numbers() -> None:
     norm = Norm("rms", 1e-5)
     spec = DecoderSpec.of_layers(
-        [Block(Attention(4, 2, 6, ROPE, usual_scale(6)), Mlp(40), norm)] * 3,
+        [Block(Attention(4, 2, 6, ROPE, usual_scale(6)), Dense(40), norm)] * 3,
         family="llama",
         vocab_size=300,
         hidden_size=30,
