@@ -38,7 +38,7 @@ MemoryAmount SequenceCache::memory_needed(const Window& window, const CacheLayer
   for (const CacheGroup& group : layers.groups()) {
     const Window kept = group.window_of(window);
     needed.pages[group.shape] +=
-        group.count() * (kept.sink_pages() + kept.window_pages(max_length));
+        group.count() * (kept.sink_pages() + kept.window_pages_for(max_length));
   }
   return needed;
 }
@@ -150,7 +150,7 @@ void SequenceCache::count_pages() {
   int64_t pages = 0;
   for (GroupPages& group : groups_) {
     group.sink_page_count = group.window.sink_pages();
-    group.window_page_count = group.window.window_pages(max_length_);
+    group.window_page_count = group.window.window_pages_for(max_length_);
     group.offset = pages;
     pages += group.pages();
   }
@@ -201,16 +201,6 @@ void SequenceCache::own_page(const GroupPages& group, int64_t page) {
   pages_[at] = group.pool->page(ids_[at]);
 }
 
-void SequenceCache::advance(int64_t count) {
-  SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - length_, "cannot add ", count,
-                   " tokens to a sequence of ", length_, " with a maximum of ", max_length_);
-  const int64_t before = length_;
-  length_ += count;
-  for (const GroupPages& group : groups_) {
-    poison(group, group.window.first(before), std::min(group.window.first(length_), length_));
-  }
-}
-
 void SequenceCache::add_in_flight(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "cannot launch ", count,
                    " tokens of a sequence of ", next_index(), " with a maximum of ", max_length_);
@@ -218,10 +208,14 @@ void SequenceCache::add_in_flight(int64_t count) {
 }
 
 void SequenceCache::commit_in_flight(int64_t count) {
-  SINKSTREAM_CHECK(count <= in_flight_, count, " tokens are delivered, but only ", in_flight_,
-                   " are in flight");
+  SINKSTREAM_CHECK(count >= 0 && count <= in_flight_, count, " tokens are kept, but only ",
+                   in_flight_, " are in flight");
+  const int64_t before = length_;
   in_flight_ -= count;
-  advance(count);
+  length_ += count;
+  for (const GroupPages& group : groups_) {
+    poison(group, group.window.first(before), std::min(group.window.first(length_), length_));
+  }
 }
 
 void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) {
@@ -353,7 +347,7 @@ void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Window& window = groups_[g].window;
     window.begin = begins[g];
-    // As in `advance`.
+    // As in `commit_in_flight`.
     poison(groups_[g], window.first(length - 1), std::min(window.first(length), length));
   }
 }

@@ -106,18 +106,19 @@ class SequenceCache {
   // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
 
-  // Records that `count` tokens have been written to every layer.
-  void advance(int64_t count);
+  // ---- its length: Note [Who moves a length] of model/step_runner.h ----
 
-  // ---- for a model that runs one step ahead of its caller (model/device_sampler.h) ----
-
-  // Records that a step that writes the next `count` tokens has been launched.
+  // Records that a step that writes the next `count` tokens to every layer has been launched.
   void add_in_flight(int64_t count);
-  // Records that the first `count` tokens in flight have been delivered: they now count in
-  // length().
+  // Keeps the first `count` tokens in flight: they now count in length().
   void commit_in_flight(int64_t count);
   // Discards the tokens in flight: later tokens overwrite their rows.
   void drop_in_flight() { in_flight_ = 0; }
+  // Both at once, for a caller that has no step in flight and keeps all `count` tokens.
+  void advance(int64_t count) {
+    add_in_flight(count);
+    commit_in_flight(count);
+  }
 
   // Drops all tokens and keeps the pages.
   void restart();

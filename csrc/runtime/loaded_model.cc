@@ -280,7 +280,7 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
                     std::min(chunk, tokens - t), LogitsOf::kAll};
       }
       float* out = logits + (row * tokens + t) * spec_.vocab_size;
-      engine_->between_steps([&] { decoder_->forward(spans, out); });
+      engine_->between_steps([&] { forward_and_advance(*decoder_, spans, out); });
     }
   }
 }

@@ -399,9 +399,18 @@ OURS = (
         name="ring_without_a_spare",
         sentence="The ring has no page for the block that is being written.",
         file=WINDOW,
-        old="return divide_up(window, kPageRows) + 1;",
-        new="return divide_up(window, kPageRows);",
+        old="return divide_up(window + look_ahead - 1, kPageRows) + 1;",
+        new="return divide_up(window + look_ahead - 1, kPageRows);",
         killers=(_window("NeverWritesAPieceOverALiveToken"),),
+    ),
+    Mutant(
+        name="ring_for_one_token_ahead",
+        sentence="A ring has room for one look-ahead token, however many there are: those that are "
+        "discarded have overwritten live keys.",
+        file=WINDOW,
+        old="return divide_up(window + look_ahead - 1, kPageRows) + 1;",
+        new="return divide_up(window, kPageRows) + 1;",
+        killers=(_window("HasRoomForTheLookAheadTokensAndNoPageTooMany"),),
     ),
     Mutant(
         name="pieces_of_two_blocks",

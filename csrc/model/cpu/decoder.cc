@@ -117,7 +117,6 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
     if (queries_ > 0) transform(spec_.block(layer), weights);
   }
   if (queries_ > 0) write_logits(logits);
-  for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {

@@ -71,7 +71,7 @@ std::vector<float> logits_of(Twins& twins, bool on_gpu, SequenceCache* cache,
   std::vector<float> logits(count * twins.vocab(), NAN);
   for (int64_t t = 0; t < count; t += chunk) {
     const ForwardSpan span{cache, tokens.data() + t, std::min(chunk, count - t), LogitsOf::kAll};
-    twins.model(on_gpu).forward({&span, 1}, logits.data() + t * twins.vocab());
+    forward_and_advance(twins.model(on_gpu), {&span, 1}, logits.data() + t * twins.vocab());
   }
   return logits;
 }
@@ -283,7 +283,7 @@ TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
     }
     if (spans.empty()) continue;
     std::vector<float> logits(expected.size(), NAN);
-    twins.gpu.forward(spans, logits.data());
+    forward_and_advance(twins.gpu, spans, logits.data());
     ASSERT_TRUE(same_bits(logits, expected)) << "step " << step;
   }
 }
@@ -409,7 +409,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
       together.push_back(std::make_unique<Sequences>(twins, window, true));
       SequenceCache* cache = &(*together[i])[0];
       const ForwardSpan before{cache, tokens[i].data(), kBefore, LogitsOf::kNone};
-      gpu.forward({&before, 1}, nullptr);
+      forward_and_advance(gpu, {&before, 1}, nullptr);
       spans.push_back({cache, tokens[i].data() + kBefore, count, LogitsOf::kAll});
     }
     ForwardPlan plan(Twins::kMostTokens,
@@ -417,7 +417,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     plan.make(spans);
     EXPECT_EQ(plan.groups[0].rounds.size(), max_sequences == 1 ? 2u : 1u);
     std::vector<float> logits(expected.size(), NAN);
-    gpu.forward(spans, logits.data());
+    forward_and_advance(gpu, spans, logits.data());
     EXPECT_TRUE(same_bits(logits, expected)) << plan.groups[0].rounds.size() << " rounds";
   }
 }
@@ -481,7 +481,7 @@ void expect_that_a_long_chunk_of_a_fork_is_its_own(const DecoderSpec& spec) {
       fork.emplace(other, kEndless, 150);
       fork->make_writable(220);
       const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
-      twins.gpu.forward({&span, 1}, nullptr);
+      forward_and_advance(twins.gpu, {&span, 1}, nullptr);
     } else {
       fork.emplace(memory.pools(), window, twins.layers(), kEndless);
       logits_of(twins, true, &*fork, before, 150);

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/check.h"
-#include "model/device_sampler.h"
 #include "model/language_model.h"
+#include "model/step_runner.h"
 
 namespace sinkstream {
 
@@ -72,12 +72,12 @@ inline std::vector<int32_t> expected_reply(const std::vector<int32_t>& prompt, i
   return reply;
 }
 
-// A model that is a rule for the tokens of one span. Samples its tokens itself once it has a device
-// sampler (fake_sampler.h).
+// A model that is a rule for the tokens of one span. Samples its tokens itself once it has a runner
+// of its own (fake_runner.h).
 class RuleModel : public LanguageModel {
  public:
   int64_t max_tokens() const override { return max_tokens_; }
-  DeviceSampler* device_sampler() override { return device_sampler_.get(); }
+  StepRunner* step_runner() override { return step_runner_.get(); }
 
   void forward(std::span<const ForwardSpan> spans, float* logits) override {
     if (gate != nullptr) gate->acquire();
@@ -90,11 +90,10 @@ class RuleModel : public LanguageModel {
       const int64_t count = span.count / parts;
       const bool is_wanted = span.logits != LogitsOf::kNone;
       for (int64_t i = 0; i < parts; ++i) {
-        read(*span.cache, span.cache->length() + i, {span.tokens + i, static_cast<size_t>(count)},
-             is_wanted ? logits : nullptr);
+        read(*span.cache, span.cache->length() + span.in_flight + i,
+             {span.tokens + i, static_cast<size_t>(count)}, is_wanted ? logits : nullptr);
         if (is_wanted) logits += vocab();
       }
-      span.cache->advance(span.count);  // what the next token does not see is poisoned
     }
     count_rows(static_cast<int64_t>(spans.size()), tokens);
     ++forwards;
@@ -109,12 +108,11 @@ class RuleModel : public LanguageModel {
     if (tokens > max_tokens_) too_long = true;
     widest = std::max<int64_t>(widest, spans);
   }
-  void set_device_sampler(std::unique_ptr<DeviceSampler> device_sampler) {
-    device_sampler_ = std::move(device_sampler);
-  }
+  void set_step_runner(std::unique_ptr<StepRunner> runner) { step_runner_ = std::move(runner); }
 
   int64_t max_tokens_ = 64;
-  // With a device sampler, the first runs when a step is launched, the second when it is awaited.
+  // With a runner of its own, the first runs when a step is launched, the second when it is
+  // awaited.
   std::function<void(int64_t forward)> before_forward;
   std::function<void(int64_t forward)> before_results;
   std::counting_semaphore<1 << 20>* gate = nullptr;  // one permit per forward pass, for its results
@@ -123,7 +121,7 @@ class RuleModel : public LanguageModel {
   std::atomic<bool> too_long{false};
 
  private:
-  std::unique_ptr<DeviceSampler> device_sampler_;
+  std::unique_ptr<StepRunner> step_runner_;
 };
 
 class FakeModel : public RuleModel {

@@ -65,7 +65,7 @@ class Stream {
                              LogitsOf::kAll};
       const size_t before = found_.size();
       found_.resize(before + span.count * model_->spec.vocab_size, NAN);
-      model_->decoder->forward({&span, 1}, found_.data() + before);
+      forward_and_advance(*model_->decoder, {&span, 1}, found_.data() + before);
     }
     for (const int32_t token : tokens) {
       const auto t = static_cast<int64_t>(tokens_.size());
@@ -274,7 +274,7 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     SequenceCache cache(&pool, window, 1, kEndless);
     const auto feed = [&](int64_t count) {
       const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};
-      model.decoder->forward({&span, 1}, nullptr);
+      forward_and_advance(*model.decoder, {&span, 1}, nullptr);
     };
     feed(window.sinks);
     std::vector<std::byte> before(cache.sink_pages(0)[0], cache.sink_pages(0)[0] + bytes);

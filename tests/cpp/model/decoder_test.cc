@@ -48,7 +48,7 @@ std::vector<float> logits_of(RandomDecoder& model, const Window& window,
   for (int64_t t = 0; t < count; t += chunk) {
     const ForwardSpan span{&sequence.cache, tokens.data() + t, std::min(chunk, count - t),
                            LogitsOf::kAll};
-    model.decoder->forward({&span, 1}, logits.data() + t * model.spec.vocab_size);
+    forward_and_advance(*model.decoder, {&span, 1}, logits.data() + t * model.spec.vocab_size);
   }
   return logits;
 }
@@ -197,7 +197,7 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
         const auto tokens = random_tokens(read + count, vocab, 8);
         OneSequence whole(model, window), restored(model, window);
         const ForwardSpan prompt{&whole.cache, tokens.data(), read, LogitsOf::kNone};
-        model.decoder->forward({&prompt, 1}, nullptr);
+        forward_and_advance(*model.decoder, {&prompt, 1}, nullptr);
         const SnapshotShape shape = snapshot_shape(whole.cache);
         std::vector<std::byte> keys_values(shape.bytes());
         std::vector<float> scales(shape.scale_bytes() / sizeof(float));
@@ -205,10 +205,10 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
         restore(&restored.cache, state_of(whole.cache), keys_values.data(), scales.data());
         std::vector<float> expected(count * vocab, NAN), logits(count * vocab, NAN);
         const ForwardSpan rest{&whole.cache, tokens.data() + read, count, LogitsOf::kAll};
-        model.decoder->forward({&rest, 1}, expected.data());
+        forward_and_advance(*model.decoder, {&rest, 1}, expected.data());
         for (int64_t t = 0; t < count; ++t) {
           const ForwardSpan span{&restored.cache, tokens.data() + read + t, 1, LogitsOf::kLast};
-          model.decoder->forward({&span, 1}, logits.data() + t * vocab);
+          forward_and_advance(*model.decoder, {&span, 1}, logits.data() + t * vocab);
         }
         for (const float value : logits) ASSERT_TRUE(std::isfinite(value));
         ASSERT_TRUE(same_bits(expected, logits)) << name_of(type) << " S " << window.sinks << " W "
@@ -264,7 +264,7 @@ void DecoderOnTable::expect_same_in_any_batch(RandomDecoder& model) {
     }
     if (spans.empty()) continue;
     logits.assign((expected.size() + 1) * vocab, -77.0f);
-    model.decoder->forward(spans, logits.data());
+    forward_and_advance(*model.decoder, spans, logits.data());
     for (size_t row = 0; row < expected.size(); ++row) {
       ASSERT_EQ(0, std::memcmp(logits.data() + row * vocab, expected[row], vocab * 4)) << row;
     }
@@ -294,10 +294,10 @@ TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
       const int64_t many = t % 33 == 0 ? 1 + t : 1;  // every step of long prompts takes minutes
       const ForwardSpan spans[] = {{&one.cache, tokens.data() + t, 1, LogitsOf::kLast},
                                    {&other.cache, tokens.data(), many, LogitsOf::kNone}};
-      model.decoder->forward(spans, logits.data());
+      forward_and_advance(*model.decoder, spans, logits.data());
     }
     const ForwardSpan all{&one.cache, tokens.data(), 400, LogitsOf::kAll};
-    model.decoder->forward({&all, 1}, logits.data());
+    forward_and_advance(*model.decoder, {&all, 1}, logits.data());
     EXPECT_EQ(allocations(), before) << name_of(type);
   }
 }
@@ -312,7 +312,7 @@ TEST_P(DecoderOnTable, WritesOnlyTheWantedLogits) {
   const ForwardSpan spans[] = {{&none.cache, tokens.data(), 10, LogitsOf::kNone},
                                {&last.cache, tokens.data(), 10, LogitsOf::kLast}};
   std::vector<float> logits(2 * vocab, -77.0f);
-  model.decoder->forward(spans, logits.data());
+  forward_and_advance(*model.decoder, spans, logits.data());
   EXPECT_EQ(0, std::memcmp(logits.data(), all.data() + 9 * vocab, vocab * 4));
   for (int64_t i = vocab; i < 2 * vocab; ++i) ASSERT_EQ(logits[i], -77.0f);
 }

@@ -24,6 +24,8 @@ from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
 from tests.gpu.bench.sizes import FULL, GPU, SHORT, Rate
 
+pytestmark = pytest.mark.full
+
 LARGE = "llama-3.1-8b BF16"
 
 
