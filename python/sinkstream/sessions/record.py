@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import CacheGroup, DecoderSpec, RopeSpec, cache_groups
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,17 @@ class SessionModel:
     def of(
         cls, spec: DecoderSpec, *, fingerprint: str, kv_dtype: str, sinks: int, window: int
     ) -> SessionModel:
-        """Return the properties of `spec` with the given settings."""
+        """Return the properties of `spec` with the given settings.
+
+        Raises:
+            InvalidArgument: Its layers keep keys of different shapes, which files cannot hold yet.
+        """
+        shapes = {(block.attention.kv_heads, block.attention.head_dim) for block in spec.blocks}
+        if len(shapes) > 1:
+            raise InvalidArgument(
+                "save: a saved session must be of a model whose layers have the same `kv_heads` and "
+                f"`head_dim`, but they have {len(shapes)} combinations."
+            )
         return cls(
             fingerprint=fingerprint,
             family=spec.family,

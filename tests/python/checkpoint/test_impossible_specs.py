@@ -76,7 +76,8 @@ CASES: list[tuple[Change, str]] = [
     (
         _spec(
             blocks=tuple(
-                replace(_BLOCK, mixer=replace(_BLOCK.attention, head_dim=2 * n)) for n in range(1, 6)
+                replace(_BLOCK, mixer=Attention(6, *shape, NO_ROPE, 0.5))
+                for shape in ((1, 8), (2, 8), (3, 8), (6, 8), (6, 10))
             ),
             block_of_layer=(0, 1, 2, 3, 4),
         ),

@@ -16,7 +16,7 @@ from sinkstream.checkpoint.spec import (
     RopeSpec,
     usual_scale,
 )
-from sinkstream.errors import CheckpointError
+from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.sessions.record import SessionModel, check_same_model, ropes_digest
 from tests.python.sessions.records import MODEL, make_record
 
@@ -79,20 +79,32 @@ def test_all_differences_are_listed_at_once() -> None:
     assert str(raised.value).count(";") == len(OTHERS) - 2
 
 
-def test_a_spec_gives_its_numbers() -> None:
+def spec_of(*attentions: Attention) -> DecoderSpec:
     norm = Norm("rms", 1e-5)
-    spec = DecoderSpec.of_layers(
-        [Block(Attention(4, 2, 6, ROPE, usual_scale(6)), Dense(40), norm)] * 3,
+    return DecoderSpec.of_layers(
+        [Block(attention, Dense(40), norm) for attention in attentions],
         family="llama",
         vocab_size=300,
         hidden_size=30,
         trained_length=64,
         final_norm=norm,
     )
-    model = SessionModel.of(
-        spec, fingerprint=MODEL.fingerprint, kv_dtype="float16", sinks=4, window=20
-    )
-    assert model == replace(MODEL, rope=ropes_digest([ROPE]))
+
+
+SETTINGS: Any = {
+    "fingerprint": MODEL.fingerprint, "kv_dtype": "float16", "sinks": 4, "window": 20,
+}  # fmt: skip
+
+
+def test_a_spec_gives_its_numbers() -> None:
+    spec = spec_of(*[Attention(4, 2, 6, ROPE, usual_scale(6))] * 3)
+    assert SessionModel.of(spec, **SETTINGS) == replace(MODEL, rope=ropes_digest([ROPE]))
+
+
+def test_a_session_of_layers_with_keys_of_two_shapes_is_not_saved() -> None:
+    spec = spec_of(Attention(4, 2, 6, ROPE, 0.4), Attention(4, 1, 6, ROPE, 0.4))
+    with pytest.raises(InvalidArgument, match="^save: .* but they have 2 combinations"):
+        SessionModel.of(spec, **SETTINGS)
 
 
 def test_rotary_settings_that_differ_in_one_bit_have_other_digests() -> None:
