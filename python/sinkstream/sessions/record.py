@@ -63,8 +63,8 @@ class SessionModel:
         shapes = {(block.attention.kv_heads, block.attention.head_dim) for block in spec.blocks}
         if len(shapes) > 1:
             raise InvalidArgument(
-                "save: a saved session must be of a model whose layers have the same `kv_heads` and "
-                f"`head_dim`, but they have {len(shapes)} combinations."
+                "save: a saved session must be of a model whose layers have the same `kv_heads` "
+                f"and `head_dim`, but they have {len(shapes)} combinations."
             )
         return cls(
             fingerprint=fingerprint,

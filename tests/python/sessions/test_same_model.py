@@ -103,7 +103,7 @@ def test_a_spec_gives_its_numbers() -> None:
 
 def test_a_session_of_layers_with_keys_of_two_shapes_is_not_saved() -> None:
     spec = spec_of(Attention(4, 2, 6, ROPE, 0.4), Attention(4, 1, 6, ROPE, 0.4))
-    with pytest.raises(InvalidArgument, match="^save: .* but they have 2 combinations"):
+    with pytest.raises(InvalidArgument, match=r"^save: .* but they have 2 combinations"):
         SessionModel.of(spec, **SETTINGS)
 
 
