@@ -294,6 +294,7 @@ void register_model(py::module_& module) {
       .def_property_readonly("cache_bytes", &LoadedModel::cache_bytes)
       .def_property_readonly("bytes_per_token", &LoadedModel::bytes_per_token)
       .def_property_readonly("bytes_per_sequence", &LoadedModel::bytes_per_sequence)
+      .def_property_readonly("state_bytes_per_sequence", &LoadedModel::state_bytes_per_sequence)
       .def_property_readonly("spare_cache_bytes", &LoadedModel::spare_cache_bytes);
 }
 
