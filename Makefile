@@ -29,8 +29,10 @@ TEST_SOURCES := $(shell find tests/cpp -type f)
 CXX_FILES = $(shell find csrc tests/cpp tests/mutants benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inl' \
   -o -name '*.cu' -o -name '*.cuh')
 
-# Python compiles a module when it is first imported; to compile every module takes longer than the rest
-# of an installation.
+# Python compiles a module when it is first imported, and keeps the result, whatever the environment says:
+# the tests start hundreds of processes. To compile every module takes longer than the rest of an
+# installation.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --no-compile
 
 # One command serves the installed package and the C++ tests: one build folder, compiled once.
@@ -52,7 +54,7 @@ serve: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Serve a model over
 	@trap : INT; $(BIN)/sinkstream serve $(SERVE)
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check everything that takes minutes, not hours
+test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check style, types, tests and site: a quarter of an hour
 
 # --- requirements ---------------------------------------------------------------------------
 
@@ -109,18 +111,37 @@ $(VENV)/.package-and-tests: $(PACKAGE_SOURCES) $(TEST_SOURCES) $(VENV)/.build-to
 	$(INSTALL) --config-settings=cmake.define.SINKSTREAM_TESTS=ON .
 	@touch $@ $(VENV)/.package
 
-.PHONY: tools build build-tests
+.PHONY: tools build build-tests cuda
 tools: $(VENV)/.build-tools $(VENV)/.test-tools $(VENV)/.docs-tools $(VENV)/.model ## Install what the build and the tests need into .venv
 build: $(VENV)/.package ## Compile the core and install the package into .venv
 build-tests: $(VENV)/.package-and-tests ## The same, with the C++ tests
+cuda: $(VENV)/.build-tools ## The same, with the CUDA kernels, which needs nvcc but no GPU
+	$(INSTALL) --config-settings=cmake.define.SINKSTREAM_CUDA=ON .
+	@touch $(VENV)/.package
 
 # --- tests ----------------------------------------------------------------------------------
 
-.PHONY: test-cpp
+CTEST = ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
+  --output-junit $(CURDIR)/$(REPORTS)/ctest.xml
+
+# Two products are left to `test-full`. The emulated GPU runs its threads in one order, which the commit
+# chooses; and a kernel table is not emulated if the processor can run it.
+GPU_ORDERS := forward random reverse
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+SINKSTREAM_GPU_ORDER ?= $(word $(shell echo $$(( 0x0$(shell expr substr "$(COMMIT)" 1 4) % 3 + 1 ))),$(GPU_ORDERS))
+IN_CPU = $(shell grep -m1 -o -w $(1) /proc/cpuinfo 2>/dev/null)
+EMULATED := $(if $(call IN_CPU,avx512_bf16),avx512_emulated) $(if $(call IN_CPU,amx_int8),amx_emulated)
+NONE_OF = $(if $(strip $(1)),--exclude-regex '$(subst $() ,|,$(strip $(1)))')
+
+.PHONY: test-cpp test-cpp-full
 test-cpp: $(VENV)/.package-and-tests ## Run the C++ tests
 	@mkdir -p $(REPORTS)
-	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
-	  --output-junit $(CURDIR)/$(REPORTS)/ctest.xml
+	@echo 'The emulated GPU runs its threads in the order: $(SINKSTREAM_GPU_ORDER). Not emulated: $(EMULATED)'
+	SINKSTREAM_GPU_ORDER=$(SINKSTREAM_GPU_ORDER) $(CTEST) $(call NONE_OF,$(EMULATED))
+
+test-cpp-full: $(VENV)/.package-and-tests
+	@mkdir -p $(REPORTS)
+	$(CTEST)
 
 # One process per job, and complete files for each: a model that a file has loaded serves all its tests.
 PYTEST_RUN = $(BIN)/pytest --quiet --numprocesses=$(JOBS) --dist=loadfile --durations=15 \
@@ -147,7 +168,7 @@ test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of thr
 	$(BIN)/python -m pytest -rs tests/hosts
 
 .PHONY: test-full
-test-full: check-gtest lint test-cpp $(VENV)/.test-tools $(VENV)/.model ## Run all tests, the slow ones too
+test-full: check-gtest lint test-cpp-full $(VENV)/.test-tools $(VENV)/.model ## Run all cases of all tests, the slow ones too
 	@mkdir -p $(REPORTS)
 	$(PYTEST_RUN) -m '' --hypothesis-profile=search $(PYTEST)
 
@@ -196,11 +217,11 @@ SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --conf-dir docs --doctre
 
 # Every page is read again each time, because a page's warning is shown only when it is read.
 .PHONY: docs docs-links
-docs: $(VENV)/.package $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
+docs: $(VENV)/.docs-tools ## Build the site in build/docs/html; a warning is an error
 	@$(SPHINX) --fresh-env --builder html $(SITE)/html
 	@echo 'Open $(SITE)/html/index.html'
 
-docs-links: $(VENV)/.package $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
+docs-links: $(VENV)/.docs-tools ## Follow the links that leave the site (needs the network)
 	@$(SPHINX) --builder linkcheck $(SITE)/links
 
 # --- a release ------------------------------------------------------------------------------
@@ -215,7 +236,7 @@ BUILT := $(BUILD)/dist
 .PHONY: wheel
 wheel: check-compiler $(VENV)/.release-tools ## Build a source archive and a wheel into dist/, and try the wheel
 	rm -rf dist $(BUILT)
-	SKBUILD_CMAKE_DEFINE="$${SKBUILD_CMAKE_DEFINE:+$$SKBUILD_CMAKE_DEFINE;}SINKSTREAM_CUDA_CODE=RELEASE" \
+	SKBUILD_CMAKE_DEFINE="SINKSTREAM_CUDA=ON;SINKSTREAM_CUDA_CODE=RELEASE$${SKBUILD_CMAKE_DEFINE:+;$$SKBUILD_CMAKE_DEFINE}" \
 	  $(BIN)/python -m build --outdir $(BUILT)
 	$(BIN)/auditwheel repair --wheel-dir dist $(BUILT)/*.whl
 	cp $(BUILT)/*.tar.gz dist

@@ -1,10 +1,12 @@
 # The CUDA kernels as a library, `_cuda`, next to `_core`, loaded if there is a GPU. It knows neither
 # torch nor Python, links the CUDA runtime statically, exports one symbol, and loads without a driver.
-# Built if there is an nvcc that compiles them; the build machine needs no GPU.
+# Compiling needs nvcc, but no GPU.
 
-set(SINKSTREAM_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO (if nvcc can)")
+set(SINKSTREAM_CUDA AUTO CACHE STRING
+    "Build the CUDA kernels: ON, OFF, or AUTO (if there are a GPU and an nvcc that compiles them)")
 set(SINKSTREAM_CUDA_CODE QUICK CACHE STRING
-    "Machine code for GPUs: QUICK (compute capability 9.0), or RELEASE (every generation)")
+    "Machine code for GPUs: QUICK (those of this machine), or RELEASE (every generation)")
+set(SINKSTREAM_DEVICES /dev CACHE INTERNAL "Where GPUs have their device nodes; tests name another")
 option(SINKSTREAM_CUDA_WERROR "Let a warning of nvcc fail the build" OFF)
 if(NOT SINKSTREAM_CUDA MATCHES "^(ON|OFF|AUTO)$")
   message(FATAL_ERROR "SINKSTREAM_CUDA must be AUTO, OFF or ON, but is \"${SINKSTREAM_CUDA}\".")
@@ -17,15 +19,41 @@ if(SINKSTREAM_CUDA STREQUAL "OFF")
   return()
 endif()
 
-# Machine code, and PTX that the driver compiles for any other GPU from Ampere on.
+# Without a GPU, whoever builds the package seldom wants to wait for the kernels, which take as long
+# as all the rest. dxg: WSL.
+file(GLOB gpus ${SINKSTREAM_DEVICES}/nvidia[0-9]* ${SINKSTREAM_DEVICES}/dxg)
+if(SINKSTREAM_CUDA STREQUAL "AUTO" AND NOT gpus)
+  message(STATUS "Building without the CUDA kernels: this machine has no NVIDIA GPU. For them: "
+                 "SINKSTREAM_CUDA=ON")
+  return()
+endif()
+
+# Machine code for the GPUs of this machine, if the driver names them. Otherwise for compute
+# capability 9.0 or all, and PTX that the driver compiles for any other GPU from Ampere on.
 set(least_nvcc 12.4)
-set(machine_code 90a)
+set(machine_code "")
+set(ptx "")
 if(SINKSTREAM_CUDA_CODE STREQUAL "RELEASE")
   set(least_nvcc 12.8)
   set(machine_code 80 86 89 90a 100 120)
+  set(ptx 80-virtual)
+elseif(gpus)
+  # From 8.0 on: no older GPU runs the kernels.
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE said ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    string(REGEX MATCHALL "([89]|[1-9][0-9])[.][0-9]" machine_code "${said}")
+    list(TRANSFORM machine_code REPLACE "[.]" "")
+    list(TRANSFORM machine_code REPLACE "^90$" 90a)
+    list(REMOVE_DUPLICATES machine_code)
+  endif()
+endif()
+if(NOT machine_code)
+  set(machine_code 90a)
+  set(ptx 80-virtual)
 endif()
 list(TRANSFORM machine_code APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-list(APPEND CMAKE_CUDA_ARCHITECTURES 80-virtual)
+list(APPEND CMAKE_CUDA_ARCHITECTURES ${ptx})
 
 # relaxed-constexpr: constants come from headers shared with host code. fmad=false: kernels call fma
 # where they need it; other fusions would differ from the emulator, which compiles the same sources.
@@ -93,15 +121,23 @@ foreach(kind STANDARD EXTENSION)
   endif()
 endforeach()
 
+# What has no device code is not compiled by nvcc, which would take five times as long.
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/kernels/cuda/*.cu csrc/kernels/cuda/*/*.cu)
-add_library(_cuda MODULE ${cuda_sources})
+add_library(_cuda MODULE ${cuda_sources} ${plugin_sources})
 target_include_directories(_cuda PRIVATE csrc ${CMAKE_CURRENT_BINARY_DIR}/generated)
+target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 list(JOIN machine_code " " machine_code)
-set_source_files_properties(csrc/kernels/cuda/plugin.cu PROPERTIES COMPILE_DEFINITIONS
-                            "SINKSTREAM_MACHINE_CODE=\"${machine_code}\"")
-target_compile_options(_cuda PRIVATE ${cuda_options})
+set(has_ptx false)
+if(ptx)
+  set(has_ptx true)
+endif()
+set_source_files_properties(
+  csrc/kernels/cuda/plugin.cc PROPERTIES COMPILE_DEFINITIONS
+  "SINKSTREAM_MACHINE_CODE=\"${machine_code}\";SINKSTREAM_HAS_PTX=${has_ptx}")
+target_compile_options(_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>"
+                                     "$<$<COMPILE_LANGUAGE:CXX>:${core_options}>")
 if(SINKSTREAM_CUDA_WERROR)
-  target_compile_options(_cuda PRIVATE -Werror=all-warnings)
+  target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 set_target_properties(_cuda PROPERTIES PREFIX "" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                                        CUDA_RUNTIME_LIBRARY Static)

@@ -6,12 +6,15 @@ the site and in the repository. `include_patterns` names the pages of the site.
 
 from __future__ import annotations
 
-import sinkstream
+import tomllib
+from pathlib import Path
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 project = "sinkstream"
 author = "sinkstream contributors"
 project_copyright = "sinkstream contributors, Apache-2.0"
-version = release = sinkstream.__version__
+version = release = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["version"]
 
 root_doc = "docs/index"
 include_patterns = [

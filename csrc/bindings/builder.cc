@@ -3,9 +3,12 @@
 
 #include <pybind11/stl.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/gil.h"
@@ -52,88 +55,91 @@ T get(const py::dict& fields, const char* name) {
   }
 }
 
-template <typename T, size_t kCount>
-T choice(const py::dict& fields, const char* name,
-         const std::pair<const char*, T> (&choices)[kCount]) {
-  const auto chosen = get<std::string>(fields, name);
-  for (const auto& [text, value] : choices) {
-    if (chosen == text) return value;
+// The names of an enum's values.
+template <typename Enum>
+constexpr std::array<std::pair<const char*, Enum>, 0> kChoices{};
+template <>
+constexpr auto kChoices<Pairing> = std::to_array<std::pair<const char*, Pairing>>(
+    {{"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
+template <>
+constexpr auto kChoices<NormKind> = std::to_array<std::pair<const char*, NormKind>>(
+    {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}});
+template <>
+constexpr auto kChoices<QkNorm> = std::to_array<std::pair<const char*, QkNorm>>(
+    {{"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"full", QkNorm::kFull}});
+template <>
+constexpr auto kChoices<Recurrence> =
+    std::to_array<std::pair<const char*, Recurrence>>({{"short_conv", Recurrence::kShortConv},
+                                                       {"delta_net", Recurrence::kDeltaNet},
+                                                       {"mamba2", Recurrence::kMamba2}});
+template <>
+constexpr auto kChoices<Activation> =
+    std::to_array<std::pair<const char*, Activation>>({{"silu", Activation::kSilu},
+                                                       {"gelu", Activation::kGelu},
+                                                       {"gelu_tanh", Activation::kGeluTanh},
+                                                       {"relu2", Activation::kRelu2}});
+template <>
+constexpr auto kChoices<RouterScore> = std::to_array<std::pair<const char*, RouterScore>>(
+    {{"softmax", RouterScore::kSoftmax},
+     {"sigmoid", RouterScore::kSigmoid},
+     {"softmax_of_chosen", RouterScore::kSoftmaxOfChosen}});
+
+template <typename Spec>
+Spec spec_of(const py::dict& fields);
+
+// Reads a field of any type that a spec has: Note: [Fields of a spec].
+template <typename Value>
+void read(const py::dict& fields, const char* name, Value* value) {
+  if constexpr (std::is_enum_v<Value>) {
+    const auto chosen = get<std::string>(fields, name);
+    for (const auto& [text, choice] : kChoices<Value>) {
+      if (chosen == text) return void(*value = choice);
+    }
+    throw CheckpointError(cat("load: `", name, "` must not be \"", chosen, "\"."), name);
+  } else if constexpr (HasFields<Value>) {
+    *value = spec_of<Value>(get<py::dict>(fields, name));
+  } else {
+    *value = get<Value>(fields, name);
   }
-  throw CheckpointError(cat("load: `", name, "` must not be \"", chosen, "\"."), name);
 }
 
-RopeSpec rope_of(const py::dict& fields) {
-  constexpr std::pair<const char*, Pairing> kPairings[] = {{"half", Pairing::kHalf},
-                                                           {"interleaved", Pairing::kInterleaved}};
-  return {.inverse_frequencies = get<std::vector<double>>(fields, "inverse_frequencies"),
-          .pairing = choice(fields, "pairing", kPairings),
-          .attention_factor = get<double>(fields, "attention_factor")};
-}
-
-NormSpec norm_of(const py::dict& fields) {
-  constexpr std::pair<const char*, NormKind> kKinds[] = {{"rms", NormKind::kRms},
-                                                         {"layer", NormKind::kLayer}};
-  return {.kind = choice(fields, "kind", kKinds),
-          .eps = get<float>(fields, "eps"),
-          .bias = get<bool>(fields, "bias")};
-}
-
-AttentionSpec attention_of(const py::dict& fields) {
-  constexpr std::pair<const char*, QkNorm> kQkNorms[] = {
-      {"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"full", QkNorm::kFull}};
-  return {.heads = get<int64_t>(fields, "heads"),
-          .kv_heads = get<int64_t>(fields, "kv_heads"),
-          .head_dim = get<int64_t>(fields, "head_dim"),
-          .rope = rope_of(get<py::dict>(fields, "rope")),
-          .scale = get<float>(fields, "scale"),
-          .window = get<int64_t>(fields, "window"),
-          .soft_cap = get<float>(fields, "soft_cap"),
-          .slopes = get<std::vector<float>>(fields, "slopes"),
-          .qk_norm = choice(fields, "qk_norm", kQkNorms),
-          .qkv_bias = get<bool>(fields, "qkv_bias"),
-          .output_bias = get<bool>(fields, "output_bias"),
-          .clip = get<float>(fields, "clip"),
-          .temperature = get<float>(fields, "temperature"),
-          .temperature_length = get<int64_t>(fields, "temperature_length")};
-}
-
-MlpSpec mlp_of(const py::dict& fields) {
-  constexpr std::pair<const char*, Activation> kActivations[] = {
-      {"silu", Activation::kSilu},
-      {"gelu", Activation::kGelu},
-      {"gelu_tanh", Activation::kGeluTanh},
-      {"relu2", Activation::kRelu2}};
-  return {.intermediate_size = get<int64_t>(fields, "intermediate_size"),
-          .activation = choice(fields, "activation", kActivations),
-          .gated = get<bool>(fields, "gated"),
-          .bias = get<bool>(fields, "bias")};
-}
-
-BlockSpec block_of(const py::dict& fields) {
-  return {.attention = attention_of(get<py::dict>(fields, "attention")),
-          .mlp = mlp_of(get<py::dict>(fields, "mlp")),
-          .norm = norm_of(get<py::dict>(fields, "norm")),
-          .attention_norm = get<bool>(fields, "attention_norm"),
-          .mlp_norm = get<bool>(fields, "mlp_norm"),
-          .attention_post_norm = get<bool>(fields, "attention_post_norm"),
-          .mlp_post_norm = get<bool>(fields, "mlp_post_norm"),
-          .parallel = get<bool>(fields, "parallel"),
-          .residual_scale = get<float>(fields, "residual_scale")};
-}
-
-DecoderSpec spec_of(const py::dict& fields) {
-  DecoderSpec spec;
-  spec.vocab_size = get<int64_t>(fields, "vocab_size");
-  spec.hidden_size = get<int64_t>(fields, "hidden_size");
-  for (const py::handle block : fields["blocks"]) {
-    spec.blocks.push_back(block_of(block.cast<py::dict>()));
+void read(const py::dict& fields, const char* name, std::vector<BlockSpec>* blocks) {
+  for (const py::handle block : fields[name]) {
+    blocks->push_back(spec_of<BlockSpec>(block.cast<py::dict>()));
   }
-  spec.block_of_layer = get<std::vector<int32_t>>(fields, "block_of_layer");
-  spec.final_norm = norm_of(get<py::dict>(fields, "final_norm"));
-  spec.tie_embeddings = get<bool>(fields, "tie_embeddings");
-  spec.embedding_scale = get<float>(fields, "embedding_scale");
-  spec.logit_scale = get<float>(fields, "logit_scale");
-  spec.logit_soft_cap = get<float>(fields, "logit_soft_cap");
+}
+
+// A variant's dict says which kind it is.
+template <typename... Kinds>
+void read(const py::dict& fields, const char* name, std::variant<Kinds...>* value) {
+  const py::dict given = get<py::dict>(fields, name).attr("copy")();
+  const auto kind = given.attr("pop")("kind").cast<std::string>();
+  const auto read_if = [&]<typename Kind>(Kind) {
+    if (kind != Kind::kKind) return false;
+    *value = spec_of<Kind>(given);
+    return true;
+  };
+  if ((read_if(Kinds{}) || ...)) return;
+  throw CheckpointError(cat("load: `", name, "` must not be \"", kind, "\"."), name);
+}
+
+template <typename Spec>
+Spec spec_of(const py::dict& fields) {
+  Spec spec;
+  size_t count = 0;
+  Spec::for_each_field([&](const char* name, auto member, const auto&) {
+    read(fields, name, &(spec.*member));
+    ++count;
+  });
+  if constexpr (!std::is_same_v<Spec, DecoderSpec>) {  // whose family is Python's affair
+    SINKSTREAM_CHECK(count == fields.size(), "a part of a spec has ", fields.size(),
+                     " fields, of which the core reads ", count);
+  }
+  return spec;
+}
+
+DecoderSpec valid_spec_of(const py::dict& fields) {
+  const auto spec = spec_of<DecoderSpec>(fields);
   validate(spec);
   return spec;
 }
@@ -142,7 +148,7 @@ DecoderSpec spec_of(const py::dict& fields) {
 std::vector<std::tuple<std::string, int64_t, int64_t>> list_weights(const py::dict& fields) {
   DecoderWeights weights;
   std::vector<std::tuple<std::string, int64_t, int64_t>> found;
-  for (WeightSlot& slot : weight_slots(spec_of(fields), &weights)) {
+  for (WeightSlot& slot : weight_slots(valid_spec_of(fields), &weights)) {
     found.emplace_back(std::move(slot.name), slot.rows, slot.cols);
   }
   return found;
@@ -212,7 +218,7 @@ Storage storage_of(const std::string& name) {
       cat("load: a weight's storage must be one that `storages` returns, but is ", name, "."));
 }
 
-ModelBuilder::ModelBuilder(const py::dict& fields) : spec(spec_of(fields)), store(spec) {}
+ModelBuilder::ModelBuilder(const py::dict& fields) : spec(valid_spec_of(fields)), store(spec) {}
 
 void register_builder(py::module_& module) {
   module.def(

@@ -38,7 +38,7 @@ MemoryAmount SequenceCache::memory_needed(const Window& window, const CacheLayer
   for (const CacheGroup& group : layers.groups()) {
     const Window kept = group.window_of(window);
     needed.pages[group.shape] +=
-        group.count() * (kept.sink_pages() + kept.window_pages(max_length));
+        group.count() * (kept.sink_pages() + kept.window_pages_for(max_length));
   }
   return needed;
 }
@@ -164,7 +164,7 @@ void SequenceCache::count_pages() {
   int64_t pages = 0;
   for (GroupPages& group : groups_) {
     group.sink_page_count = group.window.sink_pages();
-    group.window_page_count = group.window.window_pages(max_length_);
+    group.window_page_count = group.window.window_pages_for(max_length_);
     group.offset = pages;
     pages += group.pages();
   }
@@ -386,7 +386,7 @@ void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Window& window = groups_[g].window;
     window.begin = begins[g];
-    // As in `advance`.
+    // As in `commit_in_flight`.
     poison(groups_[g], window.first(length - 1), std::min(window.first(length), length));
   }
 }

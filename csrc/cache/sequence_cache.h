@@ -125,7 +125,7 @@ class SequenceCache {
   // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
 
-  // ---- for a model that runs one step ahead of its caller (model/device_sampler.h) ----
+  // ---- its length: Note [Who moves a length] of model/step_runner.h ----
 
   // Records that a step that writes the next `count` tokens to every layer has been launched.
   void add_in_flight(int64_t count);

@@ -19,6 +19,10 @@
 
 namespace sinkstream {
 
+// Look-ahead tokens, in [1, kPageRows]: a step may write this many after the next token, and none
+// of them need stay (Note [One step ahead] of model/step_runner.h).
+inline constexpr int64_t kLookAhead = 1;
+
 struct Window {
   int64_t sinks = 0;   // S >= 0: the first S tokens, which are never evicted
   int64_t window = 1;  // W >= 1: the last W tokens, the current one included
@@ -52,20 +56,26 @@ struct Window {
     return sinks + (block(i) + 1) * kPageRows;
   }
 
-  // Pages of a ring that holds every live window token and one block that is being written: W live
-  // tokens never touch more blocks, wherever the block boundaries fall.
-  int64_t window_pages() const { return divide_up(window, kPageRows) + 1; }
+  // Pages of a ring that holds every live window token and the look-ahead tokens: W + k tokens
+  // never touch more blocks, wherever the block boundaries fall. So what is discarded has
+  // overwritten no live key, and a block that is being written has a page.
+  int64_t window_pages(int64_t look_ahead = kLookAhead) const {
+    return divide_up(window + look_ahead - 1, kPageRows) + 1;
+  }
   int64_t sink_pages() const { return divide_up(sinks, kPageRows); }
 
   // The same for a sequence that will never be longer than `length` tokens.
-  int64_t window_pages(int64_t length) const {
+  int64_t window_pages_for(int64_t length) const {
     const int64_t tokens = std::max<int64_t>(length - sinks, 1);
     return std::min(window_pages(), divide_up(tokens, kPageRows));
   }
 
   // The maximum number of pages of a layer that a sequence of this capacity needs, however it is
   // divided into sinks and window.
-  int64_t most_pages() const { return capacity() < 2 ? 2 : (capacity() - 2) / kPageRows + 3; }
+  int64_t most_pages(int64_t look_ahead = kLookAhead) const {
+    if (capacity() == 1) return window_pages(look_ahead);
+    return (capacity() + look_ahead - 3) / kPageRows + 3;
+  }
 
   // How many of `count` tokens from index t on may be written before their queries run. Up to the
   // end of the block of the last sink or of token t, because the ring has room for one more block

@@ -21,15 +21,6 @@ namespace {
 // consumer to resume reading, short enough not to look like a hang.
 constexpr std::chrono::seconds kMemoryWaitTimeout{1};
 
-// Prompt tokens of a step that have logits: enough to share a pass over the weights, but no more
-// than this many bytes of logits.
-constexpr int64_t kMaxScoredRows = 32;
-constexpr int64_t kScoredBytes = int64_t{8} << 20;
-
-int64_t scored_rows_of(int64_t vocab) {
-  return std::clamp<int64_t>(kScoredBytes / (vocab * int64_t{sizeof(float)}), 1, kMaxScoredRows);
-}
-
 // The error as a sentence. The fallbacks fit std::string's inline buffer: there may be no memory
 // left.
 std::string describe(const std::exception_ptr& cause) noexcept {
@@ -50,44 +41,53 @@ std::string describe(const std::exception_ptr& cause) noexcept {
   }
 }
 
-// Leaves room for one token of every other sequence, so that max_tokens() never cuts a chunk.
-int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model) {
-  const int64_t max_uncut_chunk = model.max_tokens() - options.max_sequences + 1;
+// Leaves room for the decode row of every other sequence, so that max_tokens() never cuts a chunk.
+int64_t fitting_chunk(const EngineOptions& options, const LanguageModel& model,
+                      const StepRunner& runner) {
+  const int64_t of_others = (options.max_sequences - 1) * (1 + runner.drafts());
+  const int64_t max_uncut_chunk = model.max_tokens() - of_others;
   return std::clamp(max_uncut_chunk, int64_t{1}, options.prefill_chunk);
 }
 
-EngineOptions with_fitting_chunk(EngineOptions options, const LanguageModel& model) {
+EngineOptions checked(EngineOptions options, const LanguageModel& model, const StepRunner& runner) {
   SINKSTREAM_CHECK(options.max_sequences >= 1 && options.prefill_chunk >= 1,
                    "max_sequences and prefill_chunk must be at least 1, but are ",
                    options.max_sequences, " and ", options.prefill_chunk);
-  options.prefill_chunk = fitting_chunk(options, model);
+  SINKSTREAM_CHECK(runner.seats() == 0 || runner.seats() >= options.max_sequences,
+                   "the runner has ", runner.seats(), " seats, but ", options.max_sequences,
+                   " sequences may run");
+  SINKSTREAM_CHECK(runner.drafts() <= kLookAhead, "the runner drafts ", runner.drafts(),
+                   " tokens, but a cache has room for ", kLookAhead);
+  if (const StatePool* const states = options.pools.states) {
+    SINKSTREAM_CHECK(states->lanes() >= StatePool::lanes_for(runner.most_in_flight()),
+                     "states have ", states->lanes(), " lanes, too few for ",
+                     runner.most_in_flight(), " steps in flight");
+    SINKSTREAM_CHECK(runner.drafts() == 0,
+                     "the runner drafts, but a state has no lane for a part "
+                     "of a step: Note [Lanes] of cache/state_pool.h");
+  }
+  options.prefill_chunk = fitting_chunk(options, model, runner);
   return options;
+}
+
+StepRunner& runner_of(LanguageModel& model, int64_t max_sequences,
+                      std::optional<HostRunner>* host_runner) {
+  StepRunner* const own = model.step_runner();
+  return own != nullptr ? *own : host_runner->emplace(model, max_sequences);
 }
 
 }  // namespace
 
 Engine::Engine(LanguageModel& model, EngineOptions options)
     : model_(model),
-      device_sampler_(model.device_sampler()),
-      options_(with_fitting_chunk(std::move(options), model)),
+      runner_(runner_of(model, options.max_sequences, &host_runner_)),
+      options_(checked(std::move(options), model, runner_)),
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
-      scored_rows_(scored_rows_of(model.vocab())),
-      logits_(Buffer::sparse((scored_rows_ + (device_sampler_ ? 0 : options_.max_sequences)) *
-                                 model.vocab() * int64_t{sizeof(float)},
-                             "logits")),
+      free_seats_(static_cast<size_t>(std::min(runner_.seats(), options_.max_sequences))),
       scratch_(model.vocab()) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
-  if (device_sampler_ == nullptr) {  // resident from now on
-    std::fill_n(logits_.as<float>(), options_.max_sequences * model.vocab(), 0.0f);
-  }
-  if (device_sampler_ != nullptr) {
-    SINKSTREAM_CHECK(device_sampler_->seats() >= options_.max_sequences, "the device sampler has ",
-                     device_sampler_->seats(), " seats, but ", options_.max_sequences,
-                     " sequences may run");
-    free_seats_.resize(static_cast<size_t>(options_.max_sequences));
-    std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
-  }
+  std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
   totals_.pages = options_.pools.all().all_pages();
   publish_stats();
   thread_ = start_quiet_thread("sinkstream", [this] { run(); });
@@ -368,16 +368,7 @@ void Engine::unpark() {
   }
 }
 
-// A device computes scores in a forward pass that no step in flight may precede.
 void Engine::plan() {
-  make_plan();
-  if (flights_.in_flight() == 0 || !plan_.scores_prompts()) return;
-  deliver_all();
-  remove_finished();
-  make_plan();
-}
-
-void Engine::make_plan() {
   waiting_views_.clear();
   const size_t free_sequences = static_cast<size_t>(options_.max_sequences) - running_.size();
   shared_prefixes_.clear();
@@ -396,33 +387,34 @@ void Engine::make_plan() {
     // A prompt whose scores are not taken is read no further.
     const bool waits_for_reader = s->to_score() > 0 && s->stream->is_full();
     running_views_.push_back({.is_runnable = s->phase != Phase::kParked &&
-                                             s->has_more_to_launch() && !s->awaits_host() &&
+                                             s->has_more_to_launch() && !s->awaits_result() &&
                                              !waits_for_reader,
                               .prompt_left = s->prompt_left(),
                               .length = s->cache->next_index(),
                               .last_step = s->last_step,
                               .wants_reply = s->wants_reply(),
-                              .to_score = s->to_score()});
+                              .to_score = s->to_score(),
+                              .drafts = s->wanted_drafts(runner_.drafts())});
   }
   const StepLimits limits{.free = options_.pools.free(),
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
                           .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step,
-                          .scored_rows = scored_rows_};
+                          .scored_rows = most_scored_rows(model_.vocab())};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
   hold_back_host_rows();
 }
 
-// Only one step in flight may return logits to the host (model/device_sampler.h). While one does,
-// the rows that would be the next wait for the step after this one.
+// Only one step in flight may return logits to the host (model/step_runner.h). While one does, the
+// rows that would be the next wait for the step after this one.
 void Engine::hold_back_host_rows() {
   if (!flights_.want_host_logits()) return;
   std::erase_if(plan_.rows, [this](const PlanRow& row) {
     const auto index = static_cast<size_t>(row.sequence);
     const Sequence& sequence =
         index < running_.size() ? *running_[index] : *waiting_[index - running_.size()];
-    return row.wants_logits && sequence.needs_host();
+    return row.is_scored || (row.wants_logits && sequence.needs_host());
   });
 }
 

@@ -1,5 +1,5 @@
-// One native thread that generates for all streams: plan → forward → sample → deliver. With a
-// device sampler it launches one step ahead of what it delivers. It never waits for a consumer,
+// One native thread that generates for all streams: plan → launch → await → deliver. Where the
+// runner samples, it launches one step ahead of what it delivers. It never waits for a consumer,
 // never takes the GIL, and sleeps only when there is nothing to do.
 #pragma once
 
@@ -20,8 +20,9 @@
 #include "engine/recorder.h"
 #include "engine/sequence.h"
 #include "engine/step_planner.h"
-#include "model/device_sampler.h"
+#include "model/host_runner.h"
 #include "model/language_model.h"
+#include "model/step_runner.h"
 
 namespace sinkstream {
 
@@ -95,7 +96,9 @@ class Engine {
 
   bool is_owner_process() const;
   // Memory for its steps, excluding the model and the pool; constant.
-  int64_t scratch_bytes() const { return logits_.bytes() + scratch_.bytes(); }
+  int64_t scratch_bytes() const {
+    return scratch_.bytes() + (host_runner_ ? host_runner_->bytes() : 0);
+  }
   EngineStats stats() const;
   // The latest steps and phase changes that are still kept.
   std::vector<StepRecord> steps_since(int64_t step) const;
@@ -132,7 +135,6 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
-  void make_plan();
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
@@ -181,21 +183,19 @@ class Engine {
 
   // A step's launch and delivery: engine_flight.cc
   void take_seat(Sequence& sequence);
-  void begin_sampling(int64_t seat, const Sequence& sequence);
-  void release_seat(Sequence& sequence);
+  void drop_in_flight(Sequence& sequence);
   void launch(Flight& flight);
-  void forward(const Flight& flight);
-  void launch_with_sampling(const Flight& flight);
-  void score_now(Sequence& sequence, int64_t count, StepRecord* record);
+  void launch_rows(const Flight& flight);
   void prepare_masks(const Flight& flight);
-  SampledStep await(const Flight& flight);
+  StepResult await(const Flight& flight);
   void deliver();
-  void deliver_row(FlightRow row, const SampledToken* token, const float* logits,
-                   StepRecord* record);
+  void deliver_row(FlightRow row, const StepResult& result, StepRecord* record);
+  void deliver_run(std::span<const SampledToken> run, Sequence& sequence, StepRecord* record);
   void deliver_all();
 
   LanguageModel& model_;
-  DeviceSampler* const device_sampler_;  // the model's; null: this thread samples
+  std::optional<HostRunner> host_runner_;  // for a model without a runner of its own
+  StepRunner& runner_;
   const EngineOptions options_;
   const TokenSet end_tokens_;
   const OwnerProcess owner_;
@@ -222,14 +222,9 @@ class Engine {
   std::vector<RunningView> running_views_;
   StepPlan plan_;
   Flights flights_;
-  std::vector<int64_t> free_seats_;       // of the device sampler, if there is one
-  std::vector<ForwardSpan> spans_;        // of the step being launched
-  std::vector<SampleSpan> sample_spans_;  // the same, for the device sampler
-  std::vector<Grammar*> constrained_;     // of the step being launched
-  const int64_t scored_rows_;             // of a step, at most
-  // [max_sequences + scored_rows_, vocab]; with a device sampler [scored_rows_, vocab]. The rows of
-  // scores become resident once they are written: few requests have any.
-  Buffer logits_;
+  std::vector<int64_t> free_seats_;                 // of the runner
+  std::vector<StepSpan> spans_;                     // of the step being launched
+  std::vector<Grammar*> constrained_;               // of the step being launched
   SamplerScratch scratch_;                          // for one row
   std::optional<Clock::time_point> stalled_since_;  // set while sequences wait and none can run
   EngineStats totals_;

@@ -1,12 +1,15 @@
-// Launches steps and delivers their results. With a device sampler a step is launched before the
-// previous one is delivered; otherwise its results are ready when the launch returns.
+// Launches steps and delivers their results: immediately, or where the runner samples one step
+// later.
 //
 // Note: [When the engine waits]
 // No step may be in flight while something other than a step reads or changes a sequence's state:
 // when the host samples a token for `logprobs`, a job runs between two steps, a sequence ends
-// early, a prompt is scored, or the engine closes. deliver_all() ensures this, and also runs when
-// there is nothing to launch. A sequence with a grammar has no row in the step after one that
-// returns its logits, so the others stay one step ahead.
+// early, or the engine closes. deliver_all() ensures this, and also runs when there is nothing to
+// launch. A sequence with a grammar has no row in the step after one that returns its logits, nor
+// has one that drafts or whose prompt is scored, so the others stay one step ahead.
+#include <algorithm>
+#include <numeric>
+
 #include "common/check.h"
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
@@ -17,12 +20,25 @@ namespace sinkstream {
 
 namespace {
 
-using Wants = SampleSpan::Wants;
+using Wants = StepSpan::Wants;
 
 // What the sequence's row returns.
-Wants wants_of(const Sequence& sequence, bool wants_token) {
-  if (!wants_token) return Wants::kNothing;
+Wants wants_of(const Sequence& sequence, const PlanRow& row) {
+  if (row.is_scored) return Wants::kAllLogits;
+  if (!row.wants_logits) return Wants::kNothing;
   return sequence.samples_on_host() ? Wants::kLogits : Wants::kToken;
+}
+
+// Splits off what a row gets of the results that are left.
+StepResult take_result(const FlightRow& row, int64_t vocab, StepResult* left) {
+  StepResult own{.tokens = {}, .runs = {}, .logits = left->logits};
+  if (row.wants == Wants::kToken) {
+    own.tokens = left->tokens.first(static_cast<size_t>(left->runs.front()));
+    left->tokens = left->tokens.subspan(own.tokens.size());
+    left->runs = left->runs.subspan(1);
+  }
+  left->logits += logit_rows(row.wants, row.count) * vocab;
+  return own;
 }
 
 Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
@@ -33,28 +49,25 @@ Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
 
 }  // namespace
 
-// Gives an admitted sequence a seat in the device sampler.
+// Gives an admitted sequence a seat, if the runner has any.
 void Engine::take_seat(Sequence& sequence) {
-  if (device_sampler_ == nullptr) return;
-  begin_sampling(free_seats_.back(), sequence);
-  sequence.seat = free_seats_.back();
-  free_seats_.pop_back();
-}
-
-void Engine::begin_sampling(int64_t seat, const Sequence& sequence) {
+  if (free_seats_.empty()) return;
   const std::vector<int32_t> seen =
       sequence.session ? sequence.session->tokens.ids()
                        : std::vector<int32_t>(sequence.prompt.begin(),
                                               sequence.prompt.begin() + sequence.prefilled);
-  device_sampler_->begin_sampling(seat, sequence.sampler.params(), sequence.window, seen);
+  const int64_t seat = free_seats_.back();
+  runner_.begin_sampling(seat, sequence.sampler.params(), sequence.window, seen);
+  sequence.seat = seat;
+  free_seats_.pop_back();
 }
 
-// The seat is free immediately, even if a step that uses it is still in flight: Note [Dropped rows]
-// in flight.h.
-void Engine::release_seat(Sequence& sequence) {
-  if (sequence.seat < 0) return;
+// The pages and the seat are free immediately, even if a step that uses them is still in flight:
+// Note [Dropped rows] in flight.h.
+void Engine::drop_in_flight(Sequence& sequence) {
   flights_.drop_rows_of(sequence);
-  sequence.cache->drop_in_flight();
+  if (sequence.cache != nullptr) sequence.cache->drop_in_flight();
+  if (sequence.seat < 0) return;
   free_seats_.push_back(sequence.seat);
   sequence.seat = -1;
 }
@@ -67,66 +80,33 @@ void Engine::launch(Flight& flight) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
     sequence.last_step = flight.record.step;
     sequence.cache->make_writable(row.count);
-    if (row.is_scored && device_sampler_ != nullptr) {
-      score_now(sequence, row.count, &flight.record);
-    } else {
-      flight.rows.push_back(
-          {&sequence, row.count, wants_of(sequence, row.wants_logits), row.is_scored});
-    }
+    flight.rows.push_back({&sequence, row.count, wants_of(sequence, row), row.drafts});
   }
-  if (flight.rows.empty()) {  // all rows were scored, or every admitted sequence failed to start
-  } else if (device_sampler_ == nullptr) {
-    forward(flight);
-  } else {
-    launch_with_sampling(flight);
-  }
+  if (!flight.rows.empty()) launch_rows(flight);  // empty: every admitted sequence failed to start
   flights_.end_launch();
 }
 
-void Engine::forward(const Flight& flight) {
+void Engine::launch_rows(const Flight& flight) {
   spans_.clear();
-  for (const FlightRow& row : flight.rows) {
-    const LogitsOf of_last = row.wants == Wants::kNothing ? LogitsOf::kNone : LogitsOf::kLast;
-    spans_.push_back({.cache = row.sequence->cache,
-                      .tokens = row.sequence->next_tokens(0),
-                      .count = row.count,
-                      .logits = row.is_scored ? LogitsOf::kAll : of_last});
-  }
-  model_.forward(spans_, logits_.as<float>());
-  prepare_masks(flight);
-}
-
-// Computes and delivers scored rows of a model with a device sampler, in a forward pass of their
-// own. Its seat has seen none of these tokens, so it begins again after the last of them.
-void Engine::score_now(Sequence& sequence, int64_t count, StepRecord* record) {
-  const ForwardSpan span{.cache = sequence.cache,
-                         .tokens = sequence.next_tokens(0),
-                         .count = count,
-                         .logits = LogitsOf::kAll};
-  model_.forward({&span, 1}, logits_.as<float>());
-  deliver_row({&sequence, count, Wants::kNothing, /*is_scored=*/true}, nullptr, logits_.as<float>(),
-              record);
-}
-
-void Engine::launch_with_sampling(const Flight& flight) {
-  sample_spans_.clear();
   for (const FlightRow& row : flight.rows) {
     const Sequence& sequence = *row.sequence;
     const bool is_sampled_there = sequence.prompt_left() == 0 && !sequence.samples_on_host();
-    sample_spans_.push_back(
+    spans_.push_back(
         {.cache = sequence.cache,
          .in_flight = sequence.in_flight(),
          .tokens = is_sampled_there ? nullptr : sequence.next_tokens(sequence.in_flight()),
          .count = row.count,
          .seat = sequence.seat,
-         .wants = row.wants});
+         .wants = row.wants,
+         .drafts = row.drafts});
   }
-  device_sampler_->launch(sample_spans_);
+  runner_.launch(spans_);
   for (const FlightRow& row : flight.rows) {
     row.sequence->cache->add_in_flight(row.count);
-    row.sequence->samples_in_flight += row.wants != Wants::kNothing;
+    row.sequence->samples_in_flight += row.samples();
+    row.sequence->drafts_in_flight += row.drafts;
   }
-  prepare_masks(flight);  // while the device computes the logits
+  prepare_masks(flight);  // while a device computes the logits
 }
 
 // Computes the masks of the rows whose tokens the host samples.
@@ -144,29 +124,26 @@ void Engine::prepare_masks(const Flight& flight) {
 }
 
 // The results of the oldest step in flight, in the order of its rows.
-SampledStep Engine::await(const Flight& flight) {
-  if (device_sampler_ == nullptr) return {.tokens = {}, .logits = logits_.as<float>()};
+StepResult Engine::await(const Flight& flight) {
   if (flight.rows.empty()) return {};
-  const SampledStep sampled = device_sampler_->await();
+  const StepResult result = runner_.await();
   const auto wanted = std::count_if(flight.rows.begin(), flight.rows.end(),
                                     [](const auto& row) { return row.wants == Wants::kToken; });
-  SINKSTREAM_CHECK(std::ssize(sampled.tokens) == wanted, "a step returns ", sampled.tokens.size(),
-                   " tokens instead of ", wanted);
-  return sampled;
+  const int64_t in_runs = std::accumulate(result.runs.begin(), result.runs.end(), int64_t{0});
+  SINKSTREAM_CHECK(std::ssize(result.runs) == wanted && std::ssize(result.tokens) == in_runs,
+                   "a step returns ", result.tokens.size(), " tokens in ", result.runs.size(),
+                   " runs for ", wanted, " rows");
+  return result;
 }
 
 void Engine::deliver() {
   Flight& flight = flights_.begin_delivery();
-  const SampledStep sampled = await(flight);
+  StepResult left = await(flight);
   flight.record.forward_end = options_.now();
   SINKSTREAM_FAIL_POINT("step.deliver");
-  const SampledToken* token = sampled.tokens.data();
-  const float* logits = sampled.logits;
   for (const FlightRow& row : flight.rows) {
-    if (row.sequence != nullptr) deliver_row(row, token, logits, &flight.record);
-    if (row.wants == Wants::kToken) ++token;
-    if (row.wants == Wants::kLogits) logits += model_.vocab();
-    if (row.is_scored) logits += row.count * model_.vocab();
+    const StepResult result = take_result(row, model_.vocab(), &left);
+    if (row.sequence != nullptr) deliver_row(row, result, &flight.record);
   }
   wake_list_->ring_all();
   SINKSTREAM_FAIL_POINT("step.delivered");
@@ -177,34 +154,44 @@ void Engine::deliver() {
   options_.threads->offer_cores();
 }
 
-void Engine::deliver_row(FlightRow row, const SampledToken* token, const float* logits,
-                         StepRecord* record) {
+void Engine::deliver_row(FlightRow row, const StepResult& result, StepRecord* record) {
   Sequence& sequence = *row.sequence;
   try {
-    if (device_sampler_ != nullptr && !row.is_scored) {
-      sequence.cache->commit_in_flight(row.count);
-      sequence.samples_in_flight -= row.wants != Wants::kNothing;
-    }
-    if (row.is_scored) score_prompt(sequence, row.count, logits);
-    count_progress(row.count, sequence, record);
-    if (row.is_scored && device_sampler_ != nullptr && sequence.to_score() == 0) {
-      begin_sampling(sequence.seat, sequence);
-    }
-    if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, logits));
-    if (row.wants == Wants::kToken) {
-      take_token(sequence, sampled_of(*token, sequence.cache->length(), model_.vocab()));
-    }
+    const int64_t count = row.count - row.drafts;
+    sequence.cache->commit_in_flight(count);
+    sequence.samples_in_flight -= row.samples();
+    sequence.drafts_in_flight -= row.drafts;
+    record->decoding += !sequence.is_prefilling();
+    if (row.is_scored()) score_prompt(sequence, count, result.logits);
+    count_progress(count, sequence, record);
+    if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, result.logits));
+    if (row.wants == Wants::kToken) deliver_run(result.tokens, sequence, record);
+    if (row.drafts > 0 && sequence.phase != Phase::kFinished) sequence.cache->drop_in_flight();
     if (!sequence.is_prefilling() && !sequence.wants_reply())
       finish(sequence, FinishReason::kLength);
     if (sequence.phase != Phase::kFinished) publish(sequence);
   } catch (...) {  // an error here affects one request: only that one fails
     if (sequence.phase == Phase::kFinished) throw;
     // A chunk is in flight: the sequence ends once its rows have been delivered.
-    if (sequence.in_flight() > 1) {
+    if (sequence.is_prefilling() && sequence.in_flight() > 1) {
       sequence.failure = std::current_exception();
       return;
     }
     finish(sequence, FinishReason::kError, std::current_exception());
+  }
+}
+
+// Takes the tokens that were sampled after a row, until one ends the sequence. Each but the first
+// follows a draft that was sampled, too, and so stays in the cache.
+void Engine::deliver_run(std::span<const SampledToken> run, Sequence& sequence,
+                         StepRecord* record) {
+  for (const SampledToken& token : run) {
+    if (&token != run.data()) {
+      sequence.cache->commit_in_flight(1);
+      count_progress(1, sequence, record);
+    }
+    take_token(sequence, sampled_of(token, sequence.cache->length(), model_.vocab()));
+    if (sequence.phase == Phase::kFinished) return;
   }
 }
 

@@ -9,15 +9,15 @@
 
 namespace sinkstream {
 
-// With a device sampler this delivers the previous step; this one is delivered by the next run_step
-// or deliver_all.
+// Delivers the oldest step in flight if there may be no more: this one, or where the runner samples
+// the previous one. Then this one is delivered by the next run_step or deliver_all.
 void Engine::run_step() {
   Flight& flight = flights_.begin_launch(options_.now());
   SINKSTREAM_FAIL_POINT("step.admit");
   admit();
   SINKSTREAM_FAIL_POINT("step.launch");
   launch(flight);
-  if (device_sampler_ == nullptr || flights_.in_flight() == 2) deliver();
+  if (flights_.in_flight() == runner_.most_in_flight()) deliver();
   remove_finished();
 }
 
@@ -54,7 +54,7 @@ void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
   sequence.stats.live_tokens = sequence.cache->live();
 }
 
-// Counts the `count` tokens of its row, which are in the cache now.
+// Counts the `count` tokens that have just been kept in the cache.
 void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* record) {
   StreamBatch& staged = sequence.stream->staged();
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
@@ -71,7 +71,6 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
     record->prompt_tokens += static_cast<int32_t>(count);
   } else {
     sequence.last_token = -1;
-    ++record->decoding;
   }
   const int64_t evicted =
       sequence.cache->evicted() - sequence.evicted_before - sequence.stats.evicted_tokens;
@@ -166,7 +165,7 @@ void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr 
     --totals_.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
-  release_seat(sequence);
+  drop_in_flight(sequence);
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;

@@ -16,15 +16,21 @@
 
 #include "engine/recorder.h"
 #include "engine/sequence.h"
-#include "model/device_sampler.h"
+#include "model/step_runner.h"
 
 namespace sinkstream {
 
 struct FlightRow {
+  using Wants = StepSpan::Wants;
+
   Sequence* sequence = nullptr;  // null: it has ended since, and the row's result is dropped
   int64_t count = 0;             // tokens that the row appends
-  SampleSpan::Wants wants = SampleSpan::Wants::kNothing;
-  bool is_scored = false;  // all its tokens have logits, which score the prompt's next tokens
+  Wants wants = Wants::kNothing;
+  int64_t drafts = 0;  // of `count`, the last, which stay only if they are sampled
+
+  // Whether tokens are sampled after it, on the host or by the runner.
+  bool samples() const { return wants == Wants::kToken || wants == Wants::kLogits; }
+  bool is_scored() const { return wants == Wants::kAllLogits; }
 };
 
 struct Flight {
@@ -32,7 +38,8 @@ struct Flight {
   std::vector<FlightRow> rows;  // in the order of its spans
 };
 
-// At most two, delivered in launch order. Owned by the engine's thread.
+// At most as many as the runner may have in flight, delivered in launch order. Owned by the
+// engine's thread.
 class Flights {
  public:
   explicit Flights(int64_t max_sequences) {
@@ -76,7 +83,7 @@ class Flights {
   // Whether a step in flight returns logits to the host.
   bool want_host_logits() const {
     bool want = false;
-    for_each_row([&](const FlightRow& row) { want |= row.wants == SampleSpan::Wants::kLogits; });
+    for_each_row([&](const FlightRow& row) { want |= logit_rows(row.wants, row.count) > 0; });
     return want;
   }
   // Whether the host must sample a token before the next step. A sequence with a grammar sits out
@@ -84,7 +91,7 @@ class Flights {
   bool stop_lookahead() const {
     bool stop = false;
     for_each_row([&](const FlightRow& row) {
-      const bool samples = row.wants == SampleSpan::Wants::kLogits && row.sequence != nullptr;
+      const bool samples = row.wants == FlightRow::Wants::kLogits && row.sequence != nullptr;
       stop |= samples && row.sequence->grammar == nullptr;
     });
     return stop;
@@ -99,7 +106,7 @@ class Flights {
   }
 
  private:
-  static constexpr int64_t kMaxInFlight = 2;
+  static constexpr int64_t kMaxInFlight = 2;  // StepRunner::most_in_flight() of any runner
 
   Flight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step % kMaxInFlight)]; }
 

@@ -126,25 +126,27 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
 void check_in_flight(const EngineState& state, size_t index, const Sequence& sequence,
                      Report* report) {
   if (sequence.cache == nullptr) return;
-  int64_t tokens = 0, samples = 0;
+  int64_t tokens = 0, samples = 0, drafts = 0;
   state.flights.for_each_row([&](const FlightRow& row) {
     if (row.sequence != &sequence) return;
     tokens += row.count;
-    samples += row.wants != SampleSpan::Wants::kNothing;
+    samples += row.samples();
+    drafts += row.drafts;
   });
   const SequenceCache& cache = *sequence.cache;
-  report->expect(cache.in_flight() == tokens && sequence.samples_in_flight == samples,
-                 "running sequence ", index, " counts ", cache.in_flight(), " tokens and ",
-                 sequence.samples_in_flight, " samples in flight, but there are ", tokens, " and ",
-                 samples);
+  report->expect(cache.in_flight() == tokens && sequence.samples_in_flight == samples &&
+                     sequence.drafts_in_flight == drafts,
+                 "running sequence ", index, " counts ", cache.in_flight(), " tokens, ",
+                 sequence.samples_in_flight, " samples and ", sequence.drafts_in_flight,
+                 " drafts in flight, but there are ", tokens, ", ", samples, " and ", drafts);
   report->expect(cache.next_index() <= cache.max_length(), "running sequence ", index,
                  " will have ", cache.next_index(), " tokens in a cache for ", cache.max_length());
 }
 
-// At most one step is in flight when the next is planned. Each of its rows belongs to a running
+// When a step is planned, there is room for it in flight. Each row in flight belongs to a running
 // sequence or is dropped.
 void check_flights(const EngineState& state, Report* report) {
-  const int64_t most = state.seats > 0 ? 1 : 0;
+  const int64_t most = state.most_in_flight - 1;
   report->expect(state.flights.in_flight() <= most, state.flights.in_flight(),
                  " steps are in flight, but at most ", most, " may be");
   state.flights.for_each_row([&](const FlightRow& row) {
@@ -212,8 +214,9 @@ void check_row(const EngineState& state, const PlanRow& row, Report* report) {
   };
   expect(sequence.phase != Phase::kParked, "runs a parked sequence");
   expect(sequence.has_more_to_launch(), "continues past what may be its last token");
+  expect(!sequence.awaits_result(), "runs ahead of the result that it depends on");
   const bool reads = prompt_left > 0;
-  const int64_t most = reads ? std::min(prompt_left, state.limits.prefill_chunk) : 1;
+  const int64_t most = reads ? std::min(prompt_left, state.limits.prefill_chunk) : 1 + row.drafts;
   expect(row.count >= 1 && row.count <= most, "has ", row.count, " tokens of at most ", most);
   expect(row.wants_logits == (!reads || (row.count == prompt_left && sequence.wants_reply())),
          row.wants_logits ? "wants" : "wants no", " logits with ", prompt_left,
@@ -256,8 +259,8 @@ void check_plan(const EngineState& state, Report* report) {
                  " tokens, but the budget is ", state.limits.max_tokens);
   report->expect(scored <= state.limits.scored_rows, "the plan scores ", scored,
                  " prompt tokens, but at most ", state.limits.scored_rows, " have logits");
-  report->expect(scored == 0 || state.seats == 0 || state.flights.in_flight() == 0,
-                 "the plan scores prompt tokens while a step is in flight");
+  report->expect(scored == 0 || !state.flights.want_host_logits(),
+                 "the plan scores prompt tokens while a step in flight returns logits");
 }
 
 }  // namespace
@@ -290,14 +293,15 @@ void Engine::check_invariants() const {
                   .gauges = totals_,
                   .flights = flights_,
                   .free_seats = free_seats_,
-                  .seats = device_sampler_ == nullptr ? 0 : options_.max_sequences,
+                  .most_in_flight = runner_.most_in_flight(),
+                  .seats = std::min(runner_.seats(), options_.max_sequences),
                   .plan = plan_,
                   .views = waiting_views_,
                   .limits = {.free = options_.pools.free(),
                              .max_sequences = options_.max_sequences,
                              .max_tokens = model_.max_tokens(),
                              .prefill_chunk = options_.prefill_chunk,
-                             .scored_rows = scored_rows_}});
+                             .scored_rows = most_scored_rows(model_.vocab())}});
   if (found.empty()) return;
   std::string sentences = found.front();
   for (size_t i = 1; i < found.size(); ++i) sentences += cat("; ", found[i]);

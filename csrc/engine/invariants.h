@@ -25,7 +25,8 @@ struct EngineState {
   const EngineStats& gauges;
   const Flights& flights;
   const std::vector<int64_t>& free_seats;
-  int64_t seats = 0;  // of the device sampler; 0: none
+  int64_t most_in_flight = 1;  // of the runner
+  int64_t seats = 0;           // that sequences use: the runner's, or 0
   const StepPlan& plan;
   const std::vector<WaitingView>& views;  // of the first waiting sequences; input of the plan
   StepLimits limits;                      // input of the plan

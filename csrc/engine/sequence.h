@@ -69,11 +69,22 @@ struct Sequence {
     const std::optional<int64_t>& most = sampler.params().max_tokens;
     return prompt_left() > 0 || !most || stats.generated_tokens + samples_in_flight < *most;
   }
-  // Whether it is sampled on the host even if there is a device sampler.
+  // Whether it is sampled on the host even if the runner samples.
   bool needs_host() const { return grammar != nullptr || sampler.params().logprobs > 0; }
   bool samples_on_host() const { return seat < 0 || needs_host(); }
-  // Whether its next token depends on one that the host has not sampled yet.
-  bool awaits_host() const { return samples_in_flight > 0 && needs_host(); }
+  // Whether its next step depends on a result in flight: on the token that the host samples from
+  // it, or on how many of its drafts stay.
+  bool awaits_result() const {
+    return drafts_in_flight > 0 || (samples_in_flight > 0 && needs_host());
+  }
+  // Of the tokens that a runner drafts in a step, those that it may still want.
+  int64_t wanted_drafts(int64_t drafts) const {
+    if (samples_on_host()) return 0;
+    const std::optional<int64_t>& most = sampler.params().max_tokens;
+    if (!most) return drafts;
+    const int64_t left = *most - stats.generated_tokens - samples_in_flight;
+    return std::clamp<int64_t>(left - 1, 0, drafts);
+  }
 
   std::vector<int32_t> prompt;  // released once prefilled
   const int64_t prompt_tokens;
@@ -96,8 +107,9 @@ struct Sequence {
   int64_t prefilled = 0;          // prompt tokens in the cache
   int32_t last_token = -1;        // sampled, and not in the cache yet; below 0: none
   int64_t last_step = -1;         // the last step it was part of
-  int64_t seat = -1;              // in the DeviceSampler while it runs; below 0: none
-  int64_t samples_in_flight = 0;  // tokens that steps in flight sample for it, on host or device
+  int64_t seat = -1;              // in the StepRunner while it runs; below 0: none
+  int64_t samples_in_flight = 0;  // rows in flight after which tokens are sampled
+  int64_t drafts_in_flight = 0;   // of in_flight(), tokens that may not stay
   std::exception_ptr failure;     // it ends with this once no token is in flight
   int64_t length_before = 0;      // tokens in its session's cache before this turn
   int64_t evicted_before = 0;     // tokens evicted from it before this turn

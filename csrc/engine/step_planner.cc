@@ -17,11 +17,17 @@ int64_t max_prefill_rows(int64_t decoding, const StepLimits& limits) {
   return std::max(limits.prompt_tokens_per_decode_step, decoding / 2);
 }
 
-PlanRow decode_row(int64_t index) { return {index, 1, true}; }
+int64_t decode_count(const RunningView& sequence) { return 1 + sequence.drafts; }
+
+PlanRow decode_row(int64_t index, int64_t count) {
+  return {.sequence = index, .count = count, .wants_logits = true, .drafts = count - 1};
+}
 
 PlanRow prefill_row(int64_t index, const RunningView& sequence, int64_t count) {
-  return {index, count, sequence.wants_reply && count == sequence.prompt_left,
-          sequence.to_score > 0};
+  return {.sequence = index,
+          .count = count,
+          .wants_logits = sequence.wants_reply && count == sequence.prompt_left,
+          .is_scored = sequence.to_score > 0};
 }
 
 }  // namespace
@@ -62,12 +68,17 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
   admit(waiting, limits, plan);
 
   const auto decodes = [](const RunningView& s) { return s.is_runnable && s.prompt_left == 0; };
-  const int64_t decoding = std::count_if(running_.begin(), running_.end(), decodes);
+  int64_t decoding = 0;  // rows
+  for (const RunningView& sequence : running_) {
+    if (decodes(sequence)) decoding += decode_count(sequence);
+  }
   int64_t left = limits.max_tokens;
   const bool round_robin = decoding >= left;
   if (!round_robin) {
     for (size_t index = 0; index < running_.size(); ++index) {
-      if (decodes(running_[index])) plan->rows.push_back(decode_row(static_cast<int64_t>(index)));
+      const RunningView& sequence = running_[index];
+      if (!decodes(sequence)) continue;
+      plan->rows.push_back(decode_row(static_cast<int64_t>(index), decode_count(sequence)));
     }
     left -= decoding;
     if (decoding > 0) left = std::min(left, max_prefill_rows(decoding, limits));
@@ -80,8 +91,9 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
     if (left == 0) break;
     const RunningView& sequence = running_[index];
     if (sequence.prompt_left == 0) {
-      plan->rows.push_back(decode_row(index));
-      left -= 1;
+      const int64_t count = std::min(decode_count(sequence), left);
+      plan->rows.push_back(decode_row(index, count));
+      left -= count;
       continue;
     }
     int64_t count = chunk_of(sequence, limits.prefill_chunk);

@@ -29,6 +29,7 @@ struct RunningView {
   int64_t last_step = -1;   // the last step it was part of; -1: none
   bool wants_reply = true;  // false: it only prefills
   int64_t to_score = 0;     // of its prompt tokens left, the first, whose logits score the next one
+  int64_t drafts = 0;       // tokens that a decode row may draft after its own
 };
 
 struct StepLimits {
@@ -48,6 +49,7 @@ struct PlanRow {
   int64_t count = 0;          // how many of its next tokens, at least 1
   bool wants_logits = false;  // of the last of them, to sample
   bool is_scored = false;     // all of them return logits, which score the prompt's next tokens
+  int64_t drafts = 0;         // of `count`, the last: guesses that the step verifies
 
   bool operator==(const PlanRow&) const = default;
 };
@@ -57,15 +59,14 @@ struct StepPlan {
   std::vector<PlanRow> rows;  // each sequence at most once; decoding ones first
 
   bool empty() const { return rows.empty(); }
-  bool scores_prompts() const { return std::ranges::any_of(rows, &PlanRow::is_scored); }
 };
 
 // Plans steps; reuses its working memory.
 class StepPlanner {
  public:
   // Admits strictly in the order given, so that small requests cannot starve a large one. Every
-  // decoding sequence gets its token. The rest of the budget goes to prompts, least recently served
-  // first. A step that also decodes takes no more prompt tokens than
+  // decoding sequence gets its token and its drafts. The rest of the budget goes to prompts, least
+  // recently served first. A step that also decodes takes no more prompt tokens than
   // `prompt_tokens_per_decode_step` allows, so that no decoding sequence waits longer than two of
   // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
   // boundaries do not depend on the batch; only a budget smaller than the chunk cuts it. If

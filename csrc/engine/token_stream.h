@@ -103,7 +103,7 @@ class TokenStream {
   // Rings `bell` once when is_ready() becomes true. Returns false, and will not ring it, if it is
   // true already. A later call replaces an earlier one. Throws ForkError as `take` does.
   bool ring_when_ready(std::shared_ptr<LoopBell> bell);
-  // Ends the sequence after the steps in flight: one, or two with a device sampler. Output that it
+  // Ends the sequence after the steps in flight: one, or two where a device samples. Output that it
   // has already produced can still be taken. Never blocks.
   void cancel();
   // Cancels, and discards pending output.

@@ -67,20 +67,34 @@ constexpr InputType without_integers(InputType type) {
 // 32767 / kMinGroupMagnitude is finite, and nothing becomes subnormal.
 constexpr float kMinGroupMagnitude = 0x1p-100f;
 
-// One of the matrices that read the same input in one call (q, k and v; gate and up).
+// Note: [Inputs of a part]
+// The parts of a call read the call's input (q, k and v; gate and up), or one of their own, with
+// tokens of their own (experts). A list of rows gathers: token t of the part reads row row_of[t] of
+// its input, and its result is row t of `out`, so outputs are never scattered. Inputs are laid out
+// once for parts that read the same tokens and stand side by side. A part's bits are those of a
+// call of its own.
+
+// One of the matrices of one call.
 struct LinearPart {
   PackedMatrix weights;         // cols equal to LinearArgs::cols
   const float* bias = nullptr;  // [weights.rows], or null
-  float* out = nullptr;         // [tokens, out_stride]; aliases neither the input nor other parts
+  float* out = nullptr;         // [tokens, out_stride]; aliases neither an input nor other parts
   int64_t out_stride = 0;       // floats from one token to the next, at least weights.rows
   bool accumulate = false;      // adds to what `out` holds (a residual), after the bias
+  // What it reads instead of the call's; null: the call's, and the next three fields are not read.
+  const float* input = nullptr;     // [rows, input_stride]
+  int64_t input_stride = 0;         // at least cols
+  int64_t tokens = 0;               // in [0, LinearArgs::tokens]
+  const int32_t* row_of = nullptr;  // [tokens]: rows of `input`; null: 0, 1, 2, …
 };
 
 struct LinearArgs {
-  const float* input = nullptr;  // [tokens, input_stride]
-  int64_t input_stride = 0;      // floats from one token to the next, at least cols
-  int64_t tokens = 0;
-  int64_t cols = 0;  // at least 1
+  // Of the parts without inputs of their own.
+  const float* input = nullptr;     // [rows, input_stride]
+  int64_t input_stride = 0;         // floats from one row to the next, at least cols
+  int64_t tokens = 0;               // also the most that a part has
+  const int32_t* row_of = nullptr;  // [tokens]: rows of `input`; null: 0, 1, 2, …
+  int64_t cols = 0;                 // at least 1
   InputType input_type = InputType::kFloat32;
   const LinearPart* parts = nullptr;  // [part_count]
   int64_t part_count = 0;

@@ -9,7 +9,7 @@
 
 namespace sinkstream {
 
-class DeviceSampler;
+class StepRunner;
 
 // Which of a span's tokens get logits.
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
@@ -21,7 +21,7 @@ struct ForwardSpan {
   int64_t count = 0;                // at least 1
   LogitsOf logits = LogitsOf::kNone;
   int64_t in_flight = 0;  // tokens that were launched but are not yet in cache->length():
-                          // device_sampler.h
+                          // step_runner.h
 };
 
 class LanguageModel {
@@ -33,12 +33,20 @@ class LanguageModel {
   virtual int64_t max_tokens() const = 0;
 
   // Appends each span's tokens to its cache and writes the requested rows of `logits`
-  // [requested rows, vocab], span by span. A span's result does not depend on the other spans. One
-  // caller at a time. If it throws, the caches' contents are undefined and their lengths unchanged.
+  // [requested rows, vocab], span by span. Leaves the caches' lengths to the caller: Note [Who
+  // moves a length] in step_runner.h. A span's result does not depend on the other spans. One
+  // caller at a time. If it throws, the caches' contents are undefined.
   virtual void forward(std::span<const ForwardSpan> spans, float* logits) = 0;
 
-  // Samples on the device; null: the engine samples from the logits.
-  virtual DeviceSampler* device_sampler() { return nullptr; }
+  // Runs the engine's steps; null: a step is one forward pass (host_runner.h).
+  virtual StepRunner* step_runner() { return nullptr; }
 };
+
+// A forward pass whose tokens all stay.
+inline void forward_and_advance(LanguageModel& model, std::span<const ForwardSpan> spans,
+                                float* logits) {
+  model.forward(spans, logits);
+  for (const ForwardSpan& span : spans) span.cache->advance(span.count);
+}
 
 }  // namespace sinkstream

@@ -7,7 +7,7 @@ namespace sinkstream {
 LayerViews::LayerViews(const DecoderSpec& spec) {
   const CacheLayers layers = spec.cache_layers();
   for (int64_t layer = 0; layer < spec.layers(); ++layer) {
-    const RopeSpec& its_rope = spec.block(layer).attention.rope;
+    const RopeSpec& its_rope = spec.block(layer).attention().rope;
     auto rope = std::ranges::find(ropes_, its_rope, &Rope::spec);
     if (rope == ropes_.end()) {
       rope = ropes_.insert(

@@ -1,7 +1,10 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <string_view>
+#include <variant>
 
 #include "common/check.h"
 #include "common/digest.h"
@@ -15,53 +18,152 @@ namespace {
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
 
-template <typename... Numbers>
-void add_numbers(Digest* digest, const Numbers&... numbers) {
-  (digest->add_number(numbers), ...);
+// Note: [What the digest has of a spec]
+// Saved sessions hold it, so it never changes for a model that could be computed before. It began
+// with what distinguishes llama's decoders and qwen's; a model that has more also adds its blocks.
+// There, the fields in kAlways are added whatever they are; any other, and so each new one, is
+// added with its name, and only if it is not neutral. A new field is not added to kAlways.
+
+template <typename Spec>
+constexpr std::array<std::string_view, 0> kAlways{};
+template <>
+constexpr std::array kAlways<RopeSpec> =
+    std::to_array<std::string_view>({"inverse_frequencies", "pairing", "attention_factor"});
+template <>
+constexpr std::array kAlways<NormSpec> = std::to_array<std::string_view>({"kind", "eps", "bias"});
+template <>
+constexpr std::array kAlways<AttentionSpec> =
+    std::to_array<std::string_view>({"rope", "scale", "soft_cap", "slopes", "qk_norm", "qkv_bias",
+                                     "output_bias", "clip", "temperature", "temperature_length"});
+template <>
+constexpr std::array kAlways<DenseSpec> =
+    std::to_array<std::string_view>({"intermediate_size", "activation", "gated", "bias"});
+template <>
+constexpr std::array kAlways<BlockSpec> = std::to_array<std::string_view>(
+    {"mixer", "feed_forward", "norm", "attention_norm", "mlp_norm", "attention_post_norm",
+     "mlp_post_norm", "parallel", "residual_scale"});
+template <>
+constexpr std::array kAlways<DecoderSpec> = std::to_array<std::string_view>(
+    {"blocks", "block_of_layer", "final_norm", "embedding_scale", "logit_scale", "logit_soft_cap"});
+
+class SpecDigest {
+ public:
+  explicit SpecDigest(Digest* digest) : digest_(digest) {}
+
+  void add_numbers(const auto&... numbers) { (digest_->add_number(numbers), ...); }
+
+  // What tells it from `neutral`.
+  template <typename Value>
+  void add(const Value& value, const Value& neutral) {
+    if constexpr (HasFields<Value>) {
+      Value::for_each_field([&](const char* name, auto member, const auto&) {
+        if (std::ranges::find(kAlways<Value>, name) == kAlways<Value>.end()) {
+          if (value.*member == neutral.*member) return;
+          digest_->add(name);
+        }
+        add(value.*member, neutral.*member);
+      });
+    } else {
+      digest_->add_number(value);
+    }
+  }
+  template <typename Number>
+  void add(const std::vector<Number>& numbers, const std::vector<Number>&) {
+    digest_->add_number(numbers.size());
+    for (const Number number : numbers) digest_->add_number(number);
+  }
+  // Of layers, whose number has been added.
+  void add(const std::vector<int32_t>& blocks, const std::vector<int32_t>&) {
+    for (const int32_t block : blocks) digest_->add_number(block);
+  }
+  void add(const std::vector<BlockSpec>& blocks, const std::vector<BlockSpec>& neutral) {
+    for (size_t i = 0; i < blocks.size(); ++i) add(blocks[i], neutral[i]);
+  }
+  // The first kind of a variant is older than the others, and has no name.
+  template <typename First, typename... Others>
+  void add(const std::variant<First, Others...>& value,
+           const std::variant<First, Others...>& neutral) {
+    if (value.index() > 0) digest_->add(std::visit([](auto& spec) { return spec.kKind; }, value));
+    std::visit(
+        [&]<typename Kind>(const Kind& spec) {
+          const Kind* const same = std::get_if<Kind>(&neutral);
+          add(spec, same == nullptr ? Kind{} : *same);
+        },
+        value);
+  }
+
+ private:
+  Digest* digest_;
+};
+
+// What a field is compared with: its default, or the value itself where add_spec adds it for all
+// models. Sizes of heads are neutral where they are the first block's.
+DecoderSpec neutral_of(const DecoderSpec& spec) {
+  const AttentionSpec& first = spec.blocks.front().attention();
+  DecoderSpec neutral;
+  neutral.vocab_size = spec.vocab_size;
+  neutral.hidden_size = spec.hidden_size;
+  neutral.tie_embeddings = spec.tie_embeddings;
+  for (const BlockSpec& block : spec.blocks) {
+    AttentionSpec& attention = neutral.blocks.emplace_back().attention();
+    attention.heads = first.heads;
+    attention.kv_heads = first.kv_heads;
+    attention.head_dim = first.head_dim;
+    attention.window = block.attention().window;
+  }
+  return neutral;
 }
 
-void add_rope(const RopeSpec& rope, Digest* digest) {
-  digest->add_number(rope.inverse_frequencies.size());
-  for (const double frequency : rope.inverse_frequencies) digest->add_number(frequency);
-  add_numbers(digest, rope.pairing, rope.attention_factor);
+// Whether this is llama's decoder or qwen's: layers that differ in nothing but their windows, with
+// RMS norms before attention and MLP, SwiGLU, and nothing scaled or capped.
+bool is_plain(const DecoderSpec& spec) {
+  for (BlockSpec block : spec.blocks) {
+    const auto* given = std::get_if<AttentionSpec>(&block.mixer);
+    const auto* mlp = std::get_if<DenseSpec>(&block.feed_forward);
+    if (given == nullptr || mlp == nullptr || given->qk_norm == QkNorm::kFull) return false;
+    BlockSpec plain;
+    AttentionSpec& attention = plain.attention();
+    attention.heads = given->heads;
+    attention.kv_heads = given->kv_heads;
+    attention.head_dim = given->head_dim;
+    attention.rope = given->rope;
+    attention.scale = usual_scale(given->head_dim);
+    attention.window = given->window;
+    attention.qk_norm = given->qk_norm;
+    attention.qkv_bias = given->qkv_bias;
+    attention.output_bias = given->output_bias;
+    plain.dense().intermediate_size = mlp->intermediate_size;
+    plain.dense().bias = mlp->bias;
+    plain.norm.eps = spec.final_norm.eps;
+    if (block != plain) return false;
+    block.attention().window = spec.blocks.front().attention().window;
+    if (block != spec.blocks.front()) return false;
+  }
+  DecoderSpec plain;
+  plain.vocab_size = spec.vocab_size;
+  plain.hidden_size = spec.hidden_size;
+  plain.blocks = spec.blocks;
+  plain.block_of_layer = spec.block_of_layer;
+  plain.final_norm.eps = spec.final_norm.eps;
+  plain.tie_embeddings = spec.tie_embeddings;
+  return spec == plain;
 }
 
-void add_norm(const NormSpec& norm, Digest* digest) {
-  add_numbers(digest, norm.kind, norm.eps, norm.bias);
-}
-
-void add_block(const BlockSpec& block, Digest* digest) {
-  const AttentionSpec& a = block.attention;
-  add_rope(a.rope, digest);
-  add_numbers(digest, a.scale, a.soft_cap, a.slopes.size());
-  for (const float slope : a.slopes) digest->add_number(slope);
-  add_numbers(digest, a.qk_norm, a.qkv_bias, a.output_bias, a.clip, a.temperature,
-              a.temperature_length);
-  const MlpSpec& mlp = block.mlp;
-  add_numbers(digest, mlp.intermediate_size, mlp.activation, mlp.gated, mlp.bias);
-  add_norm(block.norm, digest);
-  add_numbers(digest, block.attention_norm, block.mlp_norm, block.attention_post_norm,
-              block.mlp_post_norm, block.parallel, block.residual_scale);
-}
-
-// Saved sessions hold this digest: what came with later families is added only where it is used.
-void add_spec(const DecoderSpec& spec, Digest* digest) {
-  const AttentionSpec& attention = spec.blocks.front().attention;
-  add_numbers(digest, spec.vocab_size, spec.hidden_size, spec.blocks.front().mlp.intermediate_size,
-              spec.layers(), spec.heads(), spec.kv_heads(), spec.head_dim(), spec.final_norm.eps);
-  add_rope(attention.rope, digest);
-  add_numbers(digest, attention.qkv_bias, attention.output_bias, spec.blocks.front().mlp.bias,
-              attention.qk_norm != QkNorm::kNone, spec.tie_embeddings);
+// Note: [What the digest has of a spec]
+void add_spec(const DecoderSpec& spec, SpecDigest digest) {
+  const AttentionSpec& attention = spec.blocks.front().attention();
+  const DenseSpec& mlp = spec.blocks.front().dense();
+  digest.add_numbers(spec.vocab_size, spec.hidden_size, mlp.intermediate_size, spec.layers(),
+                     attention.heads, attention.kv_heads, attention.head_dim, spec.final_norm.eps);
+  digest.add(attention.rope, RopeSpec{});
+  digest.add_numbers(attention.qkv_bias, attention.output_bias, mlp.bias,
+                     attention.qk_norm != QkNorm::kNone, spec.tie_embeddings);
   const CacheLayers layers = spec.cache_layers();
   const bool has_windows = layers.group_count() > 1 || layers.groups().front().own_window > 0;
   for (int64_t layer = 0; has_windows && layer < spec.layers(); ++layer) {
-    digest->add_number(spec.block(layer).attention.window);
+    digest.add_numbers(spec.block(layer).attention().window);
   }
-  if (is_plain(spec)) return;
-  for (const BlockSpec& block : spec.blocks) add_block(block, digest);
-  for (const int32_t block : spec.block_of_layer) digest->add_number(block);
-  add_norm(spec.final_norm, digest);
-  add_numbers(digest, spec.embedding_scale, spec.logit_scale, spec.logit_soft_cap);
+  if (!is_plain(spec)) digest.add(spec, neutral_of(spec));
 }
 }  // namespace
 
@@ -255,7 +357,7 @@ int64_t WeightStore::bytes_per_token() const {
 
 std::string WeightStore::digest() const {
   Digest digest;
-  add_spec(spec_, &digest);
+  add_spec(spec_, SpecDigest(&digest));
   for (const std::string& name : order_) {
     const Entry& entry = entries_.at(name);
     digest.add(name);

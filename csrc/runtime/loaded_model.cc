@@ -198,7 +198,8 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threa
                             poison_from_environment());
   }
   if (layers_.has_states()) {
-    const int64_t lanes = StatePool::lanes_for(gpu_ ? 2 : 1);
+    StepRunner* const runner = decoder_->step_runner();
+    const int64_t lanes = StatePool::lanes_for(runner == nullptr ? 1 : runner->most_in_flight());
     made.states.emplace(layers_.lane_bytes(), lanes, amount.states,
                         allocate(amount.states * lanes * layers_.lane_bytes()),
                         poison_from_environment());
@@ -282,7 +283,7 @@ void LoadedModel::forward(const std::vector<int32_t>& ids, int64_t batch, int64_
                     std::min(chunk, tokens - t), LogitsOf::kAll};
       }
       float* out = logits + (row * tokens + t) * spec_.vocab_size;
-      engine_->between_steps([&] { decoder_->forward(spans, out); });
+      engine_->between_steps([&] { forward_and_advance(*decoder_, spans, out); });
     }
   }
 }

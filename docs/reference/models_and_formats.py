@@ -162,11 +162,11 @@ def parts(name: str) -> dict[str, str]:
     return {
         "norms": f"{NORMS[block.norm.kind]}, {NORM_SIDES[norms]}",
         "queries, keys": QK_NORMS[block.attention.qk_norm],
-        "MLP": f"{ACTIVATIONS[block.mlp.activation]}{', gated' if block.mlp.gated else ''}"
+        "MLP": f"{ACTIVATIONS[block.dense.activation]}{', gated' if block.dense.gated else ''}"
         f"{', parallel to attention' if block.parallel else ''}",
         "bias of q, k, v": both(plain, full, lambda each: each.attention.qkv_bias),
         "bias of output": both(plain, full, lambda each: each.attention.output_bias),
-        "bias of MLP": both(plain, full, lambda each: each.mlp.bias),
+        "bias of MLP": both(plain, full, lambda each: each.dense.bias),
         "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
@@ -176,7 +176,7 @@ def parts(name: str) -> dict[str, str]:
 def parts_of_file(name: str, written: Architecture) -> dict[str, str]:
     """Return the cells of a family's row: what a GGUF file of it can, must or cannot have."""
     spec = spec_of(name, True)
-    has_biases = any(block.attention.output_bias or block.mlp.bias for block in spec.blocks)
+    has_biases = any(block.attention.output_bias or block.dense.bias for block in spec.blocks)
     needs_biases = any(slot.endswith("_bias") for slot in written.needs)
     has_windows = spec.own_windows and written.has_windows
     at = "" if written.windows_at is None else f"in models of {written.windows_at} layers"

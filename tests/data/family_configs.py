@@ -325,7 +325,7 @@ NOT_WRITTEN = {
     "exaone4-windows": rf"{_WINDOWS}, but has some.* unless they have 64 layers",
     "falcon-alibi": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "gemma-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
-    "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.attention\.scale` would be',
+    "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.mixer\.scale` would be',
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "mistral-windows": _WINDOWS,
     "nemotron-tied": r'must have the tensor "output\.weight"',

@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
 
 from sinkstream.checkpoint.families import FAMILIES
 from tests.data.family_configs import PERMUTED
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:

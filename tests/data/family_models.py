@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-)
+import transformers
 
 from tests.data.family_configs import FAMILY_CONFIGS
 
 
-def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> PreTrainedModel:
+def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> transformers.PreTrainedModel:
     """Return the model of a variant in float32, with drawn weights; the same name, the same ones.
 
     Weights have a wide distribution, and norms and biases differ from 1 and 0, as in `tiny`.
@@ -34,8 +29,12 @@ def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> PreTrainedM
         fields["text_config"] = {**fields["text_config"], **changes}
     else:
         fields |= changes
-    config = AutoConfig.for_model(**fields)
-    kind: Any = AutoModelForImageTextToText if is_wrapper else AutoModelForCausalLM
+    config = transformers.AutoConfig.for_model(**fields)
+    kind: Any = (
+        transformers.AutoModelForImageTextToText
+        if is_wrapper
+        else transformers.AutoModelForCausalLM
+    )
     # "sdpa" has no soft caps, and "eager" adds the biases of Falcon's ALiBi twice.
     attention = "sdpa" if config.model_type == "falcon" else "eager"
     model = kind.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
@@ -46,7 +45,7 @@ def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> PreTrainedM
     return model
 
 
-def save_family(name: str, folder: Path, **changes: Any) -> PreTrainedModel:
+def save_family(name: str, folder: Path, **changes: Any) -> transformers.PreTrainedModel:
     """Write the folder of a variant as transformers does, and return the model.
 
     `changes` are those of `build_family`.

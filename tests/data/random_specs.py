@@ -16,7 +16,7 @@ from sinkstream.checkpoint.spec import (
     Attention,
     Block,
     DecoderSpec,
-    Mlp,
+    Dense,
     Norm,
     RopeSpec,
     usual_scale,
@@ -109,7 +109,7 @@ def _random_block(draw: Draw, heads: int, kv_heads: int, head_dim: int) -> Block
     if mlp_norm or mlp_post_norm:
         activations.append("relu2")  # without a norm its squares grow beyond float32's precision
     return Block(
-        attention=Attention(
+        mixer=Attention(
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -125,7 +125,7 @@ def _random_block(draw: Draw, heads: int, kv_heads: int, head_dim: int) -> Block
             temperature=_one_of(draw, (0.0, 0.0, 0.4)),
             temperature_length=_one_of(draw, (1, 2, 5)),
         ),
-        mlp=Mlp(
+        feed_forward=Dense(
             int(draw.integers(1, 70)), _one_of(draw, activations), _sometimes(draw),
             _sometimes(draw),
         ),

@@ -28,8 +28,7 @@ def recorded(command: list[str]) -> tuple[Path, str] | None:
     names = {Path(word).name for word in command}
     if len(paths) != 1 or len(archs) != 1 or not {"nvcc", *OPTIONS} <= names:
         return None
-    is_kernels = paths[0].is_relative_to(SOURCES / "kernels/cuda")
-    if not is_kernels or paths[0].name in registers.NOT_KERNELS:
+    if not paths[0].is_relative_to(SOURCES / "kernels/cuda"):
         return None
     return paths[0], archs[0]
 

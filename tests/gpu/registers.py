@@ -27,7 +27,6 @@ SOURCES = ROOT / "csrc"
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 # As in cmake/SinkstreamCuda.cmake.
 OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-fmad=false")
-NOT_KERNELS = {"ops.cu", "plugin.cu", "runtime.cu"}
 KEPT = ROOT / "build/registers"
 
 # The most bytes that a kernel may store to spill registers, by architecture and kernel; 0 for all
@@ -270,7 +269,7 @@ def main() -> int:
         return 2
     version = version_of("nvcc")
     every = sorted((SOURCES / "kernels/cuda").rglob("*.cu"))
-    files = args.files or [path for path in every if path.name not in NOT_KERNELS]
+    files = args.files or every
     args.kept.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         logs = list(

@@ -117,7 +117,7 @@ class Decoder:
             mlp_input = normed
         else:
             mlp_input = norm(block.mlp_norm, hidden if block.parallel else after, "mlp_norm")
-        found = transform(block.mlp, mlp_input, partial(self._linear, at=at))
+        found = transform(block.dense, mlp_input, partial(self._linear, at=at))
         found = norm(block.mlp_post_norm, found, "mlp_post_norm")
         return after + block.residual_scale * found
 

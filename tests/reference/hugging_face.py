@@ -66,7 +66,7 @@ def from_hugging_face(
                 temperature=0,
                 temperature_length=1,
             ),
-            mlp=SimpleNamespace(activation="silu", gated=True, bias=False),
+            dense=SimpleNamespace(activation="silu", gated=True, bias=False),
             norm=norm,
             attention_norm=True,
             mlp_norm=True,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from tests.reference.rope import Array
 
@@ -34,7 +34,7 @@ class Oracle:
 
     def __init__(self, folder: Path, *, gguf_file: str | None = None) -> None:
         options: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
-        self.model = AutoModelForCausalLM.from_pretrained(
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="sdpa", **options
         )
 

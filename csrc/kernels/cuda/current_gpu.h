@@ -1,4 +1,4 @@
-// The GPU that a thread's calls go to. Includes the CUDA runtime: for .cu files only.
+// The GPU that a thread's calls go to. Includes the CUDA runtime: for the files of the plugin only.
 #pragma once
 
 #include <cuda_runtime.h>

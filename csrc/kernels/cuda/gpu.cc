@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <vector>
 
 #include "common/errors.h"
 #include "device/shared_library.h"
@@ -18,17 +19,34 @@ constexpr Status kInsufficientDriver = 35, kNoDevice = 100;
 
 std::string version(int32_t number) { return cat(number / 1000, ".", number % 1000 / 10); }
 
-// Machine code serves its compute capability and later ones with the same major part; "90a" is for
-// 9.0, the only one of its major part.
-bool has_machine_code(std::string_view list, int32_t major, int32_t minor) {
+// Compute capabilities as numbers, such as 86, of a list such as "86 90a".
+std::vector<int32_t> capabilities(std::string_view list) {
+  std::vector<int32_t> found;
   for (size_t begin = 0; begin < list.size();) {
     const size_t end = std::min(list.find(' ', begin), list.size());
-    int32_t number = 0;
-    std::from_chars(list.data() + begin, list.data() + end, number);
-    if (number / 10 == major && number % 10 <= minor) return true;
+    std::from_chars(list.data() + begin, list.data() + end, found.emplace_back());
     begin = end + 1;
   }
-  return false;
+  return found;
+}
+
+// Machine code serves its compute capability and later ones with the same major part; "90a" is for
+// 9.0, the only one of its major part.
+bool has_machine_code(const Plugin& plugin, const GpuFacts& gpu) {
+  return std::ranges::any_of(capabilities(plugin.machine_code), [&](int32_t number) {
+    return number / 10 == gpu.major && number % 10 <= gpu.minor;
+  });
+}
+
+// Why a library without PTX cannot serve this GPU.
+std::string compiled_for_others(const Plugin& plugin, const GpuFacts& gpu) {
+  std::string names;
+  for (const int32_t number : capabilities(plugin.machine_code)) {
+    names += cat(names.empty() ? "" : " and ", number / 10, ".", number % 10);
+  }
+  return cat("the kernels were compiled for compute capability ", names, ", but ", gpu.name,
+             " has ", gpu.major, ".", gpu.minor,
+             ". Rebuild the package on this machine, or with SINKSTREAM_CUDA_CODE=RELEASE.");
 }
 
 // Why the runtime finds no GPU, in the driver's words if there is no better explanation.
@@ -65,9 +83,12 @@ GpuSearch find_gpu(const Plugin& plugin) {
     found.problem = cat("the kernels need compute capability ", kLeastMajor, ".0 or newer, but ",
                         found.facts.name, " has ", found.facts.major, ".", found.facts.minor, ".");
   } else {
-    found.plugin = &plugin;
-    found.driver_compiles =
-        !has_machine_code(plugin.machine_code, found.facts.major, found.facts.minor);
+    found.driver_compiles = !has_machine_code(plugin, found.facts);
+    if (found.driver_compiles && !plugin.has_ptx) {
+      found.problem = compiled_for_others(plugin, found.facts);
+    } else {
+      found.plugin = &plugin;
+    }
   }
   return found;
 }
@@ -75,7 +96,8 @@ GpuSearch find_gpu(const Plugin& plugin) {
 GpuSearch find_gpu(const std::string& path) {
   GpuSearch found;
   if (access(path.c_str(), F_OK) != 0) {
-    found.problem = "this build has no CUDA kernels. Rebuild it with nvcc on PATH.";
+    found.problem =
+        "this build has no CUDA kernels. Rebuild it with nvcc on PATH and SINKSTREAM_CUDA=ON.";
     return found;
   }
   const SharedLibrary library(path);

@@ -11,9 +11,9 @@ constexpr char kPluginSymbol[] = "sinkstream_cuda_plugin";
 
 struct Plugin {
   uint64_t version = kPluginVersion;  // first: a library from another build is read only this far
-  // The compute capabilities that have machine code, such as "80 86 90a". The driver compiles the
-  // kernels for others.
+  // The compute capabilities that have machine code, such as "80 86 90a".
   const char* machine_code;
+  bool has_ptx;  // whether the driver can compile the kernels for others
   Runtime runtime;
   Ops ops;
 };

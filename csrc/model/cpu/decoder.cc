@@ -11,14 +11,11 @@ namespace sinkstream {
 
 namespace {
 
-bool has_orders(const DecoderWeights& weights) {
-  for (const LayerWeights& layer : weights.layers) {
-    for (const PackedMatrix* matrix :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      if (matrix->order != nullptr) return true;
-    }
-  }
-  return weights.output.order != nullptr;
+bool has_orders(const DecoderSpec& spec, const DecoderWeights& weights) {
+  bool found = weights.output.order != nullptr;
+  for_each_matrix(spec, weights,
+                  [&](const PackedMatrix& matrix) { found |= matrix.order != nullptr; });
+  return found;
 }
 
 // Whether what a branch of this block returns is changed before it is added.
@@ -50,13 +47,15 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
 
 void Decoder::carve_scratch(ThreadPool* pool) {
   const int64_t rows = options_.max_tokens;
-  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  const int64_t q = spec_.most_query_size(), kv = spec_.most_kv_size();
   const int64_t inner = spec_.most_intermediate_size();
-  const int64_t widest = std::max({spec_.hidden_size, inner, q});
+  int64_t widest = spec_.hidden_size;  // input of a linear map
+  for_each_matrix(spec_, weights_,
+                  [&](const PackedMatrix& matrix) { widest = std::max(widest, matrix.cols); });
   const auto has = [&](const auto& test) { return std::ranges::any_of(spec_.blocks, test); };
   const bool has_branches = has(has_branch);
   const bool has_temperatures =
-      has([](const BlockSpec& block) { return block.attention.temperature != 0; });
+      has([](const BlockSpec& block) { return block.attention().temperature != 0; });
   const int64_t most_pairs = std::ranges::max(rows_of_view_, {}, &LayerRows::pairs).pairs;
   const auto carve_attention = [&](Carver<64> carver) {
     query_ = carver.take<float>(rows * q);
@@ -85,7 +84,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     kept_.cos = carver.take<float>(rows * most_pairs);
     kept_.sin = carver.take<float>(rows * most_pairs);
     query_factors_ = has_temperatures ? carver.take<float>(rows) : nullptr;
-    ordered_ = has_orders(weights_) ? carver.take<float>(rows * widest) : nullptr;
+    ordered_ = has_orders(spec_, weights_) ? carver.take<float>(rows * widest) : nullptr;
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
     return carver.used();
   };
@@ -96,9 +95,12 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     each.sink_cos = by_rank.cos;
     each.sink_sin = by_rank.sin;
   }
-  attention_scratch_ = Buffer::sparse(
-      attention_scratch_bytes(spec_.heads(), spec_.head_dim(), options_.pages, pool->threads()),
-      "the attention's scratch");
+  const int64_t attention_bytes = spec_.most([&](const BlockSpec& block) {
+    const AttentionSpec& attention = block.attention();
+    return attention_scratch_bytes(attention.heads, attention.head_dim, options_.pages,
+                                   pool->threads());
+  });
+  attention_scratch_ = Buffer::sparse(attention_bytes, "the attention's scratch");
 }
 
 void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
@@ -115,7 +117,6 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
     if (queries_ > 0) transform(spec_.block(layer), weights);
   }
   if (queries_ > 0) write_logits(logits);
-  for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
 void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
@@ -175,7 +176,7 @@ void Decoder::drop_unused_rows(LayerRows* rows) {
 void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
   LayerRows& rows = rows_of_view_[views_.index_of(index)];
   write_queries_keys_values(block, layer, index + 1 == spec_.layers(), &rows);
-  rotate_queries(block.attention, rows);
+  rotate_queries(block.attention(), rows);
   // The MLP of a parallel block reads what attention has not yet been added to.
   if (block.parallel && block.mlp_norm) {
     normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
@@ -184,7 +185,7 @@ void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t 
   for (size_t r = 0; r < plan.rounds.size(); ++r) {
     append(rows, plan.rounds[r], index);
     if (rows.round_queries[r].count > 0) {
-      attend(block.attention, &rows, rows.round_queries[r], index);
+      attend(block.attention(), &rows, rows.round_queries[r], index);
     }
   }
   if (queries_ == 0) return;
@@ -195,7 +196,7 @@ void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t 
 // Of the rows in the last layer whose logits are not wanted, only keys and values.
 void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer,
                                         bool is_last, LayerRows* rows) {
-  const AttentionSpec& attention = block.attention;
+  const AttentionSpec& attention = block.attention();
   const int64_t q = attention.query_size(), kv = attention.kv_size();
   const float* input = hidden_;
   if (block.attention_norm) {
@@ -251,7 +252,7 @@ void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& ro
 }
 
 void Decoder::append(const LayerRows& rows, const ForwardPlan::Round& round, int64_t layer) {
-  const int64_t kv = spec_.kv_size();
+  const int64_t kv = spec_.block(layer).attention().kv_size();
   const LayerViews::Rope& rope = views_.rope_of(rows.view);
   const AngleRows angles = index_angles(rope);
   const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.view.group)];
@@ -302,8 +303,9 @@ void Decoder::attend(const AttentionSpec& attention, LayerRows* rows, const Roun
 }
 
 void Decoder::transform(const BlockSpec& block, const LayerWeights& layer) {
-  const MlpSpec& mlp = block.mlp;
-  const int64_t inner = mlp.intermediate_size;
+  const DenseSpec& spec = block.dense();
+  const MlpWeights& mlp = layer.mlp;
+  const int64_t inner = spec.intermediate_size;
   const float* input = normed_;
   if (!block.parallel) {
     if (block.mlp_norm) {
@@ -313,18 +315,18 @@ void Decoder::transform(const BlockSpec& block, const LayerWeights& layer) {
     }
   }
   const LinearPart parts[] = {
-      {.weights = layer.gate, .bias = layer.gate_bias, .out = gate_, .out_stride = inner},
-      {.weights = layer.up, .bias = layer.up_bias, .out = up_, .out_stride = inner}};
-  multiply(input, queries_, std::span(parts).last(mlp.gated ? 2 : 1));
-  kernels_.activation({.gate = mlp.gated ? gate_ : up_,
-                       .up = mlp.gated ? up_ : nullptr,
+      {.weights = mlp.gate, .bias = mlp.gate_bias, .out = gate_, .out_stride = inner},
+      {.weights = mlp.up, .bias = mlp.up_bias, .out = up_, .out_stride = inner}};
+  multiply(input, queries_, std::span(parts).last(spec.gated ? 2 : 1));
+  kernels_.activation({.gate = spec.gated ? gate_ : up_,
+                       .up = spec.gated ? up_ : nullptr,
                        .out = gate_,
                        .stride = inner,
                        .rows = queries_,
                        .dim = inner,
-                       .kind = mlp.activation},
+                       .kind = spec.activation},
                       launch_);
-  add_to_hidden(block, gate_, {.weights = layer.down, .bias = layer.down_bias},
+  add_to_hidden(block, gate_, {.weights = mlp.down, .bias = mlp.down_bias},
                 block.mlp_post_norm ? &layer.mlp_post_norm : nullptr);
 }
 
@@ -386,8 +388,8 @@ void Decoder::normalize(const NormSpec& norm, const NormWeights& weights, const 
 // `heads`: [rows, width], of queries or of keys.
 void Decoder::normalize_heads(const BlockSpec& block, const NormWeights& weights, float* heads,
                               int64_t rows, int64_t width) {
-  const bool is_full = block.attention.qk_norm == QkNorm::kFull;
-  const int64_t dim = is_full ? width : block.attention.head_dim;
+  const bool is_full = block.attention().qk_norm == QkNorm::kFull;
+  const int64_t dim = is_full ? width : block.attention().head_dim;
   normalize(block.norm, weights, heads, heads, rows * (width / dim), dim);
 }
 

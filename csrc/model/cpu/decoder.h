@@ -32,7 +32,7 @@ class Decoder : public WeightedModel {
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
   PageShape page_shape(int64_t layer) const override {
-    const AttentionSpec& attention = spec_.block(layer).attention;
+    const AttentionSpec& attention = spec_.block(layer).attention();
     return {attention.kv_heads, attention.head_dim, options_.cache_type};
   }
   void release() override {

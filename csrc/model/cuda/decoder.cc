@@ -21,15 +21,22 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
-  require_multiple("the head size", spec.head_dim(), 16);
   require_multiple("the hidden size", spec.hidden_size, 8);
   for (const BlockSpec& block : spec.blocks) {
-    require_multiple("the feed-forward size", block.mlp.intermediate_size, 8);
-  }
-  if (spec.heads() / spec.kv_heads() > kMostGroup) {
-    throw CheckpointError(cat("load: on a GPU, at most ", kMostGroup,
-                              " query heads may share a key head, but ",
-                              spec.heads() / spec.kv_heads(), " do. Use `device=\"cpu\"`."));
+    if (block.mixer.index() != 0 || block.feed_forward.index() != 0) {
+      throw CheckpointError(
+          "load: on a GPU, layers must have attention and a dense feed-forward, but some have "
+          "not. Use `device=\"cpu\"`.");
+    }
+    const AttentionSpec& attention = block.attention();
+    require_multiple("the head size", attention.head_dim, 16);
+    const int64_t sharing = attention.heads / attention.kv_heads;
+    if (sharing > kMostGroup) {
+      throw CheckpointError(cat("load: on a GPU, at most ", kMostGroup,
+                                " query heads may share a key head, but ", sharing,
+                                " do. Use `device=\"cpu\"`."));
+    }
+    require_multiple("the feed-forward size", block.dense().intermediate_size, 8);
   }
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
@@ -80,7 +87,7 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       views_(spec),
       layers_(spec, views_, copy_to_gpu(spec, weights, plugin.runtime, stream, threads), plugin,
               stream,
-              {.page_shape = page_shape(0),
+              {.cache_type = options.cache_type,
                .rows = std::max(options.max_tokens, bucket_rows(options.max_sequences)),
                .split_pages = split_pages(options),
                .scratch_pages = scratch_pages(options)}),
@@ -103,10 +110,11 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
       step_logits_(plugin.runtime, stream,
                    {.vocab = spec.vocab_size,
                     .splits = layers_.logit_splits(),
-                    .rows = options.max_sequences,
+                    .rows = options.max_sequences + most_scored_rows(spec.vocab_size),
                     .bend = layers_.logit_bend()}),
       plan_(options.max_tokens, scratch_pages(options), group_count_),
-      launches_(options.max_tokens, group_count_) {
+      launches_(options.max_tokens, group_count_),
+      runs_(static_cast<size_t>(options.max_sequences), 1) {
   const int64_t seats = options.max_sequences;
   results_ = cuda::allocate_pinned(
       runtime_, 2 * max_samples(options) * int64_t{sizeof(cuda::SampledRow)}, "sampled tokens");
@@ -191,7 +199,6 @@ void CudaDecoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   }
   // The next forward pass overwrites the step block.
   check(runtime_.synchronize(stream_), "a forward pass");
-  for (const ForwardSpan& span : spans) span.cache->advance(span.count);
 }
 
 void CudaDecoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
@@ -206,8 +213,8 @@ void CudaDecoder::begin_sampling(int64_t seat, const SamplingParams& params, con
   sampling_.begin(seat, params, window, seen, launched_, awaited_);
 }
 
-void CudaDecoder::launch(std::span<const SampleSpan> spans) {
-  SINKSTREAM_CHECK(in_flight() < 2, in_flight(), " steps are in flight");
+void CudaDecoder::launch(std::span<const StepSpan> spans) {
+  SINKSTREAM_CHECK(in_flight() < most_in_flight(), in_flight(), " steps are in flight");
   SINKSTREAM_CHECK(!spans.empty() && std::ssize(spans) <= seats(), "a step has ", spans.size(),
                    " spans");
   plan(spans);
@@ -220,13 +227,15 @@ void CudaDecoder::launch(std::span<const SampleSpan> spans) {
   ++launched_;
 }
 
-void CudaDecoder::plan(std::span<const SampleSpan> spans) {
+void CudaDecoder::plan(std::span<const StepSpan> spans) {
   spans_.clear();
-  for (const SampleSpan& span : spans) {
+  for (const StepSpan& span : spans) {
     SINKSTREAM_CHECK(span.seat >= 0 && span.seat < seats(), "seat ", span.seat, " is not in [0, ",
                      seats(), ")");
     SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1,
                      "a seat has sampled one token, not ", span.count);
+    SINKSTREAM_CHECK(span.drafts == 0, "a GPU drafts nothing, but a span has ", span.drafts,
+                     " drafts");
     ForwardSpan& forward = spans_.emplace_back();
     forward.cache = span.cache;
     forward.tokens = span.tokens != nullptr ? span.tokens : sampling_.last_sampled(span.seat);
@@ -238,12 +247,12 @@ void CudaDecoder::plan(std::span<const SampleSpan> spans) {
 }
 
 // The bucket whose graph computes this step; null if none does.
-const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> spans) const {
+const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const StepSpan> spans) const {
   const CudaGraphs::Bucket* bucket = graphs_.find(std::ssize(spans));
   if (bucket == nullptr) return nullptr;
   int64_t bias = 0;
-  for (const SampleSpan& span : spans) {
-    const bool samples_one_row = span.count == 1 && span.wants == SampleSpan::Wants::kToken;
+  for (const StepSpan& span : spans) {
+    const bool samples_one_row = span.count == 1 && span.wants == StepSpan::Wants::kToken;
     const bool appends_to_penalties = span.tokens != nullptr && sampling_.has_penalties(span.seat);
     if (!samples_one_row || appends_to_penalties ||
         most_pages_per_layer(*span.cache) > options_.pages) {
@@ -254,8 +263,7 @@ const CudaGraphs::Bucket* CudaDecoder::bucket_for(std::span<const SampleSpan> sp
   return bias <= bucket->shape.bias ? bucket : nullptr;
 }
 
-void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
-                               std::span<const SampleSpan> spans) {
+void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket, std::span<const StepSpan> spans) {
   const int64_t parity = launched_ % 2, rows = std::ssize(spans);
   const StepBlock host(graph_memory_.host(parity), bucket.shape);
   fill_rows(host, plan_, layers_.scratch_pages());
@@ -268,7 +276,7 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket,
   steps_[parity] = {.samples = rows, .logit_rows = 0};
 }
 
-void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
+void CudaDecoder::launch_directly(std::span<const StepSpan> spans) {
   const int64_t parity = launched_ % 2;
   plan_launches(spans);
   const InFlight step = {.samples = launches_.samples,
@@ -277,14 +285,14 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
                    "two steps in flight want logits");
   StepShape shape = shape_of(plan_, views_);
   shape.samples = launches_.samples;
-  for (const SampleSpan& span : spans) shape.bias += sampling_.bias_count(span.seat);
+  for (const StepSpan& span : spans) shape.bias += sampling_.bias_count(span.seat);
   direct_memory_.reserve(StepBlock(nullptr, shape).bytes);
   const StepBlock host(direct_memory_.host(parity), shape), device(direct_memory_.device(), shape);
   fill_rows(host, plan_, layers_.scratch_pages());
   int64_t row = 0, sample = 0, bias = 0;
-  for (const SampleSpan& span : spans) {
+  for (const StepSpan& span : spans) {
     row += span.count;
-    if (span.wants != SampleSpan::Wants::kToken) continue;
+    if (span.wants != StepSpan::Wants::kToken) continue;
     bias = sampling_.fill_row(host, sample++, span.seat, row - 1, bias);
   }
   copy_to_device(host, device);
@@ -294,22 +302,25 @@ void CudaDecoder::launch_directly(std::span<const SampleSpan> spans) {
 }
 
 // Rows that sample come before those whose logits go to the host.
-void CudaDecoder::plan_launches(std::span<const SampleSpan> spans) {
+void CudaDecoder::plan_launches(std::span<const StepSpan> spans) {
   launches_.begin(plan_, split_pages(options_));
-  for (const auto wants : {SampleSpan::Wants::kToken, SampleSpan::Wants::kLogits}) {
-    int64_t row = 0;
-    for (const SampleSpan& span : spans) {
-      row += span.count;
-      if (span.wants == wants) launches_.add_logits(row - 1, 1);
+  const auto add_rows = [&](const auto& count_of) {
+    int64_t end = 0;
+    for (const StepSpan& span : spans) {
+      end += span.count;
+      const int64_t count = count_of(span);
+      if (count > 0) launches_.add_logits(end - count, count);
     }
-    if (wants == SampleSpan::Wants::kToken) launches_.samples = launches_.logit_rows;
-  }
+  };
+  add_rows([](const StepSpan& span) { return int64_t{span.wants == StepSpan::Wants::kToken}; });
+  launches_.samples = launches_.logit_rows;
+  add_rows([](const StepSpan& span) { return logit_rows(span.wants, span.count); });
 }
 
 // `sample` itself appends what a seat samples to its penalties.
-void CudaDecoder::append_to_penalties(std::span<const SampleSpan> spans, const StepBlock& device) {
+void CudaDecoder::append_to_penalties(std::span<const StepSpan> spans, const StepBlock& device) {
   int64_t row = 0;
-  for (const SampleSpan& span : spans) {
+  for (const StepSpan& span : spans) {
     if (span.tokens != nullptr && sampling_.has_penalties(span.seat)) {
       sampling_.append(span.seat, device.ids + row, span.count);
     }
@@ -317,7 +328,7 @@ void CudaDecoder::append_to_penalties(std::span<const SampleSpan> spans, const S
   }
 }
 
-SampledStep CudaDecoder::await() {
+StepResult CudaDecoder::await() {
   SINKSTREAM_CHECK(in_flight() > 0, "no step is in flight");
   const int64_t parity = awaited_ % 2;
   check(runtime_.await(ends_[parity].get()), "a step");
@@ -329,7 +340,9 @@ SampledStep CudaDecoder::await() {
     sampled.push_back({row.token, row.logprob, row.is_finite != 0});
   }
   const int64_t rows = steps_[parity].logit_rows;
-  return {sampled, rows > 0 ? step_logits_.sum_splits(rows) : nullptr};
+  return {.tokens = sampled,
+          .runs = std::span(runs_).first(sampled.size()),
+          .logits = rows > 0 ? step_logits_.sum_splits(rows) : nullptr};
 }
 
 void CudaDecoder::copy_to_device(const StepBlock& host, const StepBlock& device) {

@@ -15,10 +15,10 @@
 #include "model/cuda/sampling.h"
 #include "model/cuda/step.h"
 #include "model/decoder_spec.h"
-#include "model/device_sampler.h"
 #include "model/forward_plan.h"
 #include "model/host_logits.h"
 #include "model/layer_views.h"
+#include "model/step_runner.h"
 #include "model/weighted_model.h"
 
 namespace sinkstream {
@@ -32,7 +32,7 @@ struct CudaDecoderOptions {
   int64_t pages = 16;
 };
 
-class CudaDecoder : public WeightedModel, public DeviceSampler {
+class CudaDecoder : public WeightedModel, public StepRunner {
  public:
   // The plugin and the stream must outlive the decoder; `weights` are not read afterwards.
   // `threads` help to copy them; null: only the caller's thread. Throws CapacityError, DeviceError,
@@ -46,13 +46,13 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   int64_t vocab() const override { return spec_.vocab_size; }
   int64_t max_tokens() const override { return options_.max_tokens; }
   PageShape page_shape(int64_t layer) const override {
-    const AttentionSpec& attention = spec_.block(layer).attention;
+    const AttentionSpec& attention = spec_.block(layer).attention();
     return {attention.kv_heads, attention.head_dim, options_.cache_type, PageLayout::kRows};
   }
   int64_t scratch_bytes() const override;
   int64_t weight_bytes() const { return layers_.weight_bytes(); }
   int64_t graphs() const { return graphs_.count(); }
-  DeviceSampler* device_sampler() override { return this; }
+  StepRunner* step_runner() override { return this; }
 
   // Only while no step is in flight. These throw DeviceError, after which the GPU may be unusable
   // and every later call fails.
@@ -60,11 +60,12 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   void evict_range(SequenceCache* cache, int64_t begin, int64_t end) override;
   void release() override;
 
+  int64_t most_in_flight() const override { return 2; }
   int64_t seats() const override { return options_.max_sequences; }
   void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                       std::span<const int32_t> seen) override;
-  void launch(std::span<const SampleSpan> spans) override;
-  SampledStep await() override;
+  void launch(std::span<const StepSpan> spans) override;
+  StepResult await() override;
 
  private:
   struct InFlight {
@@ -76,12 +77,12 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   StepShape bucket_shape(int64_t rows) const;
   void reserve_direct(int64_t bias);
   void capture_graphs();
-  void plan(std::span<const SampleSpan> spans);
-  const CudaGraphs::Bucket* bucket_for(std::span<const SampleSpan> spans) const;
-  void launch_graph(const CudaGraphs::Bucket& bucket, std::span<const SampleSpan> spans);
-  void launch_directly(std::span<const SampleSpan> spans);
-  void plan_launches(std::span<const SampleSpan> spans);
-  void append_to_penalties(std::span<const SampleSpan> spans, const StepBlock& device);
+  void plan(std::span<const StepSpan> spans);
+  const CudaGraphs::Bucket* bucket_for(std::span<const StepSpan> spans) const;
+  void launch_graph(const CudaGraphs::Bucket& bucket, std::span<const StepSpan> spans);
+  void launch_directly(std::span<const StepSpan> spans);
+  void plan_launches(std::span<const StepSpan> spans);
+  void append_to_penalties(std::span<const StepSpan> spans, const StepBlock& device);
   void copy_to_device(const StepBlock& host, const StepBlock& device);
   void run(const StepLaunches& launches, const StepBlock& device, int64_t parity);
   cuda::SampledRow* results(int64_t parity) const;
@@ -111,6 +112,7 @@ class CudaDecoder : public WeightedModel, public DeviceSampler {
   int64_t launched_ = 0, awaited_ = 0;  // steps so far
   InFlight steps_[2];
   std::vector<SampledToken> sampled_[2];
+  const std::vector<int32_t> runs_;  // [max_sequences], all 1: a span samples one token
 };
 
 }  // namespace sinkstream

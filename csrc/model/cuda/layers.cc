@@ -14,7 +14,7 @@ constexpr int64_t kAlignment = 256;
 
 bool has_second_norm(const BlockSpec& block) { return block.parallel && block.mlp_norm; }
 
-bool has_full_norm(const BlockSpec& block) { return block.attention.qk_norm == QkNorm::kFull; }
+bool has_full_norm(const BlockSpec& block) { return block.attention().qk_norm == QkNorm::kFull; }
 
 }  // namespace
 
@@ -28,16 +28,18 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWei
       plugin_(plugin),
       stream_(stream),
       options_(options) {
-  const int64_t rows = options.rows, q = spec.query_size();
-  int64_t partials = weights_.output.splits() * kLogitRows * spec.vocab_size;
-  for (const CudaLayerWeights& layer : weights_.layers) {
-    for (const CudaMap* map : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      partials = std::max(partials, map->splits() * rows * map->rows());
-    }
-  }
+  const int64_t rows = options.rows, q = spec.most_query_size();
+  const int64_t partials = std::max(weights_.output.splits() * kLogitRows * spec.vocab_size,
+                                    rows * weights_.layer_partials);
   const bool has_second_norms = std::ranges::any_of(spec.blocks, has_second_norm);
   const bool has_full_norms = std::ranges::any_of(spec.blocks, has_full_norm);
-  const int64_t page_bytes = options.scratch_pages * options.page_shape.bytes();
+  const int64_t page_bytes = options.scratch_pages * spec.most([&](const BlockSpec& block) {
+    return page_shape(block.attention()).bytes();
+  });
+  const int64_t attention_floats = spec.most([&](const BlockSpec& block) {
+    const AttentionSpec& attention = block.attention();
+    return cuda::attention_scratch_floats(attention.heads, attention.head_dim, options.split_pages);
+  });
   const auto carve = [&](Carver<kAlignment> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
     normed_ = carver.take<std::byte>(rows * spec.hidden_size * 2);
@@ -49,8 +51,7 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWei
     attended_ = carver.take<std::byte>(rows * q * 2);
     activated_ = carver.take<std::byte>(rows * spec.most_intermediate_size() * 2);
     partials_memory_ = carver.take<float>(partials);
-    attention_scratch_ = carver.take<float>(
-        cuda::attention_scratch_floats(spec.heads(), spec.head_dim(), options.split_pages));
+    attention_scratch_ = carver.take<float>(attention_floats);
     scratch_pages_ = carver.take<std::byte>(page_bytes);
     return carver.used();
   };
@@ -114,7 +115,7 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
   multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
   attend(step, layer, is_needed);
   if (!is_needed) return;
-  multiply(weights.o, weights.o_bias, attended_, spec_.query_size(), rows);
+  multiply(weights.o, weights.o_bias, attended_, block.attention().query_size(), rows);
   residual_ = {.is_pending = true,
                .post_norm = weights.attention_post_norm,
                .norm = block.norm,
@@ -149,12 +150,13 @@ CudaLayers::LayerCache CudaLayers::cache_of(const StepBlock& block, int64_t laye
           .pages = {.ids = block.page_ids,
                     .sequences = rows.sequences,
                     .layer = static_cast<int32_t>(layer_in_group),
-                    .shape = options_.page_shape}};
+                    .shape = page_shape(spec_.block(layer).attention())}};
 }
 
 void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
                         const StepLaunches::Round& round, int64_t layer) {
   const BlockSpec& spec = spec_.block(layer);
+  const AttentionSpec& attention = spec.attention();
   const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const LayerViews::View& view = views_.view_of(layer);
   const LayerViews::Rope& rope = views_.rope_of(view);
@@ -165,20 +167,20 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
                     .rotary_dim = rope.spec.rotary_dim(),
                     .pairing = rope.spec.pairing};
   };
-  const int64_t q = spec_.query_size();
+  const int64_t q = attention.query_size();
   cuda::RopeAppendArgs args;
   args.qkv = partials_from(round.row);
-  args.clip = spec.attention.clip;
+  args.clip = attention.clip;
   args.query_norm = weights.q_norm;
   args.key_norm = weights.k_norm;
   args.norm_kind = spec.norm.kind;
   args.norm_extent = has_full_norm(spec) ? cuda::NormExtent::kAllHeads : cuda::NormExtent::kHead;
   args.norm_eps = spec.norm.eps;
   args.scratch = norm_scratch_;
-  args.temperature = spec.attention.temperature;
-  args.temperature_length = spec.attention.temperature_length;
+  args.temperature = attention.temperature;
+  args.temperature_length = attention.temperature_length;
   args.rows = round.rows;
-  args.heads = static_cast<int32_t>(spec_.heads());
+  args.heads = static_cast<int32_t>(attention.heads);
   args.tokens = cache.rows.tokens + round.row;
   args.by_index = rotation(block.index_angles(rope));
   args.by_rank = rotation(block.rank_angles(view));
@@ -190,15 +192,15 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
 
 void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& attention,
                         int64_t layer) {
-  const AttentionSpec& spec = spec_.block(layer).attention;
-  const int64_t q = spec_.query_size();
+  const AttentionSpec& spec = spec_.block(layer).attention();
+  const int64_t q = spec.query_size();
   cuda::AttentionArgs args;
   args.query_window = query_window_ + attention.row * q * 2;
   args.query_sink = query_sink_ + attention.row * q * 2;
   args.out = attended_ + attention.row * q * 2;
   args.rows = cache.rows.tokens + attention.row;
   args.row_count = static_cast<int32_t>(attention.rows);
-  args.heads = static_cast<int32_t>(spec_.heads());
+  args.heads = static_cast<int32_t>(spec.heads);
   args.pages = cache.pages;
   args.scale = spec.scale;
   args.soft_cap = spec.soft_cap;
@@ -222,11 +224,12 @@ void CudaLayers::copy_pages(const LayerCache& cache, const StepLaunches::Copy& c
 
 void CudaLayers::transform(const BlockSpec& block, const CudaLayerWeights& weights,
                            const void* input, int64_t rows) {
-  const int64_t inner = block.mlp.intermediate_size;
+  const DenseSpec& dense = block.dense();
+  const int64_t inner = dense.intermediate_size;
   multiply(weights.gate_up, weights.gate_up_bias, input, spec_.hidden_size, rows);
   check(plugin_.ops.activation({.input = partials_from(0),
-                                .activation = block.mlp.activation,
-                                .is_gated = block.mlp.gated,
+                                .activation = dense.activation,
+                                .is_gated = dense.gated,
                                 .rows = rows,
                                 .dim = inner,
                                 .out = activated_,

@@ -12,7 +12,7 @@
 namespace sinkstream {
 
 struct CudaLayersOptions {
-  PageShape page_shape;
+  DType cache_type = DType::kFloat16;
   int64_t rows = 0;         // the most in a step
   int64_t split_pages = 0;  // whose results attention's scratch memory has room for
   int64_t scratch_pages = 0;
@@ -78,6 +78,9 @@ class CudaLayers {
   void multiply(const CudaMap& map, const float* bias, const void* input, int64_t input_stride,
                 int64_t rows);
   cuda::Partials partials_from(int64_t row) const;
+  PageShape page_shape(const AttentionSpec& attention) const {
+    return {attention.kv_heads, attention.head_dim, options_.cache_type, PageLayout::kRows};
+  }
   LayerCache cache_of(const StepBlock& block, int64_t layer) const;
   void check(cuda::Status status, const char* what) const;
 
@@ -102,7 +105,7 @@ class CudaLayers {
   std::byte* activated_ = nullptr;     // bfloat16 [rows, largest intermediate]
   float* partials_memory_ = nullptr;   // room for the largest output of a map
   float* attention_scratch_ = nullptr;
-  std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages], reused by each layer
+  std::byte* scratch_pages_ = nullptr;  // [options.scratch_pages] of the largest, for each layer
 
   cuda::Partials partials_;  // output of the last linear map
   Residual residual_;

@@ -24,6 +24,8 @@ class Copier {
 
   int64_t used() const { return carver_.used(); }
   int64_t largest_piece() const { return largest_piece_; }  // that must be in one buffer
+  int64_t partials() const { return partials_; }  // the most floats of a layer's map, per row
+  int64_t taken() const { return taken_; }        // weights that the host has
 
   CudaMap map(std::initializer_list<PackedMatrix> parts) {
     CudaMap map;
@@ -34,6 +36,7 @@ class Copier {
       map.parts.push_back(matrix({part, end}));
       part = end;
     }
+    partials_ = std::max(partials_, map.splits() * map.rows());
     return map;
   }
 
@@ -41,6 +44,7 @@ class Copier {
   cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
     cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
     for (const PackedMatrix& part : parts) matrix.rows += part.rows;
+    taken_ += std::ssize(parts);
     const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
     auto* const tiles = carver_.take<std::byte>(bytes);
     matrix.tiles = tiles;
@@ -63,6 +67,7 @@ class Copier {
     if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {
       return nullptr;
     }
+    taken_ += std::ranges::count_if(parts, [](const float* p) { return p != nullptr; });
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     const int64_t bytes = total * int64_t{sizeof(float)};
     auto* const copied = carver_.take<float>(total);
@@ -92,6 +97,8 @@ class Copier {
   Upload* upload_ = nullptr;  // null: only counts
   ThreadPool* threads_ = nullptr;
   int64_t largest_piece_ = 0;
+  int64_t partials_ = 0;
+  int64_t taken_ = 0;
 };
 
 NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
@@ -100,7 +107,7 @@ NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
 
 void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hidden,
                     Copier* copier, CudaLayerWeights* to) {
-  const AttentionSpec& attention = block.attention;
+  const AttentionSpec& attention = block.attention();
   const int64_t q = attention.query_size(), kv = attention.kv_size();
   const bool is_full = attention.qk_norm == QkNorm::kFull;
   to->attention_norm = norm(from.attention_norm, hidden, copier);
@@ -115,17 +122,18 @@ void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hi
 
 void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, Copier* copier,
               CudaLayerWeights* to) {
-  const int64_t inner = block.mlp.intermediate_size;
+  const int64_t inner = block.dense().intermediate_size;
   to->mlp_norm = norm(from.mlp_norm, hidden, copier);
-  if (block.mlp.gated) {
-    to->gate_up = copier->map({from.gate, from.up});
-    to->gate_up_bias = copier->vector({from.gate_bias, from.up_bias}, {inner, inner});
+  const MlpWeights& mlp = from.mlp;
+  if (block.dense().gated) {
+    to->gate_up = copier->map({mlp.gate, mlp.up});
+    to->gate_up_bias = copier->vector({mlp.gate_bias, mlp.up_bias}, {inner, inner});
   } else {
-    to->gate_up = copier->map({from.up});
-    to->gate_up_bias = copier->vector(from.up_bias, inner);
+    to->gate_up = copier->map({mlp.up});
+    to->gate_up_bias = copier->vector(mlp.up_bias, inner);
   }
-  to->down = copier->map({from.down});
-  to->down_bias = copier->vector(from.down_bias, hidden);
+  to->down = copier->map({mlp.down});
+  to->down_bias = copier->vector(mlp.down_bias, hidden);
   to->mlp_post_norm = norm(from.mlp_post_norm, hidden, copier);
 }
 
@@ -133,22 +141,29 @@ CudaWeights fill_weights(const DecoderSpec& spec, const DecoderWeights& from, Co
   const int64_t hidden = spec.hidden_size;
   CudaWeights to;
   to.embedding = copier->matrix({&from.embedding, 1});
-  to.output = from.output.panels == from.embedding.panels ? CudaMap{{to.embedding}}
-                                                          : copier->map({from.output});
+  to.output = {{from.output.panels == from.embedding.panels ? to.embedding
+                                                            : copier->matrix({&from.output, 1})}};
   to.final_norm = norm(from.final_norm, hidden, copier);
   std::vector<const float*> slopes;  // of each block
   for (const BlockSpec& block : spec.blocks) {
-    const std::vector<float>& of_block = block.attention.slopes;
+    const std::vector<float>& of_block = block.attention().slopes;
     slopes.push_back(of_block.empty() ? nullptr
                                       : copier->vector(of_block.data(), std::ssize(of_block)));
   }
   for (int64_t layer = 0; layer < spec.layers(); ++layer) {
     const LayerWeights& its_weights = from.layers[static_cast<size_t>(layer)];
     CudaLayerWeights& copied = to.layers.emplace_back();
-    copy_attention(its_weights, spec.block(layer), hidden, copier, &copied);
-    copy_mlp(its_weights, spec.block(layer), hidden, copier, &copied);
+    const BlockSpec& block = spec.block(layer);
+    const int64_t before = copier->taken();
+    copy_attention(its_weights, block, hidden, copier, &copied);
+    copy_mlp(its_weights, block, hidden, copier, &copied);
+    int64_t weights = before;
+    for_each_weight(block, hidden, its_weights, [&](const auto&...) { ++weights; });
+    SINKSTREAM_CHECK(copier->taken() == weights, "of layer ", layer, " ", copier->taken() - before,
+                     " weights are copied instead of ", weights - before);
     copied.slopes = slopes[static_cast<size_t>(spec.block_of_layer[static_cast<size_t>(layer)])];
   }
+  to.layer_partials = copier->partials();
   to.bytes = copier->used();
   return to;
 }

@@ -44,7 +44,8 @@ struct CudaWeights {
   cuda::TiledMatrix embedding;  // [vocab, hidden]
   std::vector<CudaLayerWeights> layers;
   NormWeights final_norm;
-  CudaMap output;  // the embedding itself if they are tied
+  CudaMap output;              // the embedding itself if they are tied
+  int64_t layer_partials = 0;  // the most floats that a map of a layer has per row, of all splits
   int64_t bytes = 0;
   cuda::MemoryBlock memory;  // holds everything above
 };

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sinkstream import _core
 
@@ -22,6 +22,13 @@ all heads together."""
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 """`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
+
+Recurrence = Literal["short_conv", "delta_net", "mamba2"]
+"""How a recurrent layer's state follows from the one before."""
+
+RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+"""What a router makes of its logits: a softmax over all experts, a sigmoid of each, or a softmax
+over those with the best logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ class Norm:
 class Attention:
     """The attention of a layer, over a cache of keys and values."""
 
+    kind: ClassVar[str] = "attention"
     heads: int
     """Query heads."""
     kv_heads: int
@@ -131,9 +139,29 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Mlp:
-    """The feed-forward part of a layer."""
+class Recurrent:
+    """A layer that keeps a state of fixed size instead of keys. Not supported yet."""
 
+    kind: ClassVar[str] = "recurrent"
+    recurrence: Recurrence
+    conv_size: int
+    """Inputs that its convolution sees, including the current one."""
+    conv_bias: bool = False
+    heads: int = 0
+    """Heads of the state, each a matrix of `state_size` times `head_dim`; 0 without one."""
+    key_heads: int = 0
+    """Key heads (groups in Mamba-2); each serves `heads / key_heads` heads."""
+    state_size: int = 0
+    """Width of a key."""
+    head_dim: int = 0
+    """Width of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """The feed-forward part of a layer, if all its weights are used for every token."""
+
+    kind: ClassVar[str] = "dense"
     intermediate_size: int
     """Its width."""
     activation: Activation = "silu"
@@ -144,26 +172,72 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One kind of layer: `h += s * attention(h)`, then `h += s * mlp(h)`."""
+class Experts:
+    """The feed-forward part of a layer, if a router chooses experts. Not supported yet."""
 
-    attention: Attention
-    mlp: Mlp
+    kind: ClassVar[str] = "experts"
+    experts: int
+    chosen: int
+    """Experts chosen for each token."""
+    expert: Dense
+    """Every one of them."""
+    score: RouterScore = "softmax"
+    router_bias: bool = False
+    """Whether the logits have a bias."""
+    choice_bias: bool = False
+    """Whether a bias is added to the scores that choose, but not to those that weigh."""
+    groups: int = 1
+    """Groups that the experts are divided into."""
+    chosen_groups: int = 1
+    """Groups outside of which no expert is chosen."""
+    normalize: bool = False
+    """Whether the weights are divided by their sum plus `normalize_eps`."""
+    normalize_eps: float = 0.0
+    weight_scale: float = 1.0
+    """Multiplies the weights."""
+    shared_size: int = 0
+    """Width of the expert that every token goes through; 0 if there is none."""
+    shared_gate: bool = False
+    """Whether that expert's output is multiplied by a gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One kind of layer: `h += s * mixer(h)`, then `h += s * feed_forward(h)`."""
+
+    mixer: Attention | Recurrent
+    """The part that reads other tokens."""
+    feed_forward: Dense | Experts
+    """The part that transforms each token by itself."""
     norm: Norm
     """The kind of all its norms."""
     attention_norm: bool = True
-    """Whether attention reads the normalized residual stream."""
+    """Whether the mixer reads the normalized residual stream."""
     mlp_norm: bool = True
-    """Whether the MLP reads the normalized residual stream. If False in a parallel block, it reads
-    what attention reads."""
+    """Whether the feed-forward reads the normalized residual stream. If False in a parallel block,
+    it reads what the mixer reads."""
     attention_post_norm: bool = False
-    """Whether attention's output is normalized before it is added."""
+    """Whether the mixer's output is normalized before it is added."""
     mlp_post_norm: bool = False
-    """Whether the MLP's output is normalized before it is added."""
+    """Whether the feed-forward's output is normalized before it is added."""
     parallel: bool = False
-    """Whether the MLP reads the residual stream as it was before attention added to it."""
+    """Whether the feed-forward reads the residual stream as it was before the mixer added to it."""
     residual_scale: float = 1.0
     """The factor s, which multiplies what is added to the residual stream (Granite)."""
+
+    @property
+    def attention(self) -> Attention:
+        """Return the mixer of a block with attention."""
+        if isinstance(self.mixer, Attention):
+            return self.mixer
+        raise TypeError(f"the mixer of this block is {self.mixer.kind}")
+
+    @property
+    def dense(self) -> Dense:
+        """Return the feed-forward of a block without experts."""
+        if isinstance(self.feed_forward, Dense):
+            return self.feed_forward
+        raise TypeError(f"the feed-forward of this block is {self.feed_forward.kind}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,23 +321,23 @@ class DecoderSpec:
 
     @property
     def heads(self) -> int:
-        """Return the number of query heads of a layer."""
-        return self.blocks[0].attention.heads
+        """Return the most query heads of a layer."""
+        return max(block.attention.heads for block in self.blocks)
 
     @property
     def kv_heads(self) -> int:
-        """Return the number of key and value heads of a layer."""
-        return self.blocks[0].attention.kv_heads
+        """Return the most key and value heads of a layer."""
+        return max(block.attention.kv_heads for block in self.blocks)
 
     @property
     def head_dim(self) -> int:
-        """Return the width of one head."""
-        return self.blocks[0].attention.head_dim
+        """Return the width of the widest head."""
+        return max(block.attention.head_dim for block in self.blocks)
 
     @property
     def intermediate_size(self) -> int:
         """Return the width of the widest feed-forward part."""
-        return max(block.mlp.intermediate_size for block in self.blocks)
+        return max(block.dense.intermediate_size for block in self.blocks)
 
     @property
     def own_windows(self) -> tuple[int, ...]:
@@ -291,7 +365,7 @@ class DecoderSpec:
 
         def resolved(block: Block) -> Block:
             rope = block.attention.rope.at_capacity(capacity)
-            return replace(block, attention=replace(block.attention, rope=rope))
+            return replace(block, mixer=replace(block.attention, rope=rope))
 
         return replace(self, blocks=tuple(map(resolved, self.blocks)))
 
@@ -301,8 +375,11 @@ class DecoderSpec:
         The core takes only one list of frequencies: see `at_capacity`.
         """
         found = asdict(self)
-        for block in found["blocks"]:
-            del block["attention"]["rope"]["long"]
+        for block, fields in zip(self.blocks, found["blocks"], strict=True):
+            fields["mixer"]["kind"] = block.mixer.kind
+            fields["feed_forward"]["kind"] = block.feed_forward.kind
+            if isinstance(block.mixer, Attention):
+                del fields["mixer"]["rope"]["long"]
         return found
 
 

@@ -121,20 +121,25 @@ def _scratch(
 ) -> int:
     """Return the workspace of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
-    query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    attentions = [block.attention for block in spec.blocks]
+    query = max(each.heads * each.head_dim for each in attentions)
+    kv = max(each.kv_heads * each.head_dim for each in attentions)
     # Attention and the MLP of a block use the same memory.
     numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, 2 * spec.intermediate_size)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size
-    if any(block.attention.temperature for block in spec.blocks):
+    if any(each.temperature for each in attentions):
         numbers += 1
     widest = max(spec.hidden_size, spec.intermediate_size, query)
     if any(tensor.split is not None and tensor.split.order for tensor in tensors):
         numbers += widest  # inputs in the order of columns
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
-    attention = _SPLIT_ROWS * spec.heads * min(pages, _MOST_SPLIT_PAGES) * (spec.head_dim + 16) * 4
-    attention += probed.threads * 64 * (spec.head_dim * 4 + 192) * 4
+    split = _SPLIT_ROWS * min(pages, _MOST_SPLIT_PAGES) * 4
+    attention = max(
+        split * each.heads * (each.head_dim + 16) + probed.threads * 256 * (each.head_dim * 4 + 192)
+        for each in attentions
+    )
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
     return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192

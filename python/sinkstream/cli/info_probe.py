@@ -38,7 +38,7 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
         InvalidArgument: An option does not fit this machine.
     """
     block = spec.blocks[0]
-    block = replace(block, mlp=replace(block.mlp, intermediate_size=_SIZE))
+    block = replace(block, feed_forward=replace(block.dense, intermediate_size=_SIZE))
     small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
     builder = _core.ModelBuilder(small.as_dict())
     zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)

@@ -137,7 +137,7 @@ TEST(Window, TakesNoMorePagesThanAShortSequenceNeeds) {
   for (const Window& window : windows()) {
     if (window.begin > 0) continue;
     for (const int64_t length : {1, 5, 64, 65, 70, 129, 130, 200, 400, 3000}) {
-      const int64_t pages = window.window_pages(length);
+      const int64_t pages = window.window_pages_for(length);
       ASSERT_GE(pages, 1);
       ASSERT_LE(pages, window.window_pages());
       play(window, pages, std::min<int64_t>(length, far_past(window)), 64);
@@ -148,12 +148,22 @@ TEST(Window, TakesNoMorePagesThanAShortSequenceNeeds) {
   }
 }
 
-TEST(Window, HasRoomForOneTokenAhead) {
+// While the query of token t may still be repeated, k tokens after it are written.
+TEST(Window, HasRoomForTheLookAheadTokensAndNoPageTooMany) {
+  for (int64_t size = 1; size < 300; ++size) {
+    const Window window{.sinks = 0, .window = size};
+    for (int64_t look_ahead = 1; look_ahead <= kPageRows; ++look_ahead) {
+      int64_t most = 0;
+      for (int64_t t = size; t < size + kPageRows; ++t) {  // every position in a block
+        most = std::max(most, window.block(t + look_ahead) - window.block(window.first(t)) + 1);
+      }
+      ASSERT_EQ(window.window_pages(look_ahead), most) << size << ", " << look_ahead << " ahead";
+    }
+  }
   for (const Window& window : windows()) {
     for (int64_t t = window.sinks; t < far_past(window); ++t) {
-      // Token t + 1 is written while the query of t may still be repeated.
       if (!is_possible(window, t)) continue;
-      const int64_t blocks = window.block(t + 1) - window.block(window.first(t)) + 1;
+      const int64_t blocks = window.block(t + kLookAhead) - window.block(window.first(t)) + 1;
       ASSERT_LE(blocks, window.window_pages()) << text_of(window, t);
     }
   }
@@ -200,14 +210,16 @@ TEST(Window, HoldsAtIndexTenMillion) {
 }
 
 TEST(Window, KnowsTheMostPagesOfItsCapacityForAnyNumberOfSinks) {
-  for (int64_t capacity = 1; capacity < 400; ++capacity) {
-    int64_t most = 0;
-    for (int64_t sinks = 0; sinks < capacity; ++sinks) {
-      const Window window{sinks, capacity - sinks};
-      most = std::max(most, window.sink_pages() + window.window_pages());
+  for (int64_t capacity = 1; capacity < 300; ++capacity) {
+    for (const int64_t look_ahead : {1, 2, 3, 17, 63, 64}) {
+      int64_t most = 0;
+      for (int64_t sinks = 0; sinks < capacity; ++sinks) {
+        const Window window{sinks, capacity - sinks};
+        most = std::max(most, window.sink_pages() + window.window_pages(look_ahead));
+      }
+      EXPECT_EQ((Window{0, capacity}.most_pages(look_ahead)), most) << capacity;
+      EXPECT_EQ((Window{capacity - 1, 1}.most_pages(look_ahead)), most) << capacity;
     }
-    EXPECT_EQ((Window{0, capacity}.most_pages()), most) << capacity;
-    EXPECT_EQ((Window{capacity - 1, 1}.most_pages()), most) << capacity;
   }
 }
 

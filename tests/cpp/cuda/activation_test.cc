@@ -73,7 +73,7 @@ TEST(CudaActivation, IsTheDefinition) {
     for (const Activation kind : kActivations) {
       for (const bool is_gated : {true, false}) {
         const int32_t splits = is_gated ? 3 : 1;
-        emulator::in_every_order([&](const emulator::Order& order) {
+        emulator::in_orders_of_run([&](const emulator::Order& order) {
           GateUp gate_up{.rows = 3, .dim = dim, .splits = splits};
           gate_up.fill();
           ActivationArgs args = gate_up.args();

@@ -11,7 +11,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-using emulator::in_every_order;
+using emulator::in_orders_of_run;
 
 // Tighter than the table's bfloat16, which covers chains of roundings. The output is bfloat16, off
 // by up to 4e-3, and so are the weights unless they are float16.
@@ -102,7 +102,7 @@ TEST(CudaAttention, GivesTheSameBitsInEveryOrderOfThreads) {
     feed(&stream, 0, 140, &pool);
     stream.append(140, 4, &pool);
     std::set<Bits> found;
-    in_every_order([&](const emulator::Order&) {
+    in_orders_of_run([&](const emulator::Order&) {
       found.insert(expect_one_result({&stream, 140, 4}, &pool, 3));
     });
     EXPECT_EQ(found.size(), 1u);

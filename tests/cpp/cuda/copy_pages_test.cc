@@ -32,7 +32,7 @@ TEST(CudaCopyPages, CopiesEveryByteOfABlockToItsPageInTheRingAndNoOther) {
                                  {1, 64, DType::kFloat16},
                                  {3, 80, DType::kInt8},
                                  {8, 128, DType::kBFloat16}}) {
-    emulator::in_every_order([&](const emulator::Order& order) {
+    emulator::in_orders_of_run([&](const emulator::Order& order) {
       constexpr int64_t kPages = 12, kScratchPages = 5;
       const int64_t bytes = shape.bytes();
       const Bytes pool = some_bytes(kPages * bytes, bytes, 37);

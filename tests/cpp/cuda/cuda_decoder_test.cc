@@ -41,25 +41,26 @@ struct Twins {
   CudaDecoder gpu;
 };
 
-PagePool poisoned_pool(Twins& twins, int64_t pages, bool on_gpu) {
-  const PageShape shape = twins.model(on_gpu).page_shape(0);
-  if (!on_gpu) return PagePool(shape, pages, true);
-  return gpu_pool(cuda::emulated_plugin(), shape, pages);
+OwnedPools poisoned_memory(Twins& twins, const MemoryAmount& amount, bool on_gpu) {
+  const WeightedModel& model = twins.model(on_gpu);
+  if (!on_gpu) return poisoned_pools(model, twins.layers(), amount);
+  return gpu_pools(cuda::emulated_plugin(), model, twins.layers(), amount);
 }
 
-// Caches with one window, in a poisoned pool of their own.
+// Caches with one window, in poisoned pools of their own.
 struct Sequences {
   Sequences(Twins& twins, const Window& window, bool on_gpu, int64_t count = 1)
-      : pool(poisoned_pool(
-            twins, count * SequenceCache::memory_needed(window, twins.layers(), kEndless).pages[0],
+      : memory(poisoned_memory(
+            twins, count * SequenceCache::memory_needed(window, twins.layers(), kEndless),
             on_gpu)) {
     for (int64_t i = 0; i < count; ++i) {
-      caches.push_back(std::make_unique<SequenceCache>(&pool, window, twins.layers(), kEndless));
+      caches.push_back(
+          std::make_unique<SequenceCache>(memory.pools(), window, twins.layers(), kEndless));
     }
   }
   SequenceCache& operator[](size_t i) { return *caches[i]; }
 
-  PagePool pool;
+  OwnedPools memory;
   std::vector<std::unique_ptr<SequenceCache>> caches;
 };
 
@@ -70,7 +71,7 @@ std::vector<float> logits_of(Twins& twins, bool on_gpu, SequenceCache* cache,
   std::vector<float> logits(count * twins.vocab(), NAN);
   for (int64_t t = 0; t < count; t += chunk) {
     const ForwardSpan span{cache, tokens.data() + t, std::min(chunk, count - t), LogitsOf::kAll};
-    twins.model(on_gpu).forward({&span, 1}, logits.data() + t * twins.vocab());
+    forward_and_advance(twins.model(on_gpu), {&span, 1}, logits.data() + t * twins.vocab());
   }
   return logits;
 }
@@ -171,9 +172,9 @@ DecoderSpec mixed_spec(uint32_t seed) {
   for (int32_t layer = 0; layer < 4; ++layer) {
     const std::vector<BlockSpec>& blocks = kinds[random() % kinds.size()].spec.blocks;
     BlockSpec block = blocks[random() % blocks.size()];
-    block.mlp.intermediate_size = 40 + 16 * static_cast<int64_t>(random() % 3);
-    block.attention.window = random() % 3 == 0 ? 32 : 0;
-    block.attention.scale = 0.1f;  // sharper attention lets roundings grow from layer to layer
+    block.dense().intermediate_size = 40 + 16 * static_cast<int64_t>(random() % 3);
+    block.attention().window = random() % 3 == 0 ? 32 : 0;
+    block.attention().scale = 0.1f;  // sharper attention lets roundings grow from layer to layer
     spec.blocks.push_back(block);
     spec.block_of_layer.push_back(layer);
   }
@@ -186,11 +187,11 @@ DecoderSpec mixed_spec(uint32_t seed) {
 
 DecoderSpec wide_spec() {
   return with_blocks(gpu_spec(), [](BlockSpec* block) {
-    block->attention.heads = 3;
-    block->attention.kv_heads = 1;
-    block->attention.head_dim = 320;
-    block->attention.scale = usual_scale(320);
-    block->attention.rope = rope_with(160, 10000);
+    block->attention().heads = 3;
+    block->attention().kv_heads = 1;
+    block->attention().head_dim = 320;
+    block->attention().scale = usual_scale(320);
+    block->attention().rope = rope_with(160, 10000);
   });
 }
 
@@ -282,7 +283,7 @@ TEST_P(CudaDecoderOfType, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {
     }
     if (spans.empty()) continue;
     std::vector<float> logits(expected.size(), NAN);
-    twins.gpu.forward(spans, logits.data());
+    forward_and_advance(twins.gpu, spans, logits.data());
     ASSERT_TRUE(same_bits(logits, expected)) << "step " << step;
   }
 }
@@ -347,7 +348,7 @@ TEST(CudaDecoder, CutsKOfAMapInSeveralTypesAsThatOfOneMatrix) {
   DecoderSpec spec = gpu_spec();
   spec.block_of_layer = {0};
   spec.hidden_size = 768;
-  const int64_t inner = spec.blocks.front().mlp.intermediate_size = 2144;
+  const int64_t inner = spec.blocks.front().dense().intermediate_size = 2144;
   ASSERT_NE(cuda::linear_splits(2 * inner, spec.hidden_size),
             cuda::linear_splits(inner, spec.hidden_size));
   Twins twins(DType::kFloat16, {{"layers.0.up", Storage::kBF16}}, spec);
@@ -408,7 +409,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
       together.push_back(std::make_unique<Sequences>(twins, window, true));
       SequenceCache* cache = &(*together[i])[0];
       const ForwardSpan before{cache, tokens[i].data(), kBefore, LogitsOf::kNone};
-      gpu.forward({&before, 1}, nullptr);
+      forward_and_advance(gpu, {&before, 1}, nullptr);
       spans.push_back({cache, tokens[i].data() + kBefore, count, LogitsOf::kAll});
     }
     ForwardPlan plan(Twins::kMostTokens,
@@ -416,7 +417,7 @@ TEST(CudaDecoder, LongSpansInOneStepAreWhatTheyAreAlone) {
     plan.make(spans);
     EXPECT_EQ(plan.groups[0].rounds.size(), max_sequences == 1 ? 2u : 1u);
     std::vector<float> logits(expected.size(), NAN);
-    gpu.forward(spans, logits.data());
+    forward_and_advance(gpu, spans, logits.data());
     EXPECT_TRUE(same_bits(logits, expected)) << plan.groups[0].rounds.size() << " rounds";
   }
 }
@@ -462,27 +463,27 @@ TEST(CudaDecoder, ALongChunkAfterACutIsWhatSmallOnesAre) {
 
 // Two caches that share pages, past the window, and two that never did. No logits of the long chunk
 // are wanted.
-TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
-  Twins twins(DType::kFloat16);
+void expect_that_a_long_chunk_of_a_fork_is_its_own(const DecoderSpec& spec) {
+  Twins twins(DType::kFloat16, {}, spec);
   const Window window{4, 70};
-  const int64_t needed = SequenceCache::memory_needed(window, twins.layers(), kEndless).pages[0];
+  const MemoryAmount needed = SequenceCache::memory_needed(window, twins.layers(), kEndless);
   const auto before = random_tokens(150, twins.vocab(), 13);
   const auto long_chunk = random_tokens(220, twins.vocab(), 14);
   const auto own = random_tokens(100, twins.vocab(), 15),
              next = random_tokens(3, twins.vocab(), 16);
   std::vector<float> of_other, of_fork;
   for (const bool is_shared : {false, true}) {
-    PagePool pool = poisoned_pool(twins, 2 * needed, true);
-    SequenceCache other(&pool, window, twins.layers(), kEndless);
+    OwnedPools memory = poisoned_memory(twins, 2 * needed, true);
+    SequenceCache other(memory.pools(), window, twins.layers(), kEndless);
     logits_of(twins, true, &other, before, 150);
     std::optional<SequenceCache> fork;
     if (is_shared) {
       fork.emplace(other, kEndless, 150);
       fork->make_writable(220);
       const ForwardSpan span{&*fork, long_chunk.data(), 220, LogitsOf::kNone};
-      twins.gpu.forward({&span, 1}, nullptr);
+      forward_and_advance(twins.gpu, {&span, 1}, nullptr);
     } else {
-      fork.emplace(&pool, window, twins.layers(), kEndless);
+      fork.emplace(memory.pools(), window, twins.layers(), kEndless);
       logits_of(twins, true, &*fork, before, 150);
       logits_of(twins, true, &*fork, long_chunk, 64);
     }
@@ -496,6 +497,11 @@ TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
     of_other = logits_of_other;
     of_fork = logits_of_fork;
   }
+}
+
+TEST(CudaDecoder, ALongChunkOfAForkIsItsOwnAndLeavesTheOtherItsBits) {
+  expect_that_a_long_chunk_of_a_fork_is_its_own(gpu_spec());
+  expect_that_a_long_chunk_of_a_fork_is_its_own(two_shapes_spec(gpu_spec()));
 }
 
 TEST(CudaDecoder, SaysThatALaunchFailedAndCountsNoToken) {
@@ -522,6 +528,24 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
     EXPECT_STREQ(error.what(),
                  "load: the head size must be a multiple of 16 on a GPU, but is 14. "
                  "Use `device=\"cpu\"`.");
+  }
+}
+
+TEST(CudaDecoder, RefusesLayersThatItsKernelsDoNotCompute) {
+  RandomDecoder model(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, gpu_spec());
+  DecoderSpec recurrent = model.spec, experts = model.spec;
+  recurrent.blocks[0].mixer = RecurrentSpec{.conv_size = 3};
+  experts.blocks[0].feed_forward = ExpertsSpec{.experts = 4, .chosen = 2};
+  for (const DecoderSpec& spec : {recurrent, experts}) {
+    try {
+      const CudaDecoder decoder(spec, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                                {});
+      FAIL() << "a layer without kernels was accepted";
+    } catch (const CheckpointError& error) {
+      EXPECT_STREQ(error.what(),
+                   "load: on a GPU, layers must have attention and a dense feed-forward, but some "
+                   "have not. Use `device=\"cpu\"`.");
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// CudaDecoder as a DeviceSampler, mostly on a lazy GPU, which exposes missing waits.
+// CudaDecoder as a StepRunner, mostly on a lazy GPU, which exposes missing waits.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -14,7 +14,7 @@
 namespace sinkstream {
 namespace {
 
-using Wants = SampleSpan::Wants;
+using Wants = StepSpan::Wants;
 using cuda::LazyGpu;
 
 constexpr Window kWindow = {4, 9};
@@ -74,20 +74,20 @@ void expect_tokens(const SamplingLoop& loop,
   }
 }
 
-SampleSpan decode(SequenceCache* cache, int64_t seat, int64_t ahead = 0) {
+StepSpan decode(SequenceCache* cache, int64_t seat, int64_t ahead = 0) {
   return {cache, ahead, nullptr, 1, seat, Wants::kToken};
 }
 
-SampleSpan read(SequenceCache* cache, int64_t seat, const std::vector<int32_t>& tokens,
-                Wants wants = Wants::kToken) {
+StepSpan read(SequenceCache* cache, int64_t seat, const std::vector<int32_t>& tokens,
+              Wants wants = Wants::kToken) {
   return {cache, 0, tokens.data(), std::ssize(tokens), seat, wants};
 }
 
 // A step without look-ahead; advances the caches.
-SampledStep step(CudaDecoder& gpu, const std::vector<SampleSpan>& spans) {
+StepResult step(CudaDecoder& gpu, const std::vector<StepSpan>& spans) {
   gpu.launch(spans);
-  const SampledStep sampled = gpu.await();
-  for (const SampleSpan& span : spans) span.cache->advance(span.count);
+  const StepResult sampled = gpu.await();
+  for (const StepSpan& span : spans) span.cache->advance(span.count);
   return sampled;
 }
 
@@ -184,8 +184,8 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
     const auto text = random_tokens(140, vocab, 3), more = random_tokens(20, vocab, 4);
     model.gpu.begin_sampling(0, greedy(), window, {});
     for (const int32_t& token : text) {
-      const SampleSpan told = {&ahead[0], 0, &token, 1, 0, Wants::kToken};
-      const SampleSpan discarded = decode(&ahead[0], 0, 1);
+      const StepSpan told = {&ahead[0], 0, &token, 1, 0, Wants::kToken};
+      const StepSpan discarded = decode(&ahead[0], 0, 1);
       model.gpu.launch({&told, 1});
       model.gpu.launch({&discarded, 1});
       model.gpu.await();
@@ -195,12 +195,12 @@ TEST(CudaSampler, AThrownAwayTokenChangesNothingAfterwards) {  // no tsan
     std::vector<float> expected(std::ssize(more) * vocab), found(expected.size());
     for (size_t t = 0; t < text.size(); t += 70) {
       const ForwardSpan span{&fresh[0], text.data() + t, 70, LogitsOf::kNone};
-      model.gpu.forward({&span, 1}, nullptr);
+      forward_and_advance(model.gpu, {&span, 1}, nullptr);
     }
     const ForwardSpan to_fresh{&fresh[0], more.data(), std::ssize(more), LogitsOf::kAll};
     const ForwardSpan to_ahead{&ahead[0], more.data(), std::ssize(more), LogitsOf::kAll};
-    model.gpu.forward({&to_fresh, 1}, expected.data());
-    model.gpu.forward({&to_ahead, 1}, found.data());
+    forward_and_advance(model.gpu, {&to_fresh, 1}, expected.data());
+    forward_and_advance(model.gpu, {&to_ahead, 1}, found.data());
     EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0)
         << "S " << window.sinks << " W " << window.window;
   }
@@ -236,7 +236,7 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
     // Tokens already in the cache: more than are live.
     for (size_t i = 0; i < 2; ++i) {
       const ForwardSpan span{&caches[i], seen.data(), std::ssize(seen), LogitsOf::kNone};
-      model.gpu.forward({&span, 1}, nullptr);
+      forward_and_advance(model.gpu, {&span, 1}, nullptr);
     }
     const SamplingParams params = with_bias(with_penalties(greedy()), {{2, 1.5f}});
     Sampler sampler(params, window.sinks, window.window, kEndless);
@@ -250,10 +250,10 @@ TEST(CudaSampler, PenaltiesCountWhatTheHostsSamplerCounts) {  // no tsan
     std::vector<int32_t> next = prompt;
     for (int64_t i = 0; i < 40; ++i) {
       const ForwardSpan span{&caches[0], next.data(), std::ssize(next), LogitsOf::kLast};
-      model.gpu.forward({&span, 1}, logits.data());
+      forward_and_advance(model.gpu, {&span, 1}, logits.data());
       const Sampled expected =
           sampler.sample(logits.data(), caches[0].length(), generic_kernels(), {&threads}, scratch);
-      const SampleSpan sampled = i == 0 ? read(&caches[1], 1, prompt) : decode(&caches[1], 1);
+      const StepSpan sampled = i == 0 ? read(&caches[1], 1, prompt) : decode(&caches[1], 1);
       const SampledToken found = step(model.gpu, {sampled}).tokens[0];
       ASSERT_EQ(found.token, expected.token) << "token " << i;
       ASSERT_NEAR(found.logprob, expected.logprob, 1e-5);
@@ -280,7 +280,7 @@ TEST(CudaSampler, WhatPenaltiesAreToldStaysUntilTheGpuHasReadIt) {  // no tsan
   EXPECT_EQ(std::count(seen.begin(), seen.end(), expected.token), 0);
   const std::vector<int32_t> others(20, expected.token);
   model.gpu.begin_sampling(0, params, window, seen);
-  const SampleSpan span = read(&caches[1], 0, prompt);
+  const StepSpan span = read(&caches[1], 0, prompt);
   model.gpu.launch({&span, 1});
   model.gpu.begin_sampling(0, params, window, others);
   EXPECT_TRUE(same_token(model.gpu.await().tokens[0], expected));
@@ -297,41 +297,46 @@ TEST(CudaSampler, LogitsThatTheHostWantsAreForwards) {  // no tsan
   const int64_t vocab = spec.vocab_size;
   GpuCaches alone = model.make_caches(kWindow, 4), together = model.make_caches(kWindow, 4);
   const std::vector<std::vector<int32_t>> prompts = {{1, 2}, {3}, {4, 5, 6}, {7}};
-  std::vector<float> expected(4 * vocab);
+  std::vector<std::vector<float>> expected;  // of all tokens of each prompt
   for (size_t i = 0; i < 4; ++i) {
-    const ForwardSpan span{&alone[i], prompts[i].data(), std::ssize(prompts[i]), LogitsOf::kLast};
-    model.gpu.forward({&span, 1}, expected.data() + i * vocab);
+    const ForwardSpan span{&alone[i], prompts[i].data(), std::ssize(prompts[i]), LogitsOf::kAll};
+    expected.emplace_back(prompts[i].size() * vocab);
+    forward_and_advance(model.gpu, {&span, 1}, expected.back().data());
     model.gpu.begin_sampling(static_cast<int64_t>(i), greedy(), kWindow, {});
   }
-  const std::vector<SampleSpan> spans = {read(&together[0], 0, prompts[0], Wants::kLogits),
-                                         read(&together[1], 1, prompts[1]),
-                                         read(&together[2], 2, prompts[2], Wants::kLogits),
-                                         read(&together[3], 3, prompts[3], Wants::kNothing)};
-  const auto expect_row = [&](const float* found, size_t i) {
-    EXPECT_EQ(std::memcmp(found, expected.data() + i * vocab, vocab * sizeof(float)), 0) << i;
+  const std::vector<StepSpan> spans = {read(&together[0], 0, prompts[0], Wants::kLogits),
+                                       read(&together[1], 1, prompts[1]),
+                                       read(&together[2], 2, prompts[2], Wants::kAllLogits),
+                                       read(&together[3], 3, prompts[3], Wants::kNothing)};
+  // The last `rows` rows of a prompt's.
+  const auto expect_rows = [&](const float* found, size_t i, int64_t rows) {
+    const float* const end = expected[i].data() + expected[i].size();
+    EXPECT_EQ(std::memcmp(found, end - rows * vocab, rows * vocab * sizeof(float)), 0) << i;
   };
   const auto largest = [&](size_t i) {
-    const float* row = expected.data() + i * vocab;
+    const float* row = expected[i].data() + expected[i].size() - vocab;
     return static_cast<int32_t>(std::max_element(row, row + vocab) - row);
   };
   model.gpu.launch(spans);
   EXPECT_THROW(model.gpu.launch(spans), InternalError) << "two steps in flight want logits";
-  const SampleSpan next = decode(&together[1], 1, 1);
+  const StepSpan next = decode(&together[1], 1, 1);
   model.gpu.launch({&next, 1});
-  const SampledStep first = model.gpu.await();
+  const StepResult first = model.gpu.await();
   ASSERT_EQ(first.tokens.size(), 1u);
+  ASSERT_EQ(first.runs.size(), 1u);
+  EXPECT_EQ(first.runs[0], 1);
   EXPECT_EQ(first.tokens[0].token, largest(1));
-  expect_row(first.logits, 0);
-  expect_row(first.logits + vocab, 2);
-  for (const SampleSpan& span : spans) span.cache->advance(span.count);
+  expect_rows(first.logits, 0, 1);
+  expect_rows(first.logits + vocab, 2, 3);
+  for (const StepSpan& span : spans) span.cache->advance(span.count);
   const std::vector<int32_t> sampled = {largest(0)};
-  const SampleSpan told = read(&together[0], 0, sampled, Wants::kLogits);
+  const StepSpan told = read(&together[0], 0, sampled, Wants::kLogits);
   model.gpu.launch({&told, 1});
   model.gpu.await();
-  const SampledStep last = model.gpu.await();
+  const StepResult last = model.gpu.await();
   const ForwardSpan again{&alone[0], sampled.data(), 1, LogitsOf::kLast};
   std::vector<float> found(vocab);
-  model.gpu.forward({&again, 1}, found.data());
+  forward_and_advance(model.gpu, {&again, 1}, found.data());
   EXPECT_EQ(std::memcmp(last.logits, found.data(), vocab * sizeof(float)), 0);
 }
 
@@ -344,10 +349,10 @@ TEST(CudaSampler, ForwardGivesTheLogitsOfMoreRowsThanAreComputedTogether) {  // 
   const auto text = random_tokens(90, vocab, 9);
   std::vector<float> together(90 * vocab), alone(90 * vocab);
   const ForwardSpan all{&caches[0], text.data(), 90, LogitsOf::kAll};
-  model.gpu.forward({&all, 1}, together.data());
+  forward_and_advance(model.gpu, {&all, 1}, together.data());
   for (int64_t t = 0; t < 90; ++t) {
     const ForwardSpan one{&caches[1], text.data() + t, 1, LogitsOf::kAll};
-    model.gpu.forward({&one, 1}, alone.data() + t * vocab);
+    forward_and_advance(model.gpu, {&one, 1}, alone.data() + t * vocab);
   }
   EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
 }
@@ -366,12 +371,12 @@ TEST(CudaSampler, SaysThatLogitsAreNotFiniteAndTheOthersGoOn) {  // no tsan
   step(model.gpu, {read(&caches[0], 0, {1, 2}, Wants::kNothing),
                    read(&caches[1], 1, {4, 5}, Wants::kNothing)});
   const int32_t page = caches[1].page_ids(caches[1].group(0))[0];
-  PageMemory& memory = caches.pool.memory();
-  memory.poison(caches.pool.page(page), 2);  // part of a sink's key
+  PagePool& pool = caches.memory.pages[0];
+  pool.memory().poison(pool.page(page), 2);  // part of a sink's key
   found.push_back(step(model.gpu, {read(&caches[0], 0, {3}), read(&caches[1], 1, {6})}).tokens[0]);
   for (int64_t i = 1; i < 4; ++i) {
     // Later steps of the failed sequence are harmless, too.
-    const SampledStep sampled = step(model.gpu, {decode(&caches[0], 0), decode(&caches[1], 1)});
+    const StepResult sampled = step(model.gpu, {decode(&caches[0], 0), decode(&caches[1], 1)});
     found.push_back(sampled.tokens[0]);
     EXPECT_FALSE(sampled.tokens[1].is_finite);
     EXPECT_LT(sampled.tokens[1].token, 0);
@@ -391,9 +396,9 @@ TEST(CudaSampler, SaysThatItsBiasForbidsEveryToken) {  // no tsan
     model.gpu.begin_sampling(1, sampling(1), kWindow, {});
     gpu.take_counts();
     const std::vector<int32_t> prompt = {1};
-    std::vector<SampleSpan> spans = {read(&caches[0], 0, prompt), read(&caches[1], 1, prompt)};
+    std::vector<StepSpan> spans = {read(&caches[0], 0, prompt), read(&caches[1], 1, prompt)};
     spans.resize(count);
-    const SampledStep sampled = step(model.gpu, spans);
+    const StepResult sampled = step(model.gpu, spans);
     EXPECT_LT(sampled.tokens[0].token, 0);
     EXPECT_TRUE(sampled.tokens[0].is_finite);
     if (count == 2) {
@@ -419,7 +424,7 @@ struct Steady {
     launch(0);
   }
   void launch(int64_t ahead) {
-    const SampleSpan spans[] = {decode(&caches[0], 0, ahead), decode(&caches[1], 1, ahead)};
+    const StepSpan spans[] = {decode(&caches[0], 0, ahead), decode(&caches[1], 1, ahead)};
     model.gpu.launch(spans);
   }
   void go_on() {
@@ -517,11 +522,11 @@ TEST(CudaSampler, RefusesAThirdStepAndAForwardWhileOneIsInFlight) {  // no tsan
   GpuCaches caches = model.make_caches(kWindow);
   model.gpu.begin_sampling(0, greedy(), kWindow, {});
   const std::vector<int32_t> prompt = {1};
-  const SampleSpan told = read(&caches[0], 0, prompt);
-  const SampleSpan ahead = decode(&caches[0], 0, 1), further = decode(&caches[0], 0, 2);
+  const StepSpan told = read(&caches[0], 0, prompt);
+  const StepSpan ahead = decode(&caches[0], 0, 1), further = decode(&caches[0], 0, 2);
   model.gpu.launch({&told, 1});
   const ForwardSpan span{&caches[0], prompt.data(), 1, LogitsOf::kNone};
-  EXPECT_THROW(model.gpu.forward({&span, 1}, nullptr), InternalError);
+  EXPECT_THROW(forward_and_advance(model.gpu, {&span, 1}, nullptr), InternalError);
   EXPECT_THROW(model.gpu.evict_range(&caches[0], 4, 5), InternalError);
   model.gpu.launch({&ahead, 1});
   EXPECT_THROW(model.gpu.launch({&further, 1}), InternalError);
@@ -536,12 +541,14 @@ TEST(CudaSampler, RefusesAnUnknownSeatAndTwoSampledTokensAtOnce) {  // no tsan
   const std::vector<int32_t> prompt = {1};
   for (const int64_t seat : {-1, 2}) {
     EXPECT_THROW(model.gpu.begin_sampling(seat, greedy(), kWindow, {}), InternalError);
-    const SampleSpan span = read(&caches[0], seat, prompt);
+    const StepSpan span = read(&caches[0], seat, prompt);
     EXPECT_THROW(model.gpu.launch({&span, 1}), InternalError);
   }
-  SampleSpan two = decode(&caches[0], 0);
+  StepSpan two = decode(&caches[0], 0);
   two.count = 2;
   EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError);
+  two.drafts = 1;
+  EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError) << "it drafts nothing";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 TEST(CudaWeights, AreTheSameInBuffersOfAnySizeAndOfAnyThreads) {
   DecoderSpec spec = small_spec();
   spec.vocab_size = 2500;
-  const int64_t inner = spec.blocks.front().mlp.intermediate_size = 1100;
+  const int64_t inner = spec.blocks.front().dense().intermediate_size = 1100;
   const RandomDecoder model(generic_kernels(), 1, {}, spec);
   const cuda::Runtime& runtime = cuda::emulated_plugin().runtime;
   const CudaWeights alone = copy_to_gpu(spec, model.packed(), runtime, nullptr, nullptr);
@@ -145,7 +145,8 @@ TEST(CudaWeights, OfMapsThatReadTheSameInputKeepTheirTypes) {
     }
     EXPECT_EQ(map.splits(), cuda::linear_splits(map.rows(), spec.hidden_size));
   };
-  const int64_t q = spec.query_size(), kv = spec.kv_size(), inner = spec.most_intermediate_size();
+  const int64_t q = spec.most_query_size(), kv = spec.most_kv_size();
+  const int64_t inner = spec.most_intermediate_size();
   expect_parts(weights.layers[0].qkv, {WeightType::kFloat32, WeightType::kFloat16}, {q + kv, kv});
   expect_parts(weights.layers[0].gate_up, {WeightType::kBFloat16, WeightType::kFloat32},
                {inner, inner});

@@ -46,7 +46,7 @@ TEST(CudaEmbedding, GivesTheTablesRows) {
                                      .table = table.matrix.packed(),
                                      .out = expected.data()},
                                     {&pool});
-      emulator::in_every_order([&](const emulator::Order& order) {
+      emulator::in_orders_of_run([&](const emulator::Order& order) {
         const DeviceArray<int32_t> ids(tokens);
         DeviceArray<float> out(static_cast<int64_t>(expected.size()));
         ASSERT_EQ(embedding(table.args(ids, &out), nullptr), kSuccess);

@@ -114,7 +114,8 @@ const Runtime kRuntime = {
 }  // namespace
 
 const Plugin& emulated_plugin() {
-  static const Plugin plugin = {.machine_code = "90a", .runtime = kRuntime, .ops = all_ops()};
+  static const Plugin plugin = {
+      .machine_code = "90a", .has_ptx = true, .runtime = kRuntime, .ops = all_ops()};
   return plugin;
 }
 

@@ -8,7 +8,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-using emulator::in_every_order;
+using emulator::in_orders_of_run;
 
 // Indices of tokens in the order in which they move, and their destinations.
 struct Moves {
@@ -109,7 +109,7 @@ TEST(CudaEvict, LeavesTheBitsThatTheReferenceLeaves) {
         other.seed = 9;
         const Moves moves = cut(spec.window.first(kLength), older, distance);
         const ShiftAngles turn(spec, distance);
-        in_every_order([&](const emulator::Order& order) {
+        in_orders_of_run([&](const emulator::Order& order) {
           TestStream found[] = {{spec, reference_kernels()}, {other, reference_kernels()}};
           TestStream expected[] = {{spec, reference_kernels()}, {other, reference_kernels()}};
           for (int layer = 0; layer < 2; ++layer) {

@@ -21,12 +21,12 @@ inline DecoderSpec gpu_spec() {
   DecoderSpec spec = small_spec();
   spec.hidden_size = 40;
   BlockSpec& block = spec.blocks.front();
-  block.mlp.intermediate_size = 72;
-  block.attention.heads = 6;
-  block.attention.kv_heads = 2;
-  block.attention.head_dim = 16;
-  block.attention.scale = usual_scale(16);
-  block.attention.rope = rope_with(6, 10000);  // of 8 pairs: the rest is not rotated
+  block.dense().intermediate_size = 72;
+  block.attention().heads = 6;
+  block.attention().kv_heads = 2;
+  block.attention().head_dim = 16;
+  block.attention().scale = usual_scale(16);
+  block.attention().rope = rope_with(6, 10000);  // of 8 pairs: the rest is not rotated
   return spec;
 }
 
@@ -44,19 +44,26 @@ inline PagePool gpu_pool(const cuda::Plugin& plugin, const PageShape& shape, int
                   true);
 }
 
-// Caches with one window, in a poisoned pool of their own.
+inline OwnedPools gpu_pools(const cuda::Plugin& plugin, const WeightedModel& model,
+                            const CacheLayers& layers, const MemoryAmount& amount) {
+  return poisoned_pools(model, layers, amount, [&](const PageShape& shape, int64_t pages) {
+    return gpu_pool(plugin, shape, pages);
+  });
+}
+
+// Caches with one window, in poisoned pools of their own.
 struct GpuCaches {
   GpuCaches(const cuda::Plugin& plugin, const CudaDecoder& decoder, const CacheLayers& layers,
             const Window& window, int64_t count = 1)
-      : pool(gpu_pool(plugin, decoder.page_shape(0),
-                      count * SequenceCache::memory_needed(window, layers, kEndless).pages[0])) {
+      : memory(gpu_pools(plugin, decoder, layers,
+                         count * SequenceCache::memory_needed(window, layers, kEndless))) {
     for (int64_t i = 0; i < count; ++i) {
-      all.push_back(std::make_unique<SequenceCache>(&pool, window, layers, kEndless));
+      all.push_back(std::make_unique<SequenceCache>(memory.pools(), window, layers, kEndless));
     }
   }
   SequenceCache& operator[](size_t i) { return *all[i]; }
 
-  PagePool pool;
+  OwnedPools memory;
   std::vector<std::unique_ptr<SequenceCache>> all;
 };
 

@@ -55,17 +55,23 @@ TEST(FindGpu, RefusesAGpuThatIsTooOld) {
             "the kernels need compute capability 8.0 or newer, but an old GPU has 7.5.");
 }
 
-// Whether the driver has to compile a library with machine code for `list`.
-bool driver_compiles(const char* list, int32_t major, int32_t minor) {
+// What a library with machine code for `list` says of a GPU.
+GpuSearch search(const char* list, bool has_ptx, int32_t major, int32_t minor) {
   static int32_t numbers[2];
   numbers[0] = major, numbers[1] = minor;
   static Plugin plugin = emulated_plugin();
   plugin.machine_code = list;
+  plugin.has_ptx = has_ptx;
   plugin.runtime.describe = [](int32_t, GpuFacts* facts) {
     *facts = {"a GPU", numbers[0], numbers[1], 40, 1 << 30, 1 << 30};
     return kSuccess;
   };
-  const GpuSearch found = find_gpu(plugin);
+  return find_gpu(plugin);
+}
+
+// Whether the driver has to compile a library with machine code for `list`, and PTX.
+bool driver_compiles(const char* list, int32_t major, int32_t minor) {
+  const GpuSearch found = search(list, /*has_ptx=*/true, major, minor);
   EXPECT_NE(found.plugin, nullptr);
   return found.driver_compiles;
 }
@@ -83,9 +89,18 @@ TEST(FindGpu, KnowsForWhichGpusTheDriverCompiles) {
   EXPECT_TRUE(driver_compiles("", 9, 0));
 }
 
+TEST(FindGpu, RefusesAGpuThatTheBuildHasNoCodeFor) {
+  EXPECT_NE(search("86", /*has_ptx=*/false, 8, 9).plugin, nullptr);
+  const GpuSearch found = search("86 90a", /*has_ptx=*/false, 8, 0);
+  EXPECT_EQ(found.plugin, nullptr);
+  EXPECT_EQ(found.problem,
+            "the kernels were compiled for compute capability 8.6 and 9.0, but a GPU has 8.0. "
+            "Rebuild the package on this machine, or with SINKSTREAM_CUDA_CODE=RELEASE.");
+}
+
 TEST(FindGpu, SaysThatABuildHasNoKernels) {
   EXPECT_EQ(find_gpu(std::string("/nowhere/_cuda.so")).problem,
-            "this build has no CUDA kernels. Rebuild it with nvcc on PATH.");
+            "this build has no CUDA kernels. Rebuild it with nvcc on PATH and SINKSTREAM_CUDA=ON.");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-using emulator::in_every_order;
+using emulator::in_orders_of_run;
 
 std::vector<float> run_reference(const Matrix& matrix, const Bf16Rows& input, const float* bias) {
   std::vector<float> floats(input.rows * input.cols), out(input.rows * matrix.rows);
@@ -71,7 +71,7 @@ std::vector<int64_t> cols_of(Storage storage) {
 
 TEST(CudaLinear, EqualsTheReferenceForEveryShape) {
   constexpr int64_t kInputs[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 63, 64};
-  in_every_order([&](const emulator::Order& order) {
+  in_orders_of_run([&](const emulator::Order& order) {
     size_t turn = 0;
     for (const Storage storage : kTiledStorages) {
       for (const int64_t rows : {1, 15, 17, 70}) {
@@ -108,7 +108,7 @@ TEST(CudaLinear, EqualsTheReferenceWhereChunksFollowEachOther) {
       compare(matrix, random_bf16_rows(inputs, kManyCols, 6), "forward");
       if (testing::Test::HasFatalFailure()) return;
     }
-    in_every_order([&](const emulator::Order& order) {
+    in_orders_of_run([&](const emulator::Order& order) {
       compare(matrix, random_bf16_rows(3, kManyCols, 6), order.name);
     });
     if (testing::Test::HasFatalFailure()) return;

@@ -13,7 +13,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-using emulator::in_every_order;
+using emulator::in_orders_of_run;
 
 // All of `input` through the kernel for few inputs.
 std::vector<float> run_few(const TiledMatrix& matrix, const Bf16Rows& input, const float* bias,
@@ -77,7 +77,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewForEveryLength) {
 }
 
 TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
-  in_every_order([](const emulator::Order& order) {
+  in_orders_of_run([](const emulator::Order& order) {
     for (const Storage storage : kTiledStorages) {
       expect_the_bits_of_few(storage, 40, whole_blocks(storage, 480), 70, order.name);
       if (testing::Test::HasFatalFailure()) return;

@@ -44,7 +44,7 @@ void expect_same_bits(const std::vector<float>& found, const std::vector<float>&
 }
 
 TEST(CudaLogits, EqualTheReferenceBitForBit) {  // no tsan
-  emulator::in_every_order([](const emulator::Order& order) {
+  emulator::in_orders_of_run([](const emulator::Order& order) {
     for (const int64_t vocab : kVocabs) {
       for (const int splits : {1, 3}) {
         SCOPED_TRACE(cat(order.name, ", vocab ", vocab, ", splits ", splits));

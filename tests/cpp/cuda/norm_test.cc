@@ -19,7 +19,7 @@
 namespace sinkstream::cuda {
 namespace {
 
-using emulator::in_every_order;
+using emulator::in_orders_of_run;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -179,7 +179,7 @@ TEST(CudaNorm, IsTheDefinition) {
   for (const int64_t dim : {4, 124, 128, 132, 576, 2044, 2048, 4096, 14336}) {
     if (emulator::kFindsRaces && dim > 2048) continue;
     for (const Case& what : kCases) {
-      in_every_order([&](const emulator::Order& order) {
+      in_orders_of_run([&](const emulator::Order& order) {
         Residual stream{.rows = 3, .dim = dim, .what = what};
         stream.fill();
         const std::vector<float> summed = stream.summed();

@@ -66,7 +66,7 @@ void draw(const Tables& tables, int32_t id) {
 }
 
 TEST(CudaPenalties, EqualThePenaltyRingAtEveryStep) {
-  emulator::in_every_order([](const emulator::Order& order) {
+  emulator::in_orders_of_run([](const emulator::Order& order) {
     for (const auto& [sinks, window] : {std::pair{0, 1}, {0, 7}, {1, 1}, {4, 30}, {3, 2}}) {
       SCOPED_TRACE(cat(order.name, ", sinks ", sinks, ", window ", window));
       std::mt19937 random(static_cast<unsigned>(sinks + window));
@@ -113,7 +113,7 @@ TEST(CudaPenalties, CountAPromptLongerThanTheBlockOfThreads) {
   std::mt19937 random(3);
   std::vector<int32_t> ids(5000);
   for (int32_t& id : ids) id = static_cast<int32_t>(random() % 900);
-  emulator::in_every_order([&](const emulator::Order& order) {
+  emulator::in_orders_of_run([&](const emulator::Order& order) {
     Tables tables(1300);
     tables.reset(100, 1200);
     PenaltyRing ring(100, 1200, INT64_MAX);

@@ -377,7 +377,7 @@ void expect_reference(const Shape& shape) {
 }
 
 TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
-  emulator::in_every_order([](const emulator::Order& order) {
+  emulator::in_orders_of_run([](const emulator::Order& order) {
     for (const Shape& shape : shapes()) {
       SCOPED_TRACE(cat(order.name, ", ", text_of(shape)));
       expect_reference(shape);
@@ -386,7 +386,7 @@ TEST(CudaRopeAppend, EqualsTheReferenceBitForBitAndWritesNothingElse) {
 }
 
 TEST(CudaRopeAppend, EqualsTheReferenceForWhatOnlySomeFamiliesHave) {
-  emulator::in_every_order([](const emulator::Order& order) {
+  emulator::in_orders_of_run([](const emulator::Order& order) {
     for (const Shape& shape : special_shapes()) {
       SCOPED_TRACE(cat(order.name, ", ", text_of(shape)));
       expect_reference(shape);

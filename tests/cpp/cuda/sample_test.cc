@@ -172,7 +172,7 @@ TEST_F(CudaSample, DoesSoInEveryOrderOfThreadsOverSeveralSlices) {
   const std::vector<Filter> filters = {{0, 1, 0},   {0, 1, 0.02},      {50, 1, 0},
                                        {0, 0.9, 0}, {300, 0.8, 0.001}, {15000, 0.999, 0}};
   std::vector<SamplingAnswer> first;
-  emulator::in_every_order([&](const emulator::Order& order) {
+  emulator::in_orders_of_run([&](const emulator::Order& order) {
     SCOPED_TRACE(order.name);
     std::vector<SamplingCase> cases;
     for (const Row* row : {&spread, &flat}) {

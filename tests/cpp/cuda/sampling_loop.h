@@ -83,7 +83,7 @@ inline std::vector<SampledToken> sample_one_by_one(SamplingModel& model, const W
     for (size_t t = 0; t < next.size(); t += SamplingModel::kMostTokens) {
       const auto count = std::min<int64_t>(SamplingModel::kMostTokens, std::ssize(next) - t);
       const ForwardSpan span{&caches[0], next.data() + t, count, LogitsOf::kLast};
-      model.gpu.forward({&span, 1}, logits.get());
+      forward_and_advance(model.gpu, {&span, 1}, logits.get());
     }
     if (i == 0) ops.penalties_append({tables, 0, next.data(), std::ssize(next)}, nullptr);
     const cuda::TokenRow token = {.index = caches[0].length() - 1, .sequence = 0};
@@ -128,7 +128,7 @@ class SamplingLoop {
   };
   struct Part {
     size_t sequence;
-    SampleSpan span;
+    StepSpan span;
   };
 
   bool has_ended(size_t i) const { return std::ssize(all_[i].sampled) == requests_[i].count; }
@@ -136,7 +136,7 @@ class SamplingLoop {
   // Whether any sequence continues.
   bool launch() {
     std::vector<Part> parts;
-    std::vector<SampleSpan> spans;
+    std::vector<StepSpan> spans;
     bool is_any_left = false;
     for (size_t i = 0; i < all_.size(); ++i) {
       if (has_ended(i)) continue;
@@ -152,15 +152,15 @@ class SamplingLoop {
     return true;
   }
 
-  SampleSpan next_of(size_t i) {
+  StepSpan next_of(size_t i) {
     Sequence& sequence = all_[i];
     const SamplingRequest& request = requests_[i];
-    SampleSpan span;
+    StepSpan span;
     span.cache = &caches_[i];
     span.in_flight = sequence.launched - caches_[i].length();
     span.seat = static_cast<int64_t>(i);
     span.count = 1;
-    span.wants = SampleSpan::Wants::kToken;
+    span.wants = StepSpan::Wants::kToken;
     if (sequence.launched == 0) {
       model_.gpu.begin_sampling(span.seat, request.params, caches_[i].window(), {});
     }
@@ -168,7 +168,7 @@ class SamplingLoop {
     if (left > 0) {
       span.tokens = request.prompt.data() + sequence.launched;
       span.count = std::min(left, request.chunk);
-      if (span.count < left) span.wants = SampleSpan::Wants::kNothing;
+      if (span.count < left) span.wants = StepSpan::Wants::kNothing;
     }
     sequence.launched += span.count;
     return span;
@@ -176,10 +176,10 @@ class SamplingLoop {
 
   // A sequence that has ended takes no more tokens: its look-ahead token is discarded.
   void await() {
-    const SampledStep step = model_.gpu.await();
+    const StepResult step = model_.gpu.await();
     auto token = step.tokens.begin();
     for (const Part& part : in_flight_.front()) {
-      const bool has_token = part.span.wants == SampleSpan::Wants::kToken;
+      const bool has_token = part.span.wants == StepSpan::Wants::kToken;
       if (!has_ended(part.sequence)) {
         part.span.cache->advance(part.span.count);
         if (has_token) all_[part.sequence].sampled.push_back(*token);

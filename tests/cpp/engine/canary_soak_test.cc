@@ -198,7 +198,7 @@ class User {
     for (int32_t& id : text) id = static_cast<int32_t>(below(kFakeVocab));
     text.insert(text.begin() + static_cast<int64_t>(below(text.size() + 1)), conversation->secret);
     Request request = greedy_request(text, static_cast<int64_t>(below(12)));
-    // A turn that looks is sampled on the host. With a device sampler, half of the turns do not
+    // A turn that looks is sampled on the host. Where a device samples, half of the turns do not
     // look.
     const bool looks = sampled_by_ == SampledBy::kHost || one_in(2);
     if (looks) request.params.logprobs = kMaxLogprobs;
@@ -334,9 +334,10 @@ TEST_P(CanarySoak, NoUserEverSeesAnothersSecretAndEachConversationIsAPlainList) 
   options.prefill_chunk = 16;
   options.kernels = &sampling_kernels();
   options.threads = &threads;
-  if (GetParam() == SampledBy::kDevice) {
-    model.set_device_sampler(
-        std::make_unique<FakeSampler>(&model, options.max_sequences, options.kernels));
+  if (GetParam() != SampledBy::kHost) {
+    const int64_t drafts = GetParam() == SampledBy::kDraftingDevice ? 1 : 0;
+    model.set_step_runner(
+        std::make_unique<FakeRunner>(&model, options.max_sequences, options.kernels, drafts));
   }
   Engine engine(model, options);
 
@@ -360,7 +361,10 @@ TEST_P(CanarySoak, NoUserEverSeesAnothersSecretAndEachConversationIsAPlainList) 
   }
 }
 
-SINKSTREAM_TEST_BOTH_SAMPLERS(CanarySoak);
+INSTANTIATE_TEST_SUITE_P(SampledBy, CanarySoak,
+                         testing::Values(SampledBy::kHost, SampledBy::kDevice,
+                                         SampledBy::kDraftingDevice),
+                         [](const auto& info) { return ::sinkstream::name_of(info.param); });
 
 }  // namespace
 }  // namespace sinkstream

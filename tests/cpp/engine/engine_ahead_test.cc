@@ -1,4 +1,4 @@
-// One step of lookahead with a device sampler: the order of launches and awaits, when the engine
+// One step of lookahead where a device samples: the order of launches and awaits, when the engine
 // waits, and what happens to a discarded token.
 #include <future>
 
@@ -20,13 +20,13 @@ class EngineAheadTest : public EngineTestBase {
   // Launches and awaits in order, once no step is in flight.
   std::string events() {
     std::string found;
-    engine().between_steps([&] { found = device_sampler->events; });
+    engine().between_steps([&] { found = runner->events; });
     return found;
   }
   // Steps launched, as read by the engine's thread between two steps.
   int64_t launched() {
     int64_t found = 0;
-    engine().between_steps([&] { found = device_sampler->launched(); });
+    engine().between_steps([&] { found = runner->launched(); });
     return found;
   }
   // Lets `steps` steps return their results, and waits until they have.
@@ -166,7 +166,7 @@ TEST_F(EngineAheadTest, TheNextSequenceStartsWhileADiscardedTokenIsInFlight) {
   open_gate();
   EXPECT_EQ(read_all(*first).ids, expected_reply(stop.prompt, stop.at));
   EXPECT_EQ(read_all(*second).ids, expected_reply({7}, 200));
-  EXPECT_EQ(device_sampler->begun, 2);
+  EXPECT_EQ(runner->begun, 2);
   const std::string order = events();
   EXPECT_EQ(order.find("AA"), order.size() - 2) << "the engine waited in between: " << order;
 }
@@ -186,7 +186,7 @@ TEST_F(EngineAheadTest, AStopStringDiscardsOneTokenAndHarmsNoNeighbour) {
 
 TEST_F(EngineAheadTest, ASampleThatFindsNoTokenEndsOnlyItsSequence) {
   const Stop mute = stop_after(99, 20);
-  engine().between_steps([&] { device_sampler->mute_token = 99; });
+  engine().between_steps([&] { runner->mute_token = 99; });
   const auto stream = submit(greedy_request(mute.prompt, std::nullopt));
   EXPECT_EQ(read_all(*stream).ids, expected_reply(mute.prompt, mute.at));
   try {
@@ -238,7 +238,7 @@ TEST_F(EngineAheadTest, SamplesRequestsWithLogprobsOnTheHostAndOthersOnTheDevice
 TEST_F(EngineAheadTest, WorkBetweenStepsFindsNothingInFlight) {
   const auto stream = submit(greedy_request({5}, 3000));
   for (int i = 0; i < 100; ++i) {
-    engine().between_steps([&] { EXPECT_EQ(device_sampler->launched(), model.forwards); });
+    engine().between_steps([&] { EXPECT_EQ(runner->launched(), model.forwards); });
   }
   EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 3000));
 }
@@ -280,8 +280,8 @@ TEST_F(EngineAheadTest, ClosingDeliversWhatIsInFlight) {
   closing.get();
   const Reply reply = read_all(*stream);
   EXPECT_EQ(stream->finish_reason(), FinishReason::kCancelled);
-  EXPECT_EQ(static_cast<int64_t>(reply.ids.size()), device_sampler->launched());
-  EXPECT_EQ(reply.ids, expected_reply({5}, device_sampler->launched()));
+  EXPECT_EQ(static_cast<int64_t>(reply.ids.size()), runner->launched());
+  EXPECT_EQ(reply.ids, expected_reply({5}, runner->launched()));
 }
 
 // A turn's chunk is so long that it has overwritten the session's first tokens, though the chunk is
@@ -388,11 +388,11 @@ INSTANTIATE_TEST_SUITE_P(Steps, EngineAheadFailure,
 
 using EngineScratch = EngineTest;
 
-TEST_P(EngineScratch, HoldsLogitsOfAllSequencesOnlyWhereTheHostSamples) {
+TEST_P(EngineScratch, HoldsLogitsOnlyWhereTheHostSamples) {
   constexpr int64_t kScoredRows = 32;
-  const int64_t of_one =
-      SamplerScratch(kFakeVocab).bytes() + kScoredRows * kFakeVocab * int64_t{sizeof(float)};
-  const int64_t of_all = options.max_sequences * kFakeVocab * int64_t{sizeof(float)};
+  const int64_t of_one = SamplerScratch(kFakeVocab).bytes();
+  const int64_t of_all =
+      (options.max_sequences + kScoredRows) * kFakeVocab * int64_t{sizeof(float)};
   EXPECT_EQ(engine().scratch_bytes(), sampled_by == SampledBy::kHost ? of_one + of_all : of_one);
 }
 
@@ -408,7 +408,7 @@ TEST(EngineOfADeviceSampler, IsRefusedIfItHasTooFewSeats) {
   options.max_sequences = 3;
   options.kernels = &reference_kernels();
   options.threads = &threads;
-  model.set_device_sampler(std::make_unique<FakeSampler>(&model, 2, options.kernels));
+  model.set_step_runner(std::make_unique<FakeRunner>(&model, 2, options.kernels));
   EXPECT_THROW(Engine(model, options), InternalError);
 }
 

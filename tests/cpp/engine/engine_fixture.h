@@ -12,7 +12,7 @@
 
 #include "common/errors.h"
 #include "engine/engine.h"
-#include "fake_sampler.h"
+#include "fake_runner.h"
 
 namespace sinkstream {
 
@@ -109,9 +109,9 @@ inline Request greedy_request(std::vector<int32_t> prompt, std::optional<int64_t
   return request;
 }
 
-// Where tokens are sampled. Every promise of the engine holds for both, and nearly every test runs
-// with both.
-enum class SampledBy { kHost, kDevice };
+// Where tokens are sampled, and whether several at once. Every promise of the engine holds for
+// each, and nearly every test runs with each.
+enum class SampledBy { kHost, kDevice, kDraftingDevice };
 
 class EngineTestBase : public testing::Test {
  protected:
@@ -130,31 +130,38 @@ class EngineTestBase : public testing::Test {
   ~EngineTestBase() override {
     if (!engine_) return;
     engine_->close();
-    EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has leaked its pages";
+    EXPECT_EQ(options.pools.free(), options.pools.all()) << "a sequence has leaked its memory";
     EXPECT_FALSE(model.too_long);
-    EXPECT_FALSE(device_sampler != nullptr && device_sampler->has_failed);
+    EXPECT_FALSE(runner != nullptr && runner->has_failed);
   }
 
   // Starts the engine with the current `options` and `model`.
   Engine& engine() {
     if (engine_) return *engine_;
-    const int64_t each =
-        SequenceCache::memory_needed(options.window, kLayers, kEndlessLength).pages[0];
-    pool_ = std::make_unique<PagePool>(kShape, each * options.max_sequences, /*poison=*/true);
+    const CacheLayers& layers = options.layers;
+    const MemoryAmount all = options.max_sequences *
+                             SequenceCache::memory_needed(options.window, layers, kEndlessLength);
+    pool_ = std::make_unique<PagePool>(kShape, all.pages[0], /*poison=*/true);
     options.pools = pool_.get();
+    if (layers.has_states()) {
+      const int64_t lanes = StatePool::lanes_for(1 + lookahead());
+      states_ = std::make_unique<StatePool>(layers.lane_bytes(), lanes,
+                                            state_slots.value_or(all.states), /*poison=*/true);
+      options.pools.states = states_.get();
+    }
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
-    device_sampler = maybe_add_device_sampler(&model, options);
+    runner = maybe_add_runner(&model, options);
     engine_ = std::make_unique<Engine>(model, options);
     return *engine_;
   }
 
-  // Adds a device sampler to a model if this test samples on the device; else returns null.
-  FakeSampler* maybe_add_device_sampler(RuleModel* of, const EngineOptions& with) const {
+  // Gives a model a runner of its own if this test samples on the device; else returns null.
+  FakeRunner* maybe_add_runner(RuleModel* of, const EngineOptions& with) const {
     if (sampled_by == SampledBy::kHost) return nullptr;
-    auto made = std::make_unique<FakeSampler>(of, with.max_sequences, with.kernels);
-    FakeSampler* const kept = made.get();
-    of->set_device_sampler(std::move(made));
+    auto made = std::make_unique<FakeRunner>(of, with.max_sequences, with.kernels, drafts());
+    FakeRunner* const kept = made.get();
+    of->set_step_runner(std::move(made));
     return kept;
   }
 
@@ -169,17 +176,20 @@ class EngineTestBase : public testing::Test {
            stats.free_pages == stats.pages;
   }
 
-  // Steps that may be in flight in addition to the one being awaited.
-  int64_t lookahead() const { return sampled_by == SampledBy::kDevice ? 1 : 0; }
+  // Tokens that steps may compute beyond the last one delivered.
+  int64_t lookahead() const { return sampled_by == SampledBy::kHost ? 0 : 1; }
+  int64_t drafts() const { return sampled_by == SampledBy::kDraftingDevice ? 1 : 0; }
 
   const SampledBy sampled_by;
   FakeModel model;
-  FakeSampler* device_sampler = nullptr;  // the model's, once there is an engine
+  FakeRunner* runner = nullptr;  // the model's, once there is an engine
   EngineOptions options;
+  std::optional<int64_t> state_slots;  // if layers have states; by default for every sequence
 
  private:
   ThreadPool threads_{1};
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<StatePool> states_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -189,7 +199,8 @@ class EngineTest : public EngineTestBase, public testing::WithParamInterface<Sam
 };
 
 inline std::string name_of(SampledBy sampled_by) {
-  return sampled_by == SampledBy::kHost ? "host" : "device";
+  if (sampled_by == SampledBy::kHost) return "host";
+  return sampled_by == SampledBy::kDevice ? "device" : "drafting_device";
 }
 
 #define SINKSTREAM_TEST_BOTH_SAMPLERS(suite)                                      \

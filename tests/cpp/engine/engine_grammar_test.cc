@@ -149,7 +149,7 @@ TEST_P(EngineGrammarAheadTest, OtherSequencesStayOneStepAhead) {
   EXPECT_EQ(read_all(*stream).ids, expected_reply(std::vector<int32_t>(40, 9), 10));
   EXPECT_EQ(read_all(*other).ids, expected_reply({6, 7}, 60));
   std::string events;
-  engine().between_steps([&] { events = device_sampler->events; });
+  engine().between_steps([&] { events = runner->events; });
   EXPECT_EQ(events.find("AA"), events.size() - 2) << "it waited for results: " << events;
 }
 

@@ -129,7 +129,7 @@ class OutOfMemory : public EngineTestBase {
     own.pools = &pool;
     own.kernels = &reference_kernels();
     own.threads = &threads;
-    maybe_add_device_sampler(&model, own);
+    maybe_add_runner(&model, own);
     std::promise<void> inside, calling, go;
     model.before_forward = [&](int64_t forward) {
       if (forward != 1) return;

@@ -67,7 +67,8 @@ class InvariantsTest : public testing::Test {
       views.push_back({.memory = one->memory, .prompt_left = one->prompt_tokens});
     }
     return violations(
-        {waiting, running, sessions, pools, gauges, flights, free_seats, seats, plan, views,
+        {waiting, running, sessions, pools, gauges, flights, free_seats, most_in_flight, seats,
+         plan, views,
          StepLimits{
              .free = pools.free(), .max_sequences = 4, .max_tokens = 20, .prefill_chunk = 16}});
   }
@@ -81,6 +82,7 @@ class InvariantsTest : public testing::Test {
   EngineStats gauges{.pages = 24};
   Flights flights{4};
   std::vector<int64_t> free_seats;
+  int64_t most_in_flight = 1;
   int64_t seats = 0;
   StepPlan plan;
 };
@@ -215,6 +217,7 @@ TEST_F(InvariantsTest, SeeEvictedTokensThatWereNotCounted) {
 class InvariantsAheadTest : public InvariantsTest {
  protected:
   InvariantsAheadTest() {
+    most_in_flight = 2;
     seats = 4;
     free_seats = {3, 2, 1, 0};
   }
@@ -228,12 +231,14 @@ class InvariantsAheadTest : public InvariantsTest {
   }
 
   // A step of one row.
-  void launch(Sequence* sequence) {
-    flights.begin_launch(Clock::now()).rows.push_back({sequence, 1, SampleSpan::Wants::kToken});
+  void launch(Sequence* sequence, int64_t drafts = 0) {
+    flights.begin_launch(Clock::now())
+        .rows.push_back({sequence, 1 + drafts, StepSpan::Wants::kToken, drafts});
     flights.end_launch();
     if (sequence == nullptr) return;
-    sequence->cache->add_in_flight(1);
+    sequence->cache->add_in_flight(1 + drafts);
     ++sequence->samples_in_flight;
+    sequence->drafts_in_flight += drafts;
   }
 };
 
@@ -254,12 +259,28 @@ TEST_F(InvariantsAheadTest, SeeAStepThatASequenceDoesNotKnowOf) {
   Sequence& sequence = add_sampling(3);
   launch(&sequence);
   sequence.cache->drop_in_flight();
-  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 0 tokens and 1 samples in flight, "
-                                "but there are 1 and 1"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 0 tokens, 1 samples and 0 drafts in "
+                                "flight, but there are 1, 1 and 0"}));
   sequence.cache->add_in_flight(1);
   sequence.samples_in_flight = 0;
-  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 1 tokens and 0 samples in flight, "
-                                "but there are 1 and 1"}));
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 1 tokens, 0 samples and 0 drafts in "
+                                "flight, but there are 1, 1 and 0"}));
+}
+
+TEST_F(InvariantsAheadTest, SeeDraftsThatASequenceDoesNotKnowOf) {
+  Sequence& sequence = add_sampling(3);
+  launch(&sequence, 2);
+  EXPECT_EQ(found(), Sentences{});
+  sequence.drafts_in_flight = 0;
+  EXPECT_EQ(found(), (Sentences{"running sequence 0 counts 3 tokens, 1 samples and 0 drafts in "
+                                "flight, but there are 3, 1 and 2"}));
+}
+
+TEST_F(InvariantsAheadTest, SeeAPlanAheadOfDraftsThatMayNotStay) {
+  launch(&add_sampling(3), 1);
+  plan.rows = {{0, 1, true}};
+  EXPECT_EQ(found(), (Sentences{"the plan's row for sequence 0 runs ahead of the result that it "
+                                "depends on"}));
 }
 
 TEST_F(InvariantsAheadTest, SeeARowOfASequenceThatIsGone) {
@@ -274,8 +295,7 @@ TEST_F(InvariantsAheadTest, SeeAStepTooManyInFlight) {
   launch(nullptr);
   launch(nullptr);
   EXPECT_EQ(found(), (Sentences{"2 steps are in flight, but at most 1 may be"}));
-  seats = 0;
-  free_seats.clear();
+  most_in_flight = 1;
   flights.begin_delivery();
   flights.end_delivery();
   EXPECT_EQ(found(), (Sentences{"1 steps are in flight, but at most 0 may be"}));

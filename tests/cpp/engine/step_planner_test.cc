@@ -42,6 +42,20 @@ TEST(PlanStep, GivesEveryDecodingSequenceItsToken) {
   EXPECT_EQ(plan.rows, (Rows{{0, 1, true}, {2, 1, true}}));
 }
 
+RunningView drafting(int64_t drafts, int64_t last_step = 0) {
+  return {.length = 40, .last_step = last_step, .drafts = drafts};
+}
+
+TEST(PlanStep, GivesADecodingSequenceItsDraftsWhichCountInTheBudget) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 8;
+  EXPECT_EQ(plan_step({}, {drafting(3), drafting(1), reading(9)}, limits).rows,
+            (Rows{{0, 4, true, false, 3}, {1, 2, true, false, 1}, {2, 2, false}}));
+  limits.max_tokens = 6;  // full: round robin, and the last one's drafts are cut
+  EXPECT_EQ(plan_step({}, {drafting(3, 2), drafting(3, 1), reading(9, 0, 3)}, limits).rows,
+            (Rows{{0, 2, true, false, 1}, {1, 4, true, false, 3}}));
+}
+
 TEST(PlanStep, AdmitsAndReadsInTheSameStep) {
   const StepPlan plan = plan_step({waiting(5, 3)}, {decoding()}, kRoomy);
   EXPECT_EQ(plan.admit, 1);
@@ -59,7 +73,6 @@ TEST(PlanStep, ScoresAPromptButForItsLastToken) {
   const StepPlan admitting =
       plan_step({{.memory = {.pages = {5}}, .prompt_left = 9, .to_score = 8}}, {}, kRoomy);
   EXPECT_EQ(admitting.rows, (Rows{{0, 8, false, true}}));
-  EXPECT_TRUE(admitting.scores_prompts());
 }
 
 TEST(PlanStep, ScoresNoMoreRowsThanHaveLogits) {

@@ -30,10 +30,10 @@ std::vector<int32_t> random_tokens(int64_t count, const DecoderSpec& spec) {
 // part, and an attention factor.
 std::vector<DecoderSpec> schemes() {
   std::vector<DecoderSpec> specs(3, small_spec());
-  RopeSpec& llama3 = specs[1].blocks.front().attention.rope;
+  RopeSpec& llama3 = specs[1].blocks.front().attention().rope;
   for (int pair = 3; pair < 7; ++pair) llama3.inverse_frequencies[pair] /= 8;
   llama3.pairing = Pairing::kInterleaved;
-  RopeSpec& partial = specs[2].blocks.front().attention.rope;
+  RopeSpec& partial = specs[2].blocks.front().attention().rope;
   partial.inverse_frequencies.resize(4);
   partial.attention_factor = 1.3;
   return specs;
@@ -47,12 +47,12 @@ class Stream {
   Stream(RandomDecoder* model, const Window& window)
       : model_(model),
         live_(window.sinks, window.window),
-        pool_(model->decoder->page_shape(0),
-              SequenceCache::memory_needed(window, model->spec.cache_layers(), kEndless).pages[0],
-              true),
-        cache(&pool_, window, model->spec.cache_layers(), kEndless) {
+        memory_(poisoned_pools(
+            *model->decoder, model->spec.cache_layers(),
+            SequenceCache::memory_needed(window, model->spec.cache_layers(), kEndless))),
+        cache(memory_.pools(), window, model->spec.cache_layers(), kEndless) {
     for (const BlockSpec& block : model->spec.blocks) {
-      const int64_t own = block.attention.window;
+      const int64_t own = block.attention().window;
       if (own > 0 && own <= window.window) own_live_.emplace(own, LiveTokens(0, own));
     }
   }
@@ -65,7 +65,7 @@ class Stream {
                              LogitsOf::kAll};
       const size_t before = found_.size();
       found_.resize(before + span.count * model_->spec.vocab_size, NAN);
-      model_->decoder->forward({&span, 1}, found_.data() + before);
+      forward_and_advance(*model_->decoder, {&span, 1}, found_.data() + before);
     }
     for (const int32_t token : tokens) {
       const auto t = static_cast<int64_t>(tokens_.size());
@@ -89,7 +89,7 @@ class Stream {
   Logits definition() const {
     std::vector<const LiteralDecoder::Seen*> seen(model_->spec.layers(), &seen_);
     for (int64_t layer = 0; layer < model_->spec.layers(); ++layer) {
-      const auto own = own_seen_.find(model_->spec.block(layer).attention.window);
+      const auto own = own_seen_.find(model_->spec.block(layer).attention().window);
       if (own != own_seen_.end()) seen[static_cast<size_t>(layer)] = &own->second;
     }
     return LiteralDecoder(*model_).logits(tokens_, seen);
@@ -115,7 +115,7 @@ class Stream {
  private:
   RandomDecoder* model_;
   LiveTokens live_;
-  PagePool pool_;
+  OwnedPools memory_;
   std::vector<int32_t> tokens_;
   LiteralDecoder::Seen seen_;
   std::map<int64_t, LiveTokens> own_live_;  // by window, of the layers that keep their own
@@ -262,8 +262,8 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     GTEST_SKIP() << "100,000 tokens are too many for the slow table";
   DecoderSpec spec = small_spec();
   spec.block_of_layer = {0};
-  spec.hidden_size = spec.blocks.front().mlp.intermediate_size = 16;
-  spec.blocks.front().attention.heads = 1;
+  spec.hidden_size = spec.blocks.front().dense().intermediate_size = 16;
+  spec.blocks.front().attention().heads = 1;
   for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     RandomDecoder model(kernels_, 1, {InputType::kFloat32, type, kMostTokens}, spec);
     const Window window{4, 28};
@@ -274,7 +274,7 @@ TEST_P(DecoderDefinition, LeavesSinkKeysAsTheyWereFor100000Tokens) {
     SequenceCache cache(&pool, window, 1, kEndless);
     const auto feed = [&](int64_t count) {
       const ForwardSpan span{&cache, tokens.data(), count, LogitsOf::kNone};
-      model.decoder->forward({&span, 1}, nullptr);
+      forward_and_advance(*model.decoder, {&span, 1}, nullptr);
     };
     feed(window.sinks);
     std::vector<std::byte> before(cache.sink_pages(0)[0], cache.sink_pages(0)[0] + bytes);

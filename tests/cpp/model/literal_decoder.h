@@ -187,7 +187,7 @@ class LiteralDecoder {
   }
 
   Row head_rows(const Layer& layer, const char* name, const Row& x) const {
-    const AttentionSpec& attention = layer.block.attention;
+    const AttentionSpec& attention = layer.block.attention();
     Row y = linear(layer, name, attention.qkv_bias, x);
     if (attention.clip > 0) {
       for (double& number : y) {
@@ -199,7 +199,7 @@ class LiteralDecoder {
 
   std::vector<Row> attend(const Layer& layer, const Seen& seen,
                           const std::vector<Row>& input) const {
-    const AttentionSpec& attention = layer.block.attention;
+    const AttentionSpec& attention = layer.block.attention();
     const bool has_norm = attention.qk_norm != QkNorm::kNone;  // its weight says over how much
     std::vector<Row> queries, keys, values;
     for (const Row& x : input) {
@@ -263,7 +263,7 @@ class LiteralDecoder {
   }
 
   Row transform(const Layer& layer, const Row& x) const {
-    const MlpSpec& mlp = layer.block.mlp;
+    const DenseSpec& mlp = layer.block.dense();
     Row inner = linear(layer, mlp.gated ? "gate" : "up", mlp.bias, x);
     for (double& number : inner) number = activated(mlp.activation, number);
     if (mlp.gated) {

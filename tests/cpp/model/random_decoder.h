@@ -9,6 +9,7 @@
 #include "kernels/table.h"
 #include "model/cpu/decoder.h"
 #include "model/random_weights.h"
+#include "runtime/owned_pools.h"
 
 namespace sinkstream {
 
@@ -28,5 +29,24 @@ class RandomDecoder : public RandomWeights {
  private:
   ThreadPool threads_;
 };
+
+// Poisoned pools for caches of a model, `amount` of each kind. `make(shape, pages)`: a pool.
+template <typename MakePool>
+OwnedPools poisoned_pools(const WeightedModel& model, const CacheLayers& layers,
+                          const MemoryAmount& amount, const MakePool& make) {
+  OwnedPools made;
+  for (const CacheGroup& group : layers.groups()) {
+    if (group.shape < made.pages.size()) continue;  // shapes are in the order of the groups
+    made.pages.push_back(make(model.page_shape(group.layers.front()), amount.pages[group.shape]));
+  }
+  return made;
+}
+
+inline OwnedPools poisoned_pools(const WeightedModel& model, const CacheLayers& layers,
+                                 const MemoryAmount& amount) {
+  return poisoned_pools(model, layers, amount, [](const PageShape& shape, int64_t pages) {
+    return PagePool(shape, pages, true);
+  });
+}
 
 }  // namespace sinkstream

@@ -24,14 +24,14 @@ inline RopeSpec rope_with(int64_t pairs, double base, Pairing pairing = Pairing:
 // Awkward on purpose: no size is a power of two or a multiple of a panel, and `heads` is odd.
 inline DecoderSpec small_spec() {
   BlockSpec block;
-  block.attention.heads = 3;
-  block.attention.kv_heads = 1;
-  block.attention.head_dim = 14;
-  block.attention.rope = rope_with(7, 10000);
-  block.attention.scale = usual_scale(14);
-  block.attention.qk_norm = QkNorm::kHead;
-  block.attention.qkv_bias = true;
-  block.mlp.intermediate_size = 75;
+  block.attention().heads = 3;
+  block.attention().kv_heads = 1;
+  block.attention().head_dim = 14;
+  block.attention().rope = rope_with(7, 10000);
+  block.attention().scale = usual_scale(14);
+  block.attention().qk_norm = QkNorm::kHead;
+  block.attention().qkv_bias = true;
+  block.dense().intermediate_size = 75;
   block.norm.eps = 1e-5f;
   DecoderSpec spec;
   spec.vocab_size = 53;
@@ -55,7 +55,7 @@ inline DecoderSpec with_windows(DecoderSpec spec, const std::vector<int64_t>& wi
   spec.blocks.clear();
   spec.block_of_layer.clear();
   for (const int64_t window : windows) {
-    block.attention.window = window;
+    block.attention().window = window;
     size_t kind = 0;
     while (kind < spec.blocks.size() && spec.blocks[kind] != block) ++kind;
     if (kind == spec.blocks.size()) spec.blocks.push_back(block);
@@ -71,6 +71,19 @@ inline DecoderSpec alternating_spec(bool last_has_window) {
                                                     : std::vector<int64_t>{0, 32, 0});
 }
 
+// Layers with a window of their own, and layers without one whose attention has other sizes.
+inline DecoderSpec two_shapes_spec(const DecoderSpec& plain = small_spec()) {
+  DecoderSpec spec = with_windows(plain, {32, 0, 32, 0});
+  AttentionSpec& wide = spec.blocks[1].attention();
+  const int64_t pairs = wide.head_dim / 2;  // of twice as many
+  wide.kv_heads += 1;
+  wide.heads = 3 * wide.kv_heads;
+  wide.head_dim *= 2;
+  wide.scale = usual_scale(wide.head_dim);
+  wide.rope = rope_with(pairs, 1000000);
+  return spec;
+}
+
 struct NamedSpec {
   std::string name;
   DecoderSpec spec;
@@ -79,13 +92,13 @@ struct NamedSpec {
 // Blocks as families have them, at these sizes: all that `plain` has not. Together they have every
 // field of a block and of a spec.
 inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spec()) {
-  const AttentionSpec& sizes = plain.blocks.front().attention;
+  const AttentionSpec& sizes = plain.blocks.front().attention();
   const int64_t pairs = sizes.head_dim / 2;
   const float eps = 1e-5f;
   DecoderSpec bare = with_blocks(plain, [&](BlockSpec* block) {
-    block->attention.rope = rope_with(pairs, 10000);
-    block->attention.qk_norm = QkNorm::kNone;
-    block->attention.qkv_bias = false;
+    block->attention().rope = rope_with(pairs, 10000);
+    block->attention().qk_norm = QkNorm::kNone;
+    block->attention().qkv_bias = false;
   });
   std::vector<NamedSpec> specs;
   const auto add = [&](const char* name, const DecoderSpec& spec) {
@@ -93,9 +106,9 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
   };
 
   DecoderSpec sandwich = with_blocks(bare, [](BlockSpec* block) {
-    block->attention.soft_cap = 5;
-    block->attention.scale = 0.2f;
-    block->mlp.activation = Activation::kGeluTanh;
+    block->attention().soft_cap = 5;
+    block->attention().scale = 0.2f;
+    block->dense().activation = Activation::kGeluTanh;
     block->attention_post_norm = block->mlp_post_norm = true;
   });
   sandwich = with_windows(sandwich, {32, 0});
@@ -105,26 +118,27 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
 
   DecoderSpec two_ropes = with_windows(with_blocks(bare,
                                                    [](BlockSpec* block) {
-                                                     block->attention.qk_norm = QkNorm::kHead;
-                                                     block->mlp.activation = Activation::kGeluTanh;
+                                                     block->attention().qk_norm = QkNorm::kHead;
+                                                     block->dense().activation =
+                                                         Activation::kGeluTanh;
                                                    }),
                                        {32, 0, 32});
-  two_ropes.blocks[1].attention.rope = rope_with(pairs, 1000000);
+  two_ropes.blocks[1].attention().rope = rope_with(pairs, 1000000);
   add("a rope for windows and another for the rest", two_ropes);
 
   const DecoderSpec after = with_blocks(bare, [](BlockSpec* block) {
-    block->attention.qk_norm = QkNorm::kFull;
+    block->attention().qk_norm = QkNorm::kFull;
     block->attention_norm = block->mlp_norm = false;
     block->attention_post_norm = block->mlp_post_norm = true;
   });
   add("norms only after, over all heads", after);
 
   DecoderSpec parallel = with_blocks(bare, [&](BlockSpec* block) {
-    block->attention.rope = rope_with(2, 10000);
-    block->attention.qkv_bias = block->attention.output_bias = true;
-    block->mlp.activation = Activation::kGelu;
-    block->mlp.gated = false;
-    block->mlp.bias = true;
+    block->attention().rope = rope_with(2, 10000);
+    block->attention().qkv_bias = block->attention().output_bias = true;
+    block->dense().activation = Activation::kGelu;
+    block->dense().gated = false;
+    block->dense().bias = true;
     block->norm = {NormKind::kLayer, eps, true};
     block->parallel = true;
   });
@@ -135,47 +149,49 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
     block->norm = {NormKind::kLayer, eps, false};
     block->parallel = true;
     block->mlp_norm = false;
-    block->attention.rope.pairing = Pairing::kInterleaved;
+    block->attention().rope.pairing = Pairing::kInterleaved;
   });
   one_norm = with_windows(one_norm, {32, 32, 0});
-  one_norm.blocks[1].attention.rope = {};
+  one_norm.blocks[1].attention().rope = {};
   one_norm.final_norm = one_norm.blocks.front().norm;
   one_norm.logit_scale = 0.25f;
   one_norm.tie_embeddings = true;
   add("parallel with one norm, no rotation without a window", one_norm);
 
   DecoderSpec alibi = with_blocks(bare, [&](BlockSpec* block) {
-    block->attention.rope = {};
-    for (int64_t head = 0; head < block->attention.heads; ++head) {
-      block->attention.slopes.push_back(std::exp2(-static_cast<float>(head + 1)));
+    block->attention().rope = {};
+    for (int64_t head = 0; head < block->attention().heads; ++head) {
+      block->attention().slopes.push_back(std::exp2(-static_cast<float>(head + 1)));
     }
-    block->attention.clip = 0.8f;
-    block->attention.qk_norm = QkNorm::kFull;
-    block->mlp.activation = Activation::kGelu;
-    block->mlp.gated = false;
+    block->attention().clip = 0.8f;
+    block->attention().qk_norm = QkNorm::kFull;
+    block->dense().activation = Activation::kGelu;
+    block->dense().gated = false;
     block->norm = {NormKind::kLayer, eps, false};
   });
   alibi.final_norm = alibi.blocks.front().norm;
   add("ALiBi, clipped, layer norms over all heads", alibi);
 
   DecoderSpec scaled = with_blocks(bare, [](BlockSpec* block) {
-    block->attention.scale = 0.1f;
+    block->attention().scale = 0.1f;
     block->residual_scale = 0.22f;
   });
   scaled.embedding_scale = 12;
   scaled.logit_scale = 0.125f;
   add("scaled residual stream", scaled);
 
+  add("layers that differ in heads, key heads and head size", two_shapes_spec(bare));
+
   add("query temperature", with_blocks(bare, [](BlockSpec* block) {
-        block->attention.temperature = 0.3f;
-        block->attention.temperature_length = 11;
+        block->attention().temperature = 0.3f;
+        block->attention().temperature_length = 11;
       }));
 
   add("relu², ungated, layer norm of each head", with_blocks(bare, [&](BlockSpec* block) {
-        block->attention.qk_norm = QkNorm::kHead;
+        block->attention().qk_norm = QkNorm::kHead;
         block->norm = {NormKind::kLayer, eps, true};
-        block->mlp.activation = Activation::kRelu2;
-        block->mlp.gated = false;
+        block->dense().activation = Activation::kRelu2;
+        block->dense().gated = false;
         block->residual_scale = 0.5f;
         block->parallel = true;
         block->attention_post_norm = block->mlp_post_norm = true;

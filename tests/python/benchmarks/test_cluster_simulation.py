@@ -23,6 +23,8 @@ from benchmarks.cluster.service_times import Curve, ServiceTimes, service_times
 from benchmarks.cluster.sessions import Habits
 from benchmarks.cluster.simulation import Cluster, Simulation
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[3]
 STEP_S = 1e-9  # so short that no turn waits for its end
 KEYS = [f"session {number}" for number in range(10_000)]

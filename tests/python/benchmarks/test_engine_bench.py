@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BENCH = Path(__file__).parents[3] / "benchmarks" / "engine_bench.py"
 
 

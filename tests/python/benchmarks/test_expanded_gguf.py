@@ -13,6 +13,8 @@ import torch
 import sinkstream
 from benchmarks.expanded_gguf import expand
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("reorder", [False, True])
 def test_an_expanded_file_is_the_same_model(

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.engine.row import Row, median_row, table
 from benchmarks.figures import gaps_ms, line, quantile, ratios, unfairness
 
+pytestmark = pytest.mark.full
+
 
 def test_a_quantile_has_its_share_of_values_below_it() -> None:
     values = [float(value) for value in range(100, 0, -1)]  # in any order

@@ -12,6 +12,8 @@ import pytest
 from benchmarks import machine
 from tests.gpu import facts
 
+pytestmark = pytest.mark.full
+
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     """Pretend that these packages have these versions, and all others theirs."""

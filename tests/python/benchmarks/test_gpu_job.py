@@ -16,6 +16,8 @@ from tests.gpu.bench.job import Runner
 from tests.gpu.bench.limits import LeftOut, OutOfTime, at_most
 from tests.gpu.bench.sizes import Job, Prefill
 
+pytestmark = pytest.mark.full
+
 
 def test_a_limit_ends_what_waits_and_nothing_afterwards() -> None:
     started = time.monotonic()

@@ -12,6 +12,8 @@ from tests.gpu.compile_and_keep_log import main as keep_log
 from tests.gpu.compile_and_keep_log import recorded
 from tests.gpu.registers import Kernel, Launch
 
+pytestmark = pytest.mark.full
+
 PREFIX = "_ZN10sinkstream4cuda41_GLOBAL__N__"
 LINEAR = f"{PREFIX}5692eb75_9_linear_cu_3d64f56013linear_kernelILNS_10WeightTypeE2ELi8ELm101376EEEv"
 PAGE = f"{PREFIX}77988a50_9_decode_cu_bd63bb5419attend_pages_kernelIaLb0ELi1EEEv"
@@ -111,7 +113,7 @@ COMMAND = [*registers.OPTIONS, ARCH, "-x", "cu", "-c", SOURCE, "-o", "norm.cu.o"
     [
         [word for word in COMMAND if word != ARCH],
         [word for word in COMMAND if word != "-O3"],
-        [SOURCE.replace("norm.cu", "plugin.cu") if word == SOURCE else word for word in COMMAND],
+        [SOURCE.replace("norm.cu", "plugin.cc") if word == SOURCE else word for word in COMMAND],
         ["elsewhere.cu" if word == SOURCE else word for word in COMMAND],
         ["-shared", "-o", "_cuda.so", "norm.cu.o"],
     ],

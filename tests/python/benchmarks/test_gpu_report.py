@@ -13,7 +13,7 @@ from sinkstream.checkpoint.spec import (
     Attention,
     Block,
     DecoderSpec,
-    Mlp,
+    Dense,
     Norm,
     RopeSpec,
     usual_scale,
@@ -23,6 +23,8 @@ from tests.gpu.bench import notes, report
 from tests.gpu.bench.flops import pairs, prefill_flops
 from tests.gpu.bench.goals import GOALS
 from tests.gpu.bench.sizes import FULL, GPU, SHORT, Rate
+
+pytestmark = pytest.mark.full
 
 LARGE = "llama-3.1-8b BF16"
 
@@ -228,7 +230,7 @@ def test_a_process_that_ends_badly_between_figures_is_an_error_too(tmp_path: Pat
 ROPE = RopeSpec(tuple(10_000.0 ** (-i / 16) for i in range(16)), "half")
 NORM = Norm("rms", 1e-6)
 SPEC = DecoderSpec.of_layers(
-    [Block(Attention(6, 2, 32, ROPE, usual_scale(32)), Mlp(160), NORM)] * 3,
+    [Block(Attention(6, 2, 32, ROPE, usual_scale(32)), Dense(160), NORM)] * 3,
     family="llama",
     vocab_size=1000,
     hidden_size=96,

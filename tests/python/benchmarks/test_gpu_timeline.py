@@ -16,6 +16,8 @@ from tests.gpu.bench.timeline import (
     summarize,
 )
 
+pytestmark = pytest.mark.full
+
 
 def step(begin: float, *, stream: int = 7) -> list[Record]:
     """A copy, two kernels that overlap by 2 µs, 3 µs idle, and the two sampling kernels: 40 µs."""

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BENCH = Path(__file__).parents[3] / "benchmarks"
 
 

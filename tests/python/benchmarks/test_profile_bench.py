@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BENCH = Path(__file__).parents[3] / "benchmarks"
 LAMBDA = "::{lambda(long, int)#1}>(long, sinkstream::"
 CORE = "[.] sinkstream::(anonymous namespace)::"

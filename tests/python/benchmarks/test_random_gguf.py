@@ -13,6 +13,8 @@ import torch
 import sinkstream
 from benchmarks import random_gguf
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def _small_pool(monkeypatch: pytest.MonkeyPatch) -> None:

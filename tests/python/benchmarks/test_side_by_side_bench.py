@@ -9,6 +9,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BENCH = str(Path(__file__).parents[3] / "benchmarks")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BENCH = str(Path(__file__).parents[3] / "benchmarks")
 
 

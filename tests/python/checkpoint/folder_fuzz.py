@@ -19,12 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import transformers
 from safetensors.numpy import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
-from transformers.generation import logits_process
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
-from transformers.utils.logging import disable_progress_bar
 
 from sinkstream.checkpoint.bounded_file import read_json, read_optional_json
 from sinkstream.checkpoint.families import find_family
@@ -128,10 +124,14 @@ def config_difference(folder: Path, draw: random.Random) -> str | None:
     except CheckpointError:
         return None
     try:
-        theirs = AutoConfig.from_pretrained(folder)
+        theirs = transformers.AutoConfig.from_pretrained(folder)
         # Of these families, only phi3 rotates a part of each head.
         is_phi3 = spec.family == "phi3"
-        rotary = (Phi3RotaryEmbedding if is_phi3 else LlamaRotaryEmbedding)(theirs)
+        rotary = (
+            transformers.models.phi3.modeling_phi3.Phi3RotaryEmbedding
+            if is_phi3
+            else transformers.models.llama.modeling_llama.LlamaRotaryEmbedding
+        )(theirs)
     except Exception:  # its checks raise anything
         return None
     return _spec_difference(spec, theirs, rotary)
@@ -158,7 +158,7 @@ def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: Any) -> str:
         "mlp_bias": spec.family == "llama" and bool(theirs.mlp_bias),
         "qk_norm": spec.family == "qwen3", "trained_length": theirs.max_position_embeddings,
     }  # fmt: skip
-    attention, mlp = spec.blocks[0].attention, spec.blocks[0].mlp
+    attention, mlp = spec.blocks[0].attention, spec.blocks[0].dense
     own = {
         "norm_eps": spec.final_norm.eps, "qkv_bias": attention.qkv_bias,
         "output_bias": attention.output_bias, "mlp_bias": mlp.bias,
@@ -204,11 +204,11 @@ def draw_generation(draw: random.Random) -> Pairs:
 
 
 _WARPERS: dict[str, Callable[[Any], Any]] = {
-    "temperature": logits_process.TemperatureLogitsWarper,
-    "top_k": logits_process.TopKLogitsWarper,
-    "top_p": logits_process.TopPLogitsWarper,
-    "min_p": logits_process.MinPLogitsWarper,
-    "repetition_penalty": logits_process.RepetitionPenaltyLogitsProcessor,
+    "temperature": lambda value: transformers.TemperatureLogitsWarper(value),
+    "top_k": lambda value: transformers.TopKLogitsWarper(value),
+    "top_p": lambda value: transformers.TopPLogitsWarper(value),
+    "min_p": lambda value: transformers.MinPLogitsWarper(value),
+    "repetition_penalty": lambda value: transformers.RepetitionPenaltyLogitsProcessor(value),
 }
 # Values at which transformers builds no warper.
 _OFF: dict[str, Callable[[Any], bool]] = {
@@ -232,7 +232,7 @@ def generation_difference(folder: Path, draw: random.Random) -> str | None:
     """Compare a generation_config.json; return the difference, "", or None if theirs refuses."""
     (folder / "generation_config.json").write_text(written(draw_generation(draw)))
     try:
-        theirs = GenerationConfig.from_pretrained(folder)
+        theirs = transformers.GenerationConfig.from_pretrained(folder)
     except Exception:  # its checks raise anything
         return None
     values = read_optional_json(folder / "generation_config.json", 1 << 20)
@@ -301,7 +301,7 @@ def template_difference(folder: Path, draw: random.Random) -> str | None:
         except CheckpointError:
             return None
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception:  # its checks raise anything
         return None
     try:
@@ -352,7 +352,7 @@ def tensors_difference(folder: Path, draw: random.Random) -> str | None:
         except CheckpointError:
             return None
     try:
-        theirs = AutoModelForCausalLM.from_pretrained(folder)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
         return _tensors_difference(checkpoint, theirs, weights, bool(caught))
     finally:
         checkpoint.source.close()
@@ -386,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", choices=PARTS)
     options = parser.parse_args(arguments)
     logging.getLogger("transformers").setLevel(logging.CRITICAL)
-    disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     parts = list(PARTS) if options.part is None else [options.part]
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root, warnings.catch_warnings():

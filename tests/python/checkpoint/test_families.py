@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import CONFIG_MAPPING
 
 from sinkstream.checkpoint import families
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, find_family
@@ -19,6 +19,7 @@ from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from tests.data import tiny
 from tests.data.family_configs import FAMILY_CONFIGS, INTERLEAVED, PERMUTED
+from tests.python.lanes import cases, products
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -34,8 +35,10 @@ LLAMA: dict[str, Any] = {
 }
 
 
-IN_TRANSFORMERS = [name for name in FAMILIES if name in CONFIG_MAPPING]
-LIKE_LLAMA = [name for name in IN_TRANSFORMERS if hasattr(CONFIG_MAPPING[name], "rms_norm_eps")]
+LAYER_NORM = {
+    "cohere", "cohere2", "falcon", "gpt_neox", "mpt", "nemotron", "stablelm", "starcoder2",
+}  # fmt: skip
+LIKE_LLAMA = [name for name in FAMILIES if name not in LAYER_NORM]
 """Families whose configs have the fields of `LLAMA`; test_layer_norm_families.py has the others."""
 
 
@@ -66,7 +69,7 @@ def switches(spec: DecoderSpec) -> tuple[bool, bool, bool, str]:
         (
             block.attention.qkv_bias,
             block.attention.output_bias,
-            block.mlp.bias,
+            block.dense.bias,
             block.attention.qk_norm,
         )
         for block in spec.blocks
@@ -130,9 +133,9 @@ REQUIRED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("family", LIKE_LLAMA)
-@pytest.mark.parametrize("field", INTEGERS)
-@pytest.mark.parametrize("value", NEVER_VALID, ids=str)
+@pytest.mark.parametrize(
+    ("family", "field", "value"), products(LIKE_LLAMA, INTEGERS, NEVER_VALID), ids=str
+)
 def test_a_number_out_of_bounds_is_refused(family: str, field: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"load: config.json: `{field}` must be an integer"):
         from_config(family, **{field: value})
@@ -147,13 +150,20 @@ DEFAULTS = {
 """Those of transformers, for configs that leave fields out."""
 
 
-@pytest.mark.parametrize("field", REQUIRED)
-@pytest.mark.parametrize("family", LIKE_LLAMA)
+@pytest.mark.parametrize(("family", "field"), DEFAULTS)
+def test_a_missing_number_has_the_default_of_transformers(family: str, field: str) -> None:
+    stated = from_config(family, **{field: DEFAULTS[family, field]})
+    assert from_config(family, **{field: None}) == stated
+
+
+@pytest.mark.parametrize(
+    ("family", "field"),
+    cases(
+        [each for each in product(LIKE_LLAMA, REQUIRED) if each not in DEFAULTS],
+        always=lambda family, field: family == "llama" or field == "hidden_size",
+    ),
+)
 def test_a_missing_number_is_named(family: str, field: str) -> None:
-    if (family, field) in DEFAULTS:
-        stated = from_config(family, **{field: DEFAULTS[family, field]})
-        assert from_config(family, **{field: None}) == stated
-        return
     with pytest.raises(CheckpointError, match=f"`{field}` must .*, but is missing"):
         from_config(family, **{field: None})
 
@@ -223,11 +233,16 @@ def test_layer_types_that_contradict_the_rest_are_refused(
         from_config("qwen2", **given)
 
 
-@pytest.mark.parametrize("layers", [3, 30])
-@pytest.mark.parametrize("first", [{}, {"max_window_layers": 0}, {"max_window_layers": 40}])
-@pytest.mark.parametrize("window", [{}, {"sliding_window": None}, {"sliding_window": 64}])
-@pytest.mark.parametrize("use", [{}, {"use_sliding_window": True}, {"use_sliding_window": False}])
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "use", "window", "first", "layers"),
+    products(
+        ["qwen2", "qwen3"],
+        [{}, {"use_sliding_window": True}, {"use_sliding_window": False}],
+        [{}, {"sliding_window": None}, {"sliding_window": 64}],
+        [{}, {"max_window_layers": 0}, {"max_window_layers": 40}],
+        [3, 30],
+    ),
+)
 def test_windows_of_single_layers_have_the_defaults_of_transformers(
     family: str, use: dict[str, Any], window: dict[str, Any], first: dict[str, Any], layers: int
 ) -> None:

@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 
 from sinkstream import _core
-from sinkstream.checkpoint.spec import NO_ROPE, Attention, Block, DecoderSpec, Mlp, Norm, RopeSpec
+from sinkstream.checkpoint.spec import (
+    NO_ROPE,
+    Attention,
+    Block,
+    DecoderSpec,
+    Dense,
+    Experts,
+    Norm,
+    Recurrent,
+    RopeSpec,
+)
 from sinkstream.errors import CapacityError, CheckpointError
 
 Change = Callable[[DecoderSpec], DecoderSpec]
 
 _NORM = Norm("rms", 1e-5)
-_BLOCK = Block(Attention(6, 2, 8, NO_ROPE, 0.5), Mlp(20), _NORM)
+_BLOCK = Block(Attention(6, 2, 8, NO_ROPE, 0.5), Dense(20), _NORM)
 _SPEC = DecoderSpec(
     family="none",
     vocab_size=40,
@@ -38,7 +48,7 @@ def _last(**fields: Any) -> Change:
 
 
 def _attention(**fields: Any) -> Change:
-    return _last(attention=replace(_BLOCK.attention, **fields))
+    return _last(mixer=replace(_BLOCK.attention, **fields))
 
 
 def _rope(pairs: int, **fields: Any) -> Change:
@@ -63,9 +73,16 @@ CASES: list[tuple[Change, str]] = [
     (_spec(logit_scale=1e300), "`logit_scale` must be finite, but is inf."),
     (_spec(logit_soft_cap=math.nan), "`logit_soft_cap` must be at least 0, but is nan."),
     (_spec(final_norm=Norm("rms", 0.0)), "`norm_eps` must be above 0, but is 0."),
-    (_attention(heads=12), "`heads` must be in [6, 6], but is 12."),
-    (_attention(kv_heads=3), "`kv_heads` must be in [2, 2], but is 3."),
-    (_attention(head_dim=10), "`head_dim` must be in [8, 8], but is 10."),
+    (
+        _spec(
+            blocks=tuple(
+                replace(_BLOCK, mixer=replace(_BLOCK.attention, head_dim=2 * n)) for n in range(1, 6)
+            ),
+            block_of_layer=(0, 1, 2, 3, 4),
+        ),
+        "layers must have at most 4 different combinations of `kv_heads` and `head_dim`, but have "
+        "5.",
+    ),
     (_attention(heads=0), "`heads` must be in [1, 4096], but is 0."),
     (_attention(heads=1 << 62), "`heads` must be in [1, 4096], but is 4611686018427387904."),
     (_attention(kv_heads=7), "`kv_heads` must be in [1, 6], but is 7."),
@@ -112,14 +129,23 @@ CASES: list[tuple[Change, str]] = [
         "`slopes` must be a list of numbers, but is ('a', 'a', 'a', 'a', 'a', 'a').",
     ),
     (_attention(qk_norm="some"), '`qk_norm` must not be "some".'),
-    (_last(mlp=Mlp(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
+    (_last(feed_forward=Dense(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
     (
-        _last(mlp=Mlp(1 << 62)),
+        _last(feed_forward=Dense(1 << 62)),
         "`intermediate_size` must be in [1, 1048576], but is 4611686018427387904.",
     ),
-    (_last(mlp=Mlp(20, "tanh")), '`activation` must not be "tanh".'),  # type: ignore[arg-type]
+    (_last(feed_forward=Dense(20, "tanh")), '`activation` must not be "tanh".'),  # type: ignore[arg-type]
     (_last(norm=Norm("rms", math.nan)), "`norm_eps` must be above 0, but is nan."),
     (_last(residual_scale=math.nan), "`residual_scale` must be finite, but is nan."),
+    (
+        _last(mixer=Recurrent("delta_net", 4, heads=4, key_heads=2, state_size=8, head_dim=8)),
+        '`mixer` must be "attention", but is "recurrent", which is not supported yet.',
+    ),
+    (_last(mixer=Recurrent("lstm", 4)), '`recurrence` must not be "lstm".'),  # type: ignore[arg-type]
+    (
+        _last(feed_forward=Experts(8, 2, Dense(20), "sigmoid", groups=2, shared_size=20)),
+        '`feed_forward` must be "dense", but is "experts", which is not supported yet.',
+    ),
     (
         _last(parallel=True, attention_norm=False),
         "a parallel block must have `attention_norm`, but has none.",
@@ -141,6 +167,14 @@ def test_a_decoder_that_cannot_be_is_one_sentence(change: Change, sentence: str)
         assert str(error.value) == f"load: {sentence}"
 
 
+@pytest.mark.parametrize("part", ["mixer", "feed_forward", "norm"])
+def test_the_core_reads_every_field(part: str) -> None:
+    fields = _SPEC.as_dict()
+    fields["blocks"][1][part]["another"] = 0
+    with pytest.raises(RuntimeError, match="fields, of which the core reads"):
+        _core.weight_slots(fields)
+
+
 def _floats(spec: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the path of every field of a spec that holds numbers which are not whole."""
     for each in fields(spec):
@@ -160,7 +194,7 @@ def _changed(spec: Any, path: tuple[str, ...], value: float) -> Any:
 
 _FULL = replace(
     _BLOCK,
-    attention=replace(_BLOCK.attention, rope=RopeSpec((1.0, 0.1), "half"), slopes=(0.5,) * 6),
+    mixer=replace(_BLOCK.attention, rope=RopeSpec((1.0, 0.1), "half"), slopes=(0.5,) * 6),
 )
 
 
@@ -179,7 +213,7 @@ def test_no_number_may_be_nan_or_infinite(value: float) -> None:
 
 def test_the_largest_sizes_overflow_no_product() -> None:
     """Matrices of 2^44 numbers in 4,096 layers: their bytes still fit into 64 bits."""
-    most = Block(Attention(4096, 4096, 512, NO_ROPE, 0.5), Mlp(1 << 20), _NORM)
+    most = Block(Attention(4096, 4096, 512, NO_ROPE, 0.5), Dense(1 << 20), _NORM)
     spec = replace(
         _SPEC, vocab_size=1 << 24, hidden_size=1 << 20, blocks=(most,), block_of_layer=(0,) * 4096
     )

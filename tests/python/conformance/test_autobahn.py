@@ -14,6 +14,8 @@ from tests.conformance.autobahn import cases
 from tests.conformance.sources import SourceError
 from tests.conformance.verdict import judge, read_list
 
+pytestmark = pytest.mark.full
+
 
 def entry(behavior: str, close: str = "OK") -> dict[str, str]:
     return {"behavior": behavior, "behaviorClose": close}

@@ -13,6 +13,8 @@ pytest.importorskip("openai", reason="openai is not installed")
 from tests.conformance.clients import openai_client
 from tests.python.server.http.running_server import running
 
+pytestmark = pytest.mark.full
+
 
 def test_openais_client_is_served(tiny_folder: Callable[[str], Path]) -> None:
     with running(tiny_folder("llama"), sequences=6) as server:

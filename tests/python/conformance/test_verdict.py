@@ -16,6 +16,8 @@ from tests.conformance.suites import SUITES
 from tests.conformance.verdict import Listed, judge, matches, read_list
 from tests.conformance.vllm import plugin as vllm_plugin
 
+pytestmark = pytest.mark.full
+
 LISTED = [Listed("different", "on purpose", ("a.py::one", "a.py::many[*]"))]
 ALL = {"a.py::one": "failed", "a.py::many[x]": "failed", "a.py::other": "passed"}
 

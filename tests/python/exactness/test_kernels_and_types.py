@@ -13,6 +13,7 @@ import torch
 import sinkstream
 from tests.data import tiny
 from tests.python.exactness.streams import reference
+from tests.python.lanes import products
 from tests.reference.rope import Array
 
 SINKS, WINDOW = 3, 70  # more than a block of 64, and not a multiple of anything
@@ -32,7 +33,10 @@ TOLERANCE = {
 }
 
 
-@pytest.fixture(params=["amx", "avx512", "avx2", "generic", "reference"])
+TABLES = ("amx", "avx512", "avx2", "generic", "reference")
+
+
+@pytest.fixture(params=TABLES)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Force one kernel table; skip if this processor lacks it."""
     name = str(request.param)
@@ -54,8 +58,11 @@ def definition(name: str) -> tuple[torch.Tensor, Array]:
     return torch.from_numpy(ids), reference(name).forward(ids[0].tolist(), SINKS, WINDOW)
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
-@pytest.mark.parametrize(("dtype", "kv_dtype"), TOLERANCE)
+@pytest.mark.parametrize(
+    ("name", "dtype", "kv_dtype", "kernels"),
+    products(tiny.FAMILIES, TOLERANCE, TABLES),
+    indirect=["kernels"],
+)
 def test_stream_equals_the_definition_and_chunks_do_not_matter(
     name: str,
     dtype: str,
@@ -121,8 +128,11 @@ def test_a_narrow_cache_gives_the_same_bits_on_any_threads_and_from_a_copy(
     assert torch.equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("storage", ["Q8_0", "Q4_0", "Q4_1"])
-@pytest.mark.parametrize(("integers", "most"), [("int16", 3e-4), ("int8", 6e-2)])
+@pytest.mark.parametrize(
+    ("integers", "most", "storage", "kernels"),
+    products([("int16", 3e-4), ("int8", 6e-2)], ["Q8_0", "Q4_0", "Q4_1"], TABLES),
+    indirect=["kernels"],
+)
 def test_inputs_as_integers_cost_little_and_chunks_do_not_matter(
     storage: str, integers: str, most: float, kernels: str, tiny_gguf: Callable[[str, str], Path]
 ) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "run_streaming_llama.py"
 
@@ -121,7 +121,7 @@ def tokenizer_with(template: str) -> Any:
     fast = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=fast,
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>", "<|begin|>", "<|other_end|>"],

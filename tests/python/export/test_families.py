@@ -159,10 +159,10 @@ _OTHER_LAYERS = [f"{kind}_attention" for kind in ("sliding", "full", *["sliding"
     ("name", "changes", "lost"),
     [
         ("gemma3", {"layer_types": _OTHER_LAYERS}, "block_of_layer"),
-        ("gemma2-no-caps", {"query_pre_attn_scalar": 32}, "blocks.attention.soft_cap"),
+        ("gemma2-no-caps", {"query_pre_attn_scalar": 32}, "blocks.mixer.soft_cap"),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "block_of_layer"),
-        ("mpt-clipped", {}, "blocks.attention.scale"),
-        ("gpt_neox", {"hidden_act": "gelu_fast"}, "blocks.mlp.activation"),
+        ("mpt-clipped", {}, "blocks.mixer.scale"),
+        ("gpt_neox", {"hidden_act": "gelu_fast"}, "blocks.feed_forward.activation"),
     ],
 )  # fmt: skip
 def test_what_a_family_cannot_say_in_gguf_is_refused(

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import sinkstream
-from tests.data import tiny
 from tests.data.family_configs import FAMILY_CONFIGS
 from tests.data.family_models import save_family
 from tests.data.slot_weights import decoder_of
+from tests.python.family_variants import CONFIGS, covering_variants
+from tests.python.lanes import cases
 from tests.reference.decoder import Decoder
 from tests.reference.window import LiveTokens
 
@@ -52,7 +53,7 @@ class Variant:
         return drawn.tolist()  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module", params=[*FAMILY_CONFIGS, *tiny.CONFIGS])
+@pytest.fixture(scope="module", params=cases(CONFIGS, always=covering_variants().__contains__))
 def variant(
     request: pytest.FixtureRequest,
     tiny_folder: Callable[[str], Path],

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers.models.falcon import modeling_falcon
 
 import sinkstream
 from tests.data.family_configs import FAMILY_CONFIGS, NOT_IN_GGUF
@@ -21,6 +20,8 @@ TOKENS = 300  # more than any layer's own window
 @pytest.fixture(autouse=True)
 def exact_alibi(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Falcon's ALiBi be linear: transformers rounds slopes times positions to bfloat16."""
+    from transformers.models.falcon import modeling_falcon
+
     rounded = modeling_falcon.build_alibi_tensor
 
     def exact(attention_mask: torch.Tensor, num_heads: int, dtype: torch.dtype) -> torch.Tensor:

@@ -42,11 +42,11 @@ def test_a_random_decoder_follows_the_definition(seed: int, tmp_path: Path) -> N
 
 
 def _attention(**fields: Any) -> Callable[[Block], Block]:
-    return lambda block: replace(block, attention=replace(block.attention, **fields))
+    return lambda block: replace(block, mixer=replace(block.attention, **fields))
 
 
 def _mlp(**fields: Any) -> Callable[[Block], Block]:
-    return lambda block: replace(block, mlp=replace(block.mlp, **fields))
+    return lambda block: replace(block, feed_forward=replace(block.dense, **fields))
 
 
 def _block(**fields: Any) -> Callable[[Block], Block]:

@@ -55,6 +55,8 @@ def test_the_parts_are_all_that_make_test_makes() -> None:
 def test_a_run_ends_with_times_and_a_count(tmp_path: Path) -> None:
     status, lines = run(tmp_path, MAKE.replace("exit 2", ":"))
     assert status == 0
+    assert "build/reports/pytest.xml: 1, 0 s in all" in lines
+    assert (tmp_path / "build" / "reports" / "durations.txt").exists()
     *_, empty, site, tools, _, _, _, _, python, registers, total, _, count = lines
     assert empty == ""
     assert re.fullmatch(r"tools +\d+ s  passed", tools)

@@ -1,10 +1,11 @@
-"""The build finds an nvcc that works, or goes without the CUDA kernels and says why."""
+"""The build finds a GPU and an nvcc that works, or goes without the CUDA kernels and says why."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,10 +19,10 @@ FAILS = (
 )
 
 
-def fake_nvcc(folder: Path, script: str) -> Path:
-    """Write a program named nvcc into a folder of its own."""
-    path = folder / "fake" / "nvcc"
-    path.parent.mkdir()
+def fake(folder: Path, script: str, name: str = "nvcc") -> Path:
+    """Write a program into a folder of its own."""
+    path = folder / "fake" / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
@@ -30,8 +31,12 @@ def fake_nvcc(folder: Path, script: str) -> Path:
 def configure(
     folder: Path, *options: str, path: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Configure the core, without Python, in `folder`."""
-    command = ["cmake", "-S", ROOT, "-B", folder, "-DSINKSTREAM_PYTHON=OFF", *options]
+    """Configure the core, without Python, in `folder`, as on a machine with a GPU."""
+    devices = folder.parent / "dev"
+    devices.mkdir(exist_ok=True)
+    (devices / "nvidia0").touch()
+    command = ["cmake", "-S", ROOT, "-B", folder, "-DSINKSTREAM_PYTHON=OFF"]
+    command += [f"-DSINKSTREAM_DEVICES={devices}", *options]
     variables = os.environ | {"PATH": f"{path}:{os.environ['PATH']}"}
     for name in ("CUDACXX", "CUDAHOSTCXX"):
         variables.pop(name, None)
@@ -59,7 +64,7 @@ def in_one_line(text: str) -> str:
 def test_an_old_or_failing_nvcc_means_a_build_without_the_kernels(
     tmp_path: Path, script: str, problem: str
 ) -> None:
-    nvcc = fake_nvcc(tmp_path, script)
+    nvcc = fake(tmp_path, script)
     done = configure(tmp_path / "auto", path=str(nvcc.parent))
     assert done.returncode == 0, done.stderr
     assert f"Building without the CUDA kernels: {problem.format(nvcc)}. For them: " in in_one_line(
@@ -71,8 +76,22 @@ def test_an_old_or_failing_nvcc_means_a_build_without_the_kernels(
     assert f"SINKSTREAM_CUDA is ON, but {problem.format(nvcc)}." in in_one_line(asked.stderr)
 
 
+def test_without_a_gpu_the_kernels_are_compiled_only_if_asked_for(tmp_path: Path) -> None:
+    nvcc = fake(tmp_path, "exit 1")
+    (empty := tmp_path / "no devices").mkdir()
+    no_gpu = f"-DSINKSTREAM_DEVICES={empty}"
+    done = configure(tmp_path / "auto", no_gpu, CUDACXX=str(nvcc))
+    assert done.returncode == 0, done.stderr
+    assert (
+        "Building without the CUDA kernels: this machine has no NVIDIA GPU. "
+        "For them: SINKSTREAM_CUDA=ON" in in_one_line(done.stdout)
+    )
+    asked = configure(tmp_path / "on", no_gpu, "-DSINKSTREAM_CUDA=ON", CUDACXX=str(nvcc))
+    assert "SINKSTREAM_CUDA is ON, but" in in_one_line(asked.stderr)
+
+
 def test_a_release_needs_an_nvcc_that_knows_its_gpus(tmp_path: Path) -> None:
-    nvcc = fake_nvcc(tmp_path, "echo 'Cuda compilation tools, release 12.4, V12.4.99'")
+    nvcc = fake(tmp_path, "echo 'Cuda compilation tools, release 12.4, V12.4.99'")
     done = configure(
         tmp_path / "build",
         "-DSINKSTREAM_CUDA_CODE=RELEASE",
@@ -84,33 +103,55 @@ def test_a_release_needs_an_nvcc_that_knows_its_gpus(tmp_path: Path) -> None:
 
 
 def commands(folder: Path) -> dict[str, str]:
-    """Return the command that compiles each CUDA file."""
+    """Return the command that compiles each of the plugin's files."""
     entries = json.loads((folder / "compile_commands.json").read_text(encoding="utf-8"))
     return {
         Path(entry["file"]).name: entry["command"]
         for entry in entries
-        if entry["file"].endswith(".cu")
+        if "/_cuda.dir/" in entry["command"]
     }
 
 
+def machine_code(command: str) -> tuple[str, str]:
+    """Return what a command says of the machine code, and of PTX."""
+    words = dict(word.split("=", 1) for word in shlex.split(command) if word.startswith("-DSINK"))
+    return (
+        words["-DSINKSTREAM_MACHINE_CODE"].strip('"'),
+        words["-DSINKSTREAM_HAS_PTX"],
+    )
+
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@needs_nvcc
+def test_a_local_build_has_code_for_the_gpus_of_this_machine_only(tmp_path: Path) -> None:
+    smi = fake(tmp_path, "printf '8.6\\n7.5\\n9.0\\n8.6\\n'", "nvidia-smi")
+    assert configure(tmp_path / "build", path=str(smi.parent)).returncode == 0
+    found = commands(tmp_path / "build")
+    assert set(re.findall(r"code=\[(.*?)\]", found["linear.cu"])) == {"sm_86", "sm_90a"}
+    assert machine_code(found["plugin.cc"]) == ("86 90a", "false")
+
+
+@pytest.mark.slow
+@needs_nvcc
 def test_warnings_fail_only_builds_that_ask_for_it(tmp_path: Path) -> None:
     quick, release = tmp_path / "quick", tmp_path / "release"
     assert configure(quick).returncode == 0
     options = ("-DSINKSTREAM_CUDA_CODE=RELEASE", "-DSINKSTREAM_CUDA_WERROR=ON")
     assert configure(release, *options).returncode == 0
     assert not any("Werror" in command for command in commands(quick).values())
-    assert all("-Werror=all-warnings" in command for command in commands(release).values())
+    kernels = [command for name, command in commands(release).items() if name.endswith(".cu")]
+    assert kernels
+    assert all("-Werror=all-warnings" in command for command in kernels)
     generations = {"80", "86", "89", "90a", "100", "120"}
     for folder, expected in ((quick, {"90a"}), (release, generations)):
         found = commands(folder)
         codes = set(re.findall(r"code=\[?[^ ]*?sm_(\w+)", found["linear.cu"]))
         assert codes == expected
-        assert (
-            f'MACHINE_CODE=\\"{" ".join(sorted(expected, key=lambda c: int(c.rstrip("a"))))}\\"'
-            in (found["plugin.cu"])
-        )
+        in_order = " ".join(sorted(expected, key=lambda code: int(code.rstrip("a"))))
+        assert machine_code(found["plugin.cc"]) == (in_order, "true")
         assert "compute_80" in found["linear.cu"]
 
 

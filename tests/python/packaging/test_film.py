@@ -20,6 +20,8 @@ try:
 finally:
     sys.path.remove(str(PICTURES))
 
+pytestmark = pytest.mark.full
+
 ELEMENTS = {
     "clipPath",
     "defs",

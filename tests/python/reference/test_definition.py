@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers.models.gemma2 import modeling_gemma2
-from transformers.models.gpt_oss import modeling_gpt_oss
-from transformers.models.mpt import modeling_mpt
+import transformers
 
 from tests.data import tiny
 from tests.reference.attention import Scores, alibi, attend, attend_one
@@ -41,7 +39,7 @@ def causal_mask() -> torch.Tensor:
 
 def test_soft_capped_scores_are_those_of_gemma_2(parts: tuple[Array, Array, Array]) -> None:
     module = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, training=False, head_dim=1)
-    expected, _ = modeling_gemma2.eager_attention_forward(
+    expected, _ = transformers.models.gemma2.modeling_gemma2.eager_attention_forward(
         module, *map(as_torch, parts), causal_mask(), scaling=0.25, softcap=1.5
     )
     found = attend(*parts, UNTURNED, 0, TOKENS, Scores(scale=0.25, soft_cap=1.5))
@@ -53,7 +51,7 @@ def test_learned_sink_logits_are_those_of_gpt_oss(parts: tuple[Array, Array, Arr
     module = SimpleNamespace(
         num_key_value_groups=HEADS // KV_HEADS, training=False, sinks=torch.from_numpy(logits)
     )
-    expected, _ = modeling_gpt_oss.eager_attention_forward(
+    expected, _ = transformers.models.gpt_oss.modeling_gpt_oss.eager_attention_forward(
         module, *map(as_torch, parts), causal_mask(), scaling=0.25
     )
     found = attend(*parts, UNTURNED, 0, TOKENS, Scores(scale=0.25, sink_logits=logits))
@@ -62,7 +60,8 @@ def test_learned_sink_logits_are_those_of_gpt_oss(parts: tuple[Array, Array, Arr
 
 def test_alibi_is_that_of_mpt(parts: tuple[Array, Array, Array]) -> None:
     queries, keys, values = parts
-    bias = modeling_mpt.build_mpt_alibi_tensor(HEADS, TOKENS)[None].double()  # slope * (j - last)
+    modeling = transformers.models.mpt.modeling_mpt
+    bias = modeling.build_mpt_alibi_tensor(HEADS, TOKENS)[None].double()  # slope * (j - last)
     slopes = (bias[0, :, 0, -1] - bias[0, :, 0, -2]).numpy()
     wide = [as_torch(np.repeat(part, HEADS // KV_HEADS, axis=1)) for part in (keys, values)]
     scores = as_torch(queries) @ wide[0].transpose(2, 3) / math.sqrt(HEAD_DIM) + bias

@@ -10,17 +10,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+import transformers
 
 from sinkstream import _core
+from tests.python.lanes import products
 
 TABLES = [name for name, supported in _core.kernel_tables() if supported]
 VOCAB = 500
@@ -34,27 +27,28 @@ def random_row(seed: int, vocab: int = VOCAB, spread: float = 3.0) -> torch.Tens
     return row[None]
 
 
-def oracle_kept(row: torch.Tensor, warpers: LogitsProcessorList) -> list[int]:
+def oracle_kept(row: torch.Tensor, warpers: transformers.LogitsProcessorList) -> list[int]:
     """List the ids that transformers keeps, with probabilities in float64 like the reference's."""
     ids = torch.zeros(1, 1, dtype=torch.int64)
     left: list[int] = torch.isfinite(warpers(ids, row.double())[0]).nonzero().flatten().tolist()
     return left
 
 
-def warpers(top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> LogitsProcessorList:
+def warpers(
+    top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> transformers.LogitsProcessorList:
     """Return transformers' filters in the order of its `generate`."""
-    chain = LogitsProcessorList()
+    chain = transformers.LogitsProcessorList()
     if top_k:
-        chain.append(TopKLogitsWarper(top_k))
+        chain.append(transformers.TopKLogitsWarper(top_k))
     if top_p < 1:
-        chain.append(TopPLogitsWarper(top_p))
+        chain.append(transformers.TopPLogitsWarper(top_p))
     if min_p > 0:
-        chain.append(MinPLogitsWarper(min_p))
+        chain.append(transformers.MinPLogitsWarper(min_p))
     return chain
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("table", "seed"), products(TABLES, range(20), together=1))
 def test_bias_repetition_and_temperature_give_transformers_numbers(table: str, seed: int) -> None:
     row = random_row(seed)
     draw = random.Random(seed)
@@ -62,11 +56,13 @@ def test_bias_repetition_and_temperature_give_transformers_numbers(table: str, s
     bias = {draw.randrange(VOCAB): draw.choice([-5.0, 4.0, -math.inf]) for _ in range(20)}
     repetition, temperature = draw.uniform(0.5, 2), draw.uniform(0.2, 3)
 
-    chain = LogitsProcessorList(
+    chain = transformers.LogitsProcessorList(
         [
-            SequenceBiasLogitsProcessor([[[token], value] for token, value in bias.items()]),
-            RepetitionPenaltyLogitsProcessor(repetition),
-            TemperatureLogitsWarper(temperature),
+            transformers.SequenceBiasLogitsProcessor(
+                [[[token], value] for token, value in bias.items()]
+            ),
+            transformers.RepetitionPenaltyLogitsProcessor(repetition),
+            transformers.TemperatureLogitsWarper(temperature),
         ]
     )
     expected = chain(torch.tensor([live]), row)[0].numpy()
@@ -98,8 +94,9 @@ def test_presence_and_frequency_are_subtracted_from_live_tokens(table: str) -> N
     np.testing.assert_array_equal(np.array(result, dtype=np.float32), expected.numpy())
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("top_k", [0, 1, 2, 40, 499, 500, 10_000])
+@pytest.mark.parametrize(
+    ("table", "top_k"), products(TABLES, [0, 1, 2, 40, 499, 500, 10_000], together=1)
+)
 def test_filters_keep_what_transformers_keeps(table: str, top_k: int) -> None:
     for spread, top_p, min_p in itertools.product(
         [0.1, 3.0, 10.0], [1.0, 0.95, 0.5, 0.01], [0.0, 0.05, 0.7, 1.0]

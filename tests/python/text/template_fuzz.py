@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import ChatFormat
@@ -57,6 +56,8 @@ def chat_of(source: str) -> ChatFormat:
 
 def theirs(source: str, messages: Messages) -> str | None:
     """Return transformers' rendering, or None if the template fails."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     try:
         rendered, _ = render_jinja_template(
             [messages],

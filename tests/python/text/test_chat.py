@@ -18,6 +18,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import ROLES
 from sinkstream.text.templates.chat_template import MAX_TEMPLATE_CHARACTERS
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from tests.python.lanes import products
 from tests.python.text import templates, vocabularies
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES
@@ -77,9 +78,9 @@ def tokenizer_of(text: TextFormat) -> Tokenizer:
     return text.tokenizer
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "template", "conversation"), products(FAMILIES, TEMPLATES, CONVERSATIONS)
+)
 def test_a_conversation_equals_transformers(family: str, template: str, conversation: str) -> None:
     text = with_template(FAMILIES[family](), TEMPLATES[template])
     messages = CONVERSATIONS[conversation]
@@ -138,8 +139,10 @@ def shown(text: TextFormat, ids: list[int]) -> str:
     return decoded
 
 
-@pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - {"gemma"}))  # it has no system role
-@pytest.mark.parametrize("family", FAMILIES)
+# Gemma's template has no system role.
+@pytest.mark.parametrize(
+    ("family", "template"), products(FAMILIES, sorted(TEMPLATES.keys() - {"gemma"}), together=1)
+)
 def test_no_control_token_can_be_written_in_a_message(family: str, template: str) -> None:
     text = with_template(FAMILIES[family](), TEMPLATES[template])
     for token in control_tokens(tokenizer_of(text)).values():

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tokenizers import AddedToken, Tokenizer, processors
-from transformers import PreTrainedTokenizerFast
 
 from sinkstream.errors import CheckpointError
 from sinkstream.text.chat import encode_chat
@@ -88,7 +88,7 @@ def test_end_tokens_come_from_every_file_that_counts(write: Write, has_list: boo
     found = text_format_from_folder(folder, {"eos_token_id": ids[2]})
     # With a list of added tokens in tokenizer_config.json, transformers reads no older file.
     eos = "<|eot_id|>" if has_list else "<|end_of_text|>"
-    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    oracle = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     assert found.special_tokens["eos_token"] == oracle.eos_token == eos
     assert found.end_token_ids == {*ids[:3], tokenizer.token_to_id(eos)}
 
@@ -138,7 +138,7 @@ def test_tokens_that_other_files_name_are_those_of_transformers(
     write: Write, files: dict[str, Any]
 ) -> None:
     folder = write(**files)
-    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    oracle = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     found = text_format_from_folder(folder, {})
     assert found.tokenizer is not None
     added = found.tokenizer.get_added_tokens_decoder()
@@ -217,7 +217,7 @@ def test_a_text_starts_as_the_tokenizer_says_whatever_the_role(write: Write) -> 
     assert tokenizer is not None
     folder = write(tokenizer, tokenizer_config__json={"bos_token": "<|eot_id|>"})
     found = text_format_from_folder(folder, {})
-    expected = PreTrainedTokenizerFast.from_pretrained(folder).encode("a")
+    expected = transformers.PreTrainedTokenizerFast.from_pretrained(folder).encode("a")
     assert encode_prompt(found, 1000, "a") == expected
     assert found.special_tokens["bos_token"] == "<|eot_id|>"
 
@@ -255,7 +255,7 @@ def test_flags_of_tokens_give_the_ids_of_transformers(
         [AddedToken("<x>", special=special, **flags), AddedToken("<x><y>", special=False)]
     )
     folder = write(tokenizer)
-    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    oracle = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     found = text_format_from_folder(folder, {})
     for text in ("a <x> b", "a<x>b", "<x>", "é<x>\u0301", "_<x>", " <x>\x1c<x>\u3000\n", "<x><y>"):
         chat = dataclasses.replace(found, chat_template=f"{{{{ {json.dumps(text)} }}}}")

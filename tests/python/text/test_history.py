@@ -13,6 +13,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+from tests.python.lanes import products
 from tests.python.text import templates, vocabularies
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.test_messages import PARTS, TOOLS, WITH_TOOLS
@@ -33,9 +34,7 @@ def continued(turns: TurnFormat, history: list[dict[str, Any]], content: str) ->
     return ids + turns.user(content, after=history[-1]["role"])
 
 
-@pytest.mark.parametrize("name", HISTORIES)
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "template", "name"), products(FAMILIES, TEMPLATES, HISTORIES))
 def test_a_history_and_a_turn_are_the_whole(family: str, template: str, name: str) -> None:
     text, turns = probed(family, template)
     history = HISTORIES[name]

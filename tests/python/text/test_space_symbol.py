@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import GemmaTokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
@@ -62,7 +62,7 @@ def oracle() -> Any:
     """Give transformers' tokenizer with the same vocabulary and merges."""
     values = metadata()
     tokens = values["tokenizer.ggml.tokens"]
-    return GemmaTokenizer(
+    return transformers.GemmaTokenizer(
         vocab=dict(zip(tokens, range(len(tokens)), strict=True)),
         merges=[tuple(merge.split(" ")) for merge in values["tokenizer.ggml.merges"]],
         unk_token="<unk>",

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
@@ -18,6 +17,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+from tests.python.lanes import products
 from tests.python.text import templates, vocabularies
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special
@@ -43,6 +43,8 @@ def ends_with_a_line(template: str) -> bool:
 
     Then the whole has one token for ".\\n", where the parts have two. The text is the same.
     """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     (rendered,), _ = render_jinja_template(
         [chat("Hi", "Hello")], chat_template=TEMPLATES[template], bos_token="<s>", eos_token="</s>"
     )
@@ -108,16 +110,16 @@ CONTENTS = (
 REPLIES = st.from_regex(r"[A-Z][a-z]{0,6}( [a-z]{1,6}){0,3}[.?]?", fullmatch=True)
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "template"), products(FAMILIES, TEMPLATES, together=1))
 def test_every_template_says_whether_its_parts_are_exact(family: str, template: str) -> None:
     _, turns = probed(family, template)
     assert turns.is_exact == (template not in INEXACT)
     assert turns.is_exact == (turns.difference == "")
 
 
-@pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - INEXACT))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "template"), products(FAMILIES, sorted(TEMPLATES.keys() - INEXACT), together=1)
+)
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_the_parts_of_a_conversation_are_the_whole(
@@ -196,8 +198,9 @@ def test_another_end_token_does_not_replace_the_templates() -> None:
     assert turns.closing(other)[0] == end
 
 
-@pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - INEXACT))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "template"), products(FAMILIES, sorted(TEMPLATES.keys() - INEXACT), together=1)
+)
 def test_no_control_token_can_be_written_in_a_turn(family: str, template: str) -> None:
     text, turns = probed(family, template)
     control = control_tokens(tokenizer_of(text))

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
-from transformers import PreTrainedTokenizerFast
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
@@ -59,7 +59,7 @@ def oracle(text: TextFormat, messages: list[dict[str, str]]) -> list[int]:
     """Encode a conversation with transformers."""
     assert text.tokenizer is not None
     copy = Tokenizer.from_str(text.tokenizer.to_str())
-    found: Any = PreTrainedTokenizerFast(tokenizer_object=copy).apply_chat_template(
+    found: Any = transformers.PreTrainedTokenizerFast(tokenizer_object=copy).apply_chat_template(
         messages, chat_template=text.chat_template, return_dict=False
     )
     ids: list[int] = found

@@ -20,8 +20,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import transformers
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoTokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError, InvalidArgument
@@ -160,7 +160,7 @@ def difference(folder: Path, draw: random.Random) -> str | None:
     except CheckpointError:
         return None
     try:
-        theirs = AutoTokenizer.from_pretrained(folder)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
     except Exception:  # its checks raise anything
         return None
     base = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -34,7 +34,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, length, pairing="interleaved", base=5e5)
     attention = sizes.attention(rope, **biases_from_config(config))
     norm = layer_norm_from_config(config, "layer_norm_eps", bias=False)
-    block = Block(attention, sizes.mlp(), norm, mlp_norm=False, parallel=True)
+    block = Block(attention, sizes.dense(), norm, mlp_norm=False, parallel=True)
     return sizes.spec("cohere", block, logit_scale=config.number("logit_scale", *_SCALES, 0.0625))
 
 
@@ -42,7 +42,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, reads=("logit_scale",))
     attention = sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file))
     norm = layer_norm_from_gguf(file.metadata, bias=False)
-    block = Block(attention, sizes.mlp(), norm, mlp_norm=False, parallel=True)
+    block = Block(attention, sizes.dense(), norm, mlp_norm=False, parallel=True)
     scale = file.metadata.number("logit_scale", *_SCALES, 1.0)
     return sizes.spec("cohere", block, logit_scale=scale)
 

@@ -24,7 +24,7 @@ _LOGIT_SCALES = (1e-6, 1e6)
 
 def _block(sizes: Sizes, rope: RopeSpec, norm: Norm, biases: dict[str, bool]) -> Block:
     attention = sizes.attention(rope, **biases)
-    return Block(attention, sizes.mlp(), norm, mlp_norm=False, parallel=True)
+    return Block(attention, sizes.dense(), norm, mlp_norm=False, parallel=True)
 
 
 def _from_config(config: Fields) -> DecoderSpec:

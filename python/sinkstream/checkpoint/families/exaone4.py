@@ -24,7 +24,7 @@ _LAYERS_OF_32B = 64  # the model with windows, of which old GGUF files say nothi
 
 
 def _block(sizes: Sizes, rope: RopeSpec, norm: Norm) -> Block:
-    return Block(sizes.attention(rope, qk_norm="head"), sizes.mlp(), norm, **POST_NORMS)
+    return Block(sizes.attention(rope, qk_norm="head"), sizes.dense(), norm, **POST_NORMS)
 
 
 def _from_config(config: Fields) -> DecoderSpec:

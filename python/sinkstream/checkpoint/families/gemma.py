@@ -28,14 +28,14 @@ def _from_config(config: Fields) -> DecoderSpec:
         raise config.error("hidden_act", f"be one of {', '.join(_NAMES_OF_GELU)}")
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     attention = sizes.attention(rope, **biases_from_config(config))
-    block = Block(attention, sizes.mlp(activation="gelu_tanh"), rms_norm_from_config(config))
+    block = Block(attention, sizes.dense(activation="gelu_tanh"), rms_norm_from_config(config))
     return gemma_spec("gemma", sizes, block)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)
     attention = sizes.attention(gguf_rope(file, sizes, "half"), **biases_from_gguf(file))
-    block = Block(attention, sizes.mlp(activation="gelu_tanh"), rms_norm_from_gguf(file.metadata))
+    block = Block(attention, sizes.dense(activation="gelu_tanh"), rms_norm_from_gguf(file.metadata))
     return gemma_spec("gemma", sizes, block)
 
 

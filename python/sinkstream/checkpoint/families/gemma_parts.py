@@ -60,7 +60,7 @@ def block_from_gguf(
 
 def _block(sizes: Sizes, norm: Norm, rope: RopeSpec, scalar: float, **rest: Any) -> Block:
     attention = sizes.attention(rope, scale=scalar**-0.5, **rest)
-    return Block(attention, sizes.mlp(activation="gelu_tanh"), norm, **SANDWICH)
+    return Block(attention, sizes.dense(activation="gelu_tanh"), norm, **SANDWICH)
 
 
 def gemma_spec(

@@ -29,7 +29,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         config, sizes.head_dim, sizes.trained_length, pairing="interleaved", partial=_ROTATED
     )
     attention = sizes.attention(rope, qkv_bias=config.flag("attention_bias", True))
-    block = Block(attention, sizes.mlp(), rms_norm_from_config(config), **SANDWICH)
+    block = Block(attention, sizes.dense(), rms_norm_from_config(config), **SANDWICH)
     return sizes.spec("glm4", block)
 
 
@@ -40,7 +40,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     attention = sizes.attention(
         gguf_rope(file, sizes, "interleaved"), qkv_bias="blk.0.attn_q.bias" in file.tensors
     )
-    block = Block(attention, sizes.mlp(), rms_norm_from_gguf(file.metadata), **SANDWICH)
+    block = Block(attention, sizes.dense(), rms_norm_from_gguf(file.metadata), **SANDWICH)
     return sizes.spec("glm4", block)
 
 

@@ -29,7 +29,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     has_bias = config.flag("attention_bias", True)
     block = Block(
         sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias),
-        sizes.mlp(activation=activation_from_config(config, "gelu"), gated=False, bias=True),
+        sizes.dense(activation=activation_from_config(config, "gelu"), gated=False, bias=True),
         layer_norm_from_config(config, "layer_norm_eps", bias=True),
         parallel=config.flag("use_parallel_residual", True),
     )
@@ -42,7 +42,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=has_bias, output_bias=has_bias),
         # The files do not say which GELU; nearly all models have the exact one.
-        sizes.mlp(activation="gelu", gated=False, bias=True),
+        sizes.dense(activation="gelu", gated=False, bias=True),
         layer_norm_from_gguf(file.metadata, bias=True),
         parallel=file.metadata.flag("use_parallel_residual", True),
     )

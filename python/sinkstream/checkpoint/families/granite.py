@@ -40,10 +40,11 @@ def _from_config(config: Fields) -> DecoderSpec:
     scale = config.number("attention_multiplier", *_SCALES, 1.0)
     residual_scale = config.number("residual_multiplier", *_SCALES, 1.0)
     attention = sizes.attention(rope, scale=scale, **biases_from_config(config))
-    mlp, norm = sizes.mlp(bias=config.flag("mlp_bias", False)), rms_norm_from_config(config)
+    dense = sizes.dense(bias=config.flag("mlp_bias", False))
+    norm = rms_norm_from_config(config)
     return sizes.spec(
         "granite",
-        Block(attention, mlp, norm, residual_scale=residual_scale),
+        Block(attention, dense, norm, residual_scale=residual_scale),
         embedding_scale=config.number("embedding_multiplier", *_SCALES, 1.0),
         logit_scale=1 / config.number("logits_scaling", *_SCALES, 1.0),
     )
@@ -57,10 +58,11 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     scale = metadata.number("attention.scale", *_SCALES, usual_scale(sizes.head_dim))
     residual_scale = metadata.number("residual_scale", *_SCALES, 1.0)
     attention = sizes.attention(rope, scale=scale, **biases_from_gguf(file))
-    mlp, norm = sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors), rms_norm_from_gguf(metadata)
+    dense = sizes.dense(bias="blk.0.ffn_gate.bias" in file.tensors)
+    norm = rms_norm_from_gguf(metadata)
     return sizes.spec(
         "granite",
-        Block(attention, mlp, norm, residual_scale=residual_scale),
+        Block(attention, dense, norm, residual_scale=residual_scale),
         embedding_scale=metadata.number("embedding_scale", *_SCALES, 1.0),
         logit_scale=1 / metadata.number("logit_scale", *_SCALES, 1.0),
     )

@@ -25,7 +25,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     block = Block(
         sizes.attention(rope, **biases_from_config(config)),
-        sizes.mlp(bias=config.flag("mlp_bias", False)),
+        sizes.dense(bias=config.flag("mlp_bias", False)),
         rms_norm_from_config(config),
     )
     return sizes.spec("llama", block)
@@ -36,7 +36,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     # The converter permutes the rows of q and k for llama and a few others, so that pairs adjoin.
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file)),
-        sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors),
+        sizes.dense(bias="blk.0.ffn_gate.bias" in file.tensors),
         rms_norm_from_gguf(file.metadata),
     )
     return sizes.spec("llama", block)

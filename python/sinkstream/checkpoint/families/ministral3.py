@@ -41,7 +41,7 @@ def _from_config(config: Fields) -> DecoderSpec:
         temperature=scaling.number("llama_4_scaling_beta", 0, _MAX_BETA),
         temperature_length=scaling.whole("original_max_position_embeddings", 1, MAX_LENGTH),
     )
-    block = Block(attention, sizes.mlp(), rms_norm_from_config(config))
+    block = Block(attention, sizes.dense(), rms_norm_from_config(config))
     windows = one_window(config, None)
     return sizes.spec("ministral3", block, windows)
 
@@ -54,7 +54,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     attention = sizes.attention(
         gguf_rope(file, sizes, "interleaved"), temperature=beta, temperature_length=length
     )
-    block = Block(attention, sizes.mlp(), rms_norm_from_gguf(metadata))
+    block = Block(attention, sizes.dense(), rms_norm_from_gguf(metadata))
     windows = gguf_window(metadata, sizes.layers)
     return sizes.spec("ministral3", block, windows)
 

@@ -22,7 +22,7 @@ _WINDOW = 4096  # transformers' default; null says that there is none
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
-    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
+    block = Block(sizes.attention(rope), sizes.dense(), rms_norm_from_config(config))
     windows = one_window(config, _WINDOW)
     return sizes.spec("mistral", block, windows)
 
@@ -31,7 +31,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     # Seldom: the usual converters write these models as "llama", and permute like it.
     sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
     rope = gguf_rope(file, sizes, "interleaved")
-    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    block = Block(sizes.attention(rope), sizes.dense(), rms_norm_from_gguf(file.metadata))
     windows = gguf_window(file.metadata, sizes.layers)
     return sizes.spec("mistral", block, windows)
 

@@ -37,7 +37,7 @@ OLMO_NAMES = FOLDER_NAMES.with_names(FOLDER_POST_NORMS)
 def olmo_block(sizes: Sizes, norm: Norm, rope: RopeSpec, biases: dict[str, Any]) -> Block:
     """Return the block of OLMo 2 and OLMo 3."""
     attention = sizes.attention(rope, qk_norm="full", **biases)
-    return Block(attention, sizes.mlp(), norm, **POST_NORMS)
+    return Block(attention, sizes.dense(), norm, **POST_NORMS)
 
 
 def _from_config(config: Fields) -> DecoderSpec:

@@ -39,7 +39,7 @@ def with_inner_size(config: Fields, ratio: int) -> Fields:
 
 def ungated_block(sizes: Sizes, attention: Attention, norm: Norm, **mlp: Any) -> Block:
     """Return a block whose MLP has no gate and, unless `mlp` says otherwise, the exact GELU."""
-    return Block(attention, sizes.mlp(**{"activation": "gelu", "gated": False, **mlp}), norm)
+    return Block(attention, sizes.dense(**{"activation": "gelu", "gated": False, **mlp}), norm)
 
 
 def biases_from_config(config: Fields) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     config = config.with_defaults(_ORIGINAL)
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, partial=1.0)
-    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_config(config))
+    block = Block(sizes.attention(rope), sizes.dense(), rms_norm_from_config(config))
     windows = one_window(config, None)
     return sizes.spec("phi3", block, windows)
 
@@ -33,7 +33,7 @@ def _from_config(config: Fields) -> DecoderSpec:
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, reads=("attention.sliding_window",))
     rope = gguf_rope(file, sizes, "half")
-    block = Block(sizes.attention(rope), sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    block = Block(sizes.attention(rope), sizes.dense(), rms_norm_from_gguf(file.metadata))
     windows = gguf_window(file.metadata, sizes.layers)
     return sizes.spec("phi3", block, windows)
 

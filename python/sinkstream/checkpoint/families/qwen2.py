@@ -20,7 +20,7 @@ from sinkstream.checkpoint.spec import Block, DecoderSpec
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
-    block = Block(sizes.attention(rope, qkv_bias=True), sizes.mlp(), rms_norm_from_config(config))
+    block = Block(sizes.attention(rope, qkv_bias=True), sizes.dense(), rms_norm_from_config(config))
     windows = last_windows(config)
     return sizes.spec("qwen2", block, windows)
 
@@ -28,7 +28,7 @@ def _from_config(config: Fields) -> DecoderSpec:
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)
     attention = sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=True)
-    block = Block(attention, sizes.mlp(), rms_norm_from_gguf(file.metadata))
+    block = Block(attention, sizes.dense(), rms_norm_from_gguf(file.metadata))
     return sizes.spec("qwen2", block)
 
 

@@ -25,7 +25,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     block = Block(
         sizes.attention(rope, qk_norm="head", **biases_from_config(config)),
-        sizes.mlp(),
+        sizes.dense(),
         rms_norm_from_config(config),
     )
     windows = last_windows(config)
@@ -40,7 +40,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
             qk_norm="head",
             **biases_from_gguf(file),
         ),
-        sizes.mlp(),
+        sizes.dense(),
         rms_norm_from_gguf(file.metadata),
     )
     return sizes.spec("qwen3", block)

@@ -14,7 +14,7 @@ from sinkstream.checkpoint.spec import (
     Attention,
     Block,
     DecoderSpec,
-    Mlp,
+    Dense,
     Norm,
     Pairing,
     RopeSpec,
@@ -57,9 +57,9 @@ class Sizes:
         )
         return replace(usual, **rest)
 
-    def mlp(self, **rest: Any) -> Mlp:
+    def dense(self, **rest: Any) -> Dense:
         """Return an MLP with this size; `rest` are its other fields."""
-        return Mlp(self.intermediate_size, **rest)
+        return Dense(self.intermediate_size, **rest)
 
     def spec(
         self,
@@ -100,11 +100,11 @@ def with_windows(
     """Return a layer for each window; 0 means no window of its own, and `full_rope` if given."""
     attention = block.attention
     kinds = {
-        window: replace(block, attention=replace(attention, window=window))
+        window: replace(block, mixer=replace(attention, window=window))
         for window in dict.fromkeys(windows)
     }
     if full_rope is not None:
-        kinds[0] = replace(block, attention=replace(attention, rope=full_rope))
+        kinds[0] = replace(block, mixer=replace(attention, rope=full_rope))
     return [kinds[window] for window in windows]
 
 

@@ -29,7 +29,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, base=2e6)
     block = Block(
         sizes.attention(rope, **biases_from_config(config)),
-        sizes.mlp(bias=config.flag("mlp_bias", False)),
+        sizes.dense(bias=config.flag("mlp_bias", False)),
         rms_norm_from_config(config),
     )
     rotates = _rotating_layers(config, sizes.layers)
@@ -54,14 +54,14 @@ def _rotating_layers(config: Fields, layers: int) -> list[bool]:
 
 
 def _unrotated(block: Block) -> Block:
-    return replace(block, attention=replace(block.attention, rope=NO_ROPE))
+    return replace(block, mixer=replace(block.attention, rope=NO_ROPE))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file)
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file)),
-        sizes.mlp(bias="blk.0.ffn_gate.bias" in file.tensors),
+        sizes.dense(bias="blk.0.ffn_gate.bias" in file.tensors),
         rms_norm_from_gguf(file.metadata),
     )
     # Files do not say which layers rotate.

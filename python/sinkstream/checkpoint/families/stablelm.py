@@ -30,7 +30,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     is_parallel = config.flag("use_parallel_residual", False)
     block = Block(
         sizes.attention(rope, qkv_bias=config.flag("use_qkv_bias", False)),
-        sizes.mlp(),
+        sizes.dense(),
         layer_norm_from_config(config, "layer_norm_eps", bias=True),
         mlp_norm=not is_parallel,
         parallel=is_parallel,
@@ -49,7 +49,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     has_bias = "blk.0.attn_q.bias" in file.tensors
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=has_bias),
-        sizes.mlp(),
+        sizes.dense(),
         layer_norm_from_gguf(file.metadata, bias=True),
         mlp_norm=has_norm,
         parallel=not has_norm,

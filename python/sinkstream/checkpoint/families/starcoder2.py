@@ -28,7 +28,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     has_bias = config.flag("use_bias", True)
     block = Block(
         sizes.attention(rope, qkv_bias=has_bias, output_bias=has_bias),
-        sizes.mlp(activation=activation, gated=False, bias=has_bias),
+        sizes.dense(activation=activation, gated=False, bias=has_bias),
         layer_norm_from_config(config, "norm_epsilon", bias=True),
     )
     windows = one_window(config, None)
@@ -40,7 +40,7 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     has_bias = "blk.0.attn_output.bias" in file.tensors
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "half"), qkv_bias=has_bias, output_bias=has_bias),
-        sizes.mlp(activation="gelu_tanh", gated=False, bias=has_bias),
+        sizes.dense(activation="gelu_tanh", gated=False, bias=has_bias),
         layer_norm_from_gguf(file.metadata, bias=True),
     )
     windows = gguf_window(file.metadata, sizes.layers, default=_WINDOW)

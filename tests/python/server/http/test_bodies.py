@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.python.lanes import cases
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
+WriteOnce = Callable[[str], Path]
 
-@pytest.fixture(scope="module", params=["none", "kept"])
+
+@pytest.fixture(
+    scope="module", params=cases(["none", "kept"], always=lambda store: store == "none")
+)
 def server(
     request: pytest.FixtureRequest,
-    tiny_folder: Callable[[str], Path],
+    tiny_folder: WriteOnce,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
     """Give a server without a store, and one with a store: they refuse the same."""
@@ -48,6 +53,17 @@ CASES = [(name, value) for name, values in {**INTEGERS, **NUMBERS}.items()
 
 @pytest.mark.parametrize(("name", "value"), CASES, ids=str)
 def test_a_bad_number_is_refused_by_name(server: Running, name: str, value: Any) -> None:
+    check_that_it_is_refused(server, name, value)
+
+
+def test_a_server_with_a_store_refuses_the_same(tiny_folder: WriteOnce, tmp_path: Path) -> None:
+    """For each field once; `make test-full` does all that is here with such a server."""
+    with running(tiny_folder("llama"), store=str(tmp_path)) as kept:
+        for name, value in dict(CASES).items():
+            check_that_it_is_refused(kept, name, value)
+
+
+def check_that_it_is_refused(server: Running, name: str, value: Any) -> None:
     logprobs = {"logprobs": True} if name == "top_logprobs" else {}
     answer = server.post(CHAT, {"messages": HELLO, "max_tokens": 1, **logprobs, name: value})
     assert answer.status == 400

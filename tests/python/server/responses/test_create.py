@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.python.lanes import products
 from tests.python.server.http.running_server import CHAT, Running
 from tests.python.server.responses.checking import (
     ASKED,
@@ -263,8 +264,7 @@ BAD: list[tuple[Any, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("body", "param"), BAD)
+@pytest.mark.parametrize(("body", "param", "stream"), products(BAD, [False, True], together=1))
 def test_a_bad_request_is_refused(
     server: Running, body: Any, param: str | None, stream: bool
 ) -> None:

@@ -32,7 +32,9 @@ Status describe(int32_t gpu, GpuFacts* facts) {
   cudaDeviceProp properties;
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, gpu); status != cudaSuccess)
     return clear_error(status);
-  std::strncpy(facts->name, properties.name, sizeof(facts->name) - 1);
+  const size_t length = strnlen(properties.name, sizeof(facts->name) - 1);
+  std::memcpy(facts->name, properties.name, length);
+  facts->name[length] = '\0';
   facts->major = properties.major;
   facts->minor = properties.minor;
   facts->multiprocessors = properties.multiProcessorCount;
