@@ -134,7 +134,7 @@ TEST_F(EngineDraftsTest, ARunnerThatDraftsMoreThanACacheHasRoomForIsRefused) {
   ThreadPool threads(1);
   PagePool pool(kFakeShape, 100);
   EngineOptions own;
-  own.pool = &pool;
+  own.pools = &pool;
   own.window = {.sinks = 4, .window = 60};
   own.kernels = &reference_kernels();
   own.threads = &threads;
