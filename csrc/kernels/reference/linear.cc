@@ -48,7 +48,11 @@ struct Rounded {
 };
 
 Rounded rounded_inputs(const LinearArgs& args, const LinearPart& part, int64_t token) {
-  const float* input = args.input + token * args.input_stride;
+  const bool has_own = part.input != nullptr;  // Note: [Inputs of a part]
+  const int32_t* const row_of = has_own ? part.row_of : args.row_of;
+  const int64_t row = row_of == nullptr ? token : row_of[token];
+  const float* input =
+      has_own ? part.input + row * part.input_stride : args.input + row * args.input_stride;
   Rounded x = {.numbers = std::vector<double>(input, input + args.cols), .units = {}};
   const bool as_integers =
       most_of(args.input_type) > 0 && has_integers(format_of(part.weights.type));
@@ -117,8 +121,9 @@ std::vector<Weight> row_of(const PackedMatrix& weights, int64_t row,
 void linear(const LinearArgs& args, const Launch& launch) {
   for (int64_t i = 0; i < args.part_count; ++i) {
     const LinearPart& part = args.parts[i];
+    const int64_t tokens = part.input != nullptr ? part.tokens : args.tokens;
     std::vector<Rounded> inputs;
-    for (int64_t token = 0; token < args.tokens; ++token) {
+    for (int64_t token = 0; token < tokens; ++token) {
       inputs.push_back(rounded_inputs(args, part, token));
     }
     const bool has_order =
@@ -127,13 +132,13 @@ void linear(const LinearArgs& args, const Launch& launch) {
       float* const out = part.out + row;
       if (has_order) {
         const auto weights = row_of(part.weights, row, coded_weight_at);
-        for (int64_t token = 0; token < args.tokens; ++token) {
+        for (int64_t token = 0; token < tokens; ++token) {
           write(part, row, sum_in_order(format_of(part.weights.type), weights, inputs[token].units),
                 out + token * part.out_stride);
         }
       } else {
         const auto weights = row_of(part.weights, row, weight_at);
-        for (int64_t token = 0; token < args.tokens; ++token) {
+        for (int64_t token = 0; token < tokens; ++token) {
           write(part, row, sum_in_double(weights, inputs[token].numbers),
                 out + token * part.out_stride);
         }

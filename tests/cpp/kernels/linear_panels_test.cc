@@ -130,6 +130,52 @@ TEST(LinearPanels, AThreadReadsTheCopyOfATokenThatItHasMade) {  // tsan
   }
 }
 
+// Inputs are laid out once for each of these runs.
+TEST(LinearPanels, AdjacentPartsThatReadTheSameTokensAreOneRun) {
+  const float numbers[128] = {};
+  const int32_t rows[2] = {1, 0};
+  const float* const input = numbers;
+  const LinearPart parts[] = {
+      {},
+      {.tokens = 7},  // not read without an input
+      {.input = input, .input_stride = 64, .tokens = 2},
+      {.input = input, .input_stride = 64, .tokens = 2},
+      {.input = input, .input_stride = 64, .tokens = 1},
+      {.input = input, .input_stride = 64, .tokens = 1, .row_of = rows},
+      {.input = input, .input_stride = 64, .tokens = 1, .row_of = rows + 1},
+      {.input = input + 1, .input_stride = 64, .tokens = 1, .row_of = rows + 1},
+      {.input = input + 1, .input_stride = 32, .tokens = 1, .row_of = rows + 1},
+      {},
+  };
+  const LinearArgs args = {.input = input + 64,
+                           .input_stride = 65,
+                           .tokens = 5,
+                           .row_of = rows,
+                           .cols = 1,
+                           .parts = parts,
+                           .part_count = std::ssize(parts)};
+  std::vector<std::pair<int64_t, int64_t>> runs;  // first part, count
+  for_each_input(args, [&](const LinearArgs& run) {
+    runs.emplace_back(run.parts - parts, run.part_count);
+    const LinearPart& part = *run.parts;
+    const bool is_own = part.input != nullptr;
+    EXPECT_EQ(run.input, is_own ? part.input : args.input);
+    EXPECT_EQ(run.input_stride, is_own ? part.input_stride : args.input_stride);
+    EXPECT_EQ(run.tokens, is_own ? part.tokens : args.tokens);
+    EXPECT_EQ(run.row_of, is_own ? part.row_of : args.row_of);
+    int again = 0;
+    for_each_input(run, [&](const LinearArgs& same) {
+      ++again;
+      EXPECT_EQ(same.input, run.input);
+      EXPECT_EQ(same.part_count, run.part_count);
+    });
+    EXPECT_EQ(again, 1);
+  });
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 2}, {2, 2}, {4, 1}, {5, 1},
+                                                             {6, 1}, {7, 1}, {8, 1}, {9, 1}};
+  EXPECT_EQ(runs, expected);
+}
+
 TEST(LinearPanels, NothingIsSharedOutOfNothing) {
   EXPECT_TRUE(shares_of({0, 64, {16}}, 1).empty());
   EXPECT_TRUE(shares_of({8, 64, {0}}, 1).empty());

@@ -283,6 +283,100 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
   }
 }
 
+// Note: [Inputs of a part]. Neighbors of one call may be of any two formats.
+TEST_P(LinearTest, GivesAPartWithInputsOfItsOwnTheBitsOfACallOfItsOwn) {  // tsan
+  constexpr int64_t kRows = 33, kStride = 35, kTokens = 21;
+  const std::vector<int32_t> many = {4, 0, 4, 19, 3, 7, 8, 2, 20, 1, 11, 5, 6, 12, 13, 10, 9};
+  const std::vector<int32_t> two = {20, 3}, one = {17};
+  std::vector<Storage> storages(kStorages.begin(), kStorages.end());
+  std::shuffle(storages.begin(), storages.end(), std::mt19937(41));
+  for (size_t i = 0; i < storages.size(); ++i) {
+    const Storage next = storages[(i + 1) % storages.size()];
+    const int64_t cols = 256;
+    const Matrix matrices[] = {random_matrix(storages[i], kRows, cols, 42),
+                               random_matrix(next, kRows, cols, 43)};
+    for (const InputType type : kInputTypes) {
+      const Inputs common = random_inputs(kTokens, cols, type, 44);
+      const Inputs other = random_inputs(kTokens, cols, type, 45, 9);
+      struct Reads {
+        const Inputs* inputs;
+        bool is_own;
+        int64_t tokens;
+        const std::vector<int32_t>* rows;  // null: the first `tokens`
+      };
+      const Reads reads[] = {
+          {&common, false, kTokens, nullptr},
+          {&other, true, 1, nullptr},
+          {&other, true, 9, nullptr},
+          {&common, true, std::ssize(many), &many},
+          {&common, true, std::ssize(many), &many},
+          {&other, true, 0, nullptr},
+          {&other, true, 2, &two},
+          {&common, true, 1, &one},
+          {&common, false, kTokens, nullptr},
+      };
+      std::vector<Guarded> outs;
+      for (const Reads& read : reads) outs.emplace_back(read.tokens * kStride, 3);
+      std::vector<LinearPart> parts;
+      for (size_t n = 0; n < std::size(reads); ++n) {
+        const Reads& read = reads[n];
+        LinearPart& part = parts.emplace_back();
+        part.weights = matrices[n % 2].packed();
+        part.out = outs[n].get();
+        part.out_stride = kStride;
+        if (!read.is_own) continue;
+        part.input = read.inputs->token(0);
+        part.input_stride = read.inputs->stride;
+        part.tokens = read.tokens;
+        part.row_of = read.rows == nullptr ? nullptr : read.rows->data();
+      }
+      run(table(), common, parts, 2);
+      for (size_t n = 0; n < std::size(reads); ++n) {
+        const Reads& read = reads[n];
+        Inputs gathered = {.tokens = read.tokens, .cols = cols, .stride = cols, .type = type};
+        for (int64_t token = 0; token < read.tokens; ++token) {
+          const float* const row =
+              read.inputs->token(read.rows == nullptr ? token : (*read.rows)[token]);
+          gathered.numbers.insert(gathered.numbers.end(), row, row + cols);
+        }
+        const std::vector<float> apart = run(table(), gathered, matrices[n % 2]);
+        EXPECT_TRUE(outs[n].is_intact());
+        for (int64_t token = 0; token < read.tokens; ++token) {
+          ASSERT_TRUE(same_bits(outs[n].get() + token * kStride, &apart[token * kRows], kRows))
+              << name_of(parts[n].weights.type) << " part " << n << " token " << token << " input "
+              << name_of(type);
+          ASSERT_TRUE(std::isnan(outs[n][token * kStride + kRows]));
+        }
+      }
+    }
+  }
+}
+
+// The call's own list of rows, and what each token of a part is then multiplied by.
+TEST_P(LinearTest, GathersTheRowsOfTheCall) {
+  const Matrix matrix = random_matrix(Storage::kQ4_0, 17, 64, 46);
+  const Inputs inputs = random_inputs(9, 64, table().native_input, 47);
+  const std::vector<int32_t> rows = {8, 8, 0, 3};
+  const std::vector<float> all = run(table(), inputs, matrix);
+  std::vector<float> out(rows.size() * 17);
+  const LinearPart part = {.weights = matrix.packed(), .out = out.data(), .out_stride = 17};
+  ThreadPool pool(1);
+  const Panels scratch = make_panels(linear_scratch_bytes(4, 64, 1));
+  table().linear({.input = inputs.token(0),
+                  .input_stride = inputs.stride,
+                  .tokens = std::ssize(rows),
+                  .row_of = rows.data(),
+                  .cols = 64,
+                  .input_type = inputs.type,
+                  .parts = &part,
+                  .part_count = 1,
+                  .scratch = scratch.get()},
+                 {&pool});
+  for (size_t token = 0; token < rows.size(); ++token) {
+    EXPECT_TRUE(same_bits(&out[token * 17], &all[rows[token] * 17], 17)) << token;
+  }
+}
+
 TEST_P(LinearTest, GivesARowTheSameBitsWithAnyOtherRows) {
   for (const Storage storage : kStorages) {
     const int64_t cols = whole_blocks(storage, 64);

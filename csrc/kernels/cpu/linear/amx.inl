@@ -323,7 +323,7 @@ void run_linear_tiles(const LinearArgs& args, const Launch& launch) {
   });
 }
 
-void linear_amx(const LinearArgs& args, const Launch& launch) {
+void linear_of_one_input(const LinearArgs& args, const Launch& launch) {
   const InputType input = args.input_type;
   const bool with_bytes = input == InputType::kInt8 && args.tokens > kMostTokensWithoutTiles;
   const auto uses_tiles = [&](WeightType type) {
@@ -338,4 +338,8 @@ void linear_amx(const LinearArgs& args, const Launch& launch) {
       as_integers ? run_linear_byte_tiles(same, launch) : run_linear_tiles(same, launch);
     });
   });
+}
+
+void linear_amx(const LinearArgs& all, const Launch& launch) {
+  for_each_input(all, [&](const LinearArgs& args) { linear_of_one_input(args, launch); });
 }

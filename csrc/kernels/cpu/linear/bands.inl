@@ -77,7 +77,7 @@ SINKSTREAM_INLINE void prepare_unit(const Bands& bands, int64_t entry, int64_t t
 void prepare_band_token(const LinearArgs& args, const Bands& bands, int64_t band, int64_t t) {
   const int64_t token = band * bands.size + t;
   const bool is_padding = token >= args.tokens;
-  const float* const x = is_padding ? nullptr : args.input + token * args.input_stride;
+  const float* const x = is_padding ? nullptr : input_of_token(args, token);
   int64_t entry = band * bands.units * bands.size + t;
   for (int64_t col = 0; col < args.cols; col += kUnit, entry += bands.size) {
     if (!is_padding && args.cols - col >= kUnit) {

@@ -54,7 +54,9 @@ struct Multiplier<Way::kDots> : AnyMultiplier {
 };
 
 void linear_dot(const LinearArgs& args, const Launch& launch) {
-  if (args.input_type == InputType::kBFloat16) return run_linear<Way::kDots>(args, launch);
-  if (args.input_type == InputType::kInt8) return linear_int8(args, launch, linear_dot);
-  linear_fma(args, launch);
+  for_each_input(args, [&](const LinearArgs& run) {
+    if (run.input_type == InputType::kBFloat16) return run_linear<Way::kDots>(run, launch);
+    if (run.input_type == InputType::kInt8) return linear_int8(run, launch, linear_dot);
+    linear_fma(run, launch);
+  });
 }

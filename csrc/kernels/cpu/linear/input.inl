@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include "kernels/cpu/linear/panels.inl"
 #include "kernels/cpu/linear/tile.inl"
 
 constexpr InputType integers_of(Way way) {
@@ -221,15 +222,15 @@ void prepare_token(const LinearArgs& args, const Inputs& inputs, int64_t tile, i
   constexpr bool kHasCounts = kWay == Way::kInt8 && kTile == kMaxTile;
   const int64_t first = tile * kTile;
   const int64_t units = inputs.cols / kUnit;
-  const float* input = args.input + (first + t) * args.input_stride;
+  const float* input = first + t < args.tokens ? input_of_token(args, first + t) : nullptr;
   for (int64_t unit = 0; unit < units; ++unit) {
     alignas(64) float x[kUnit];
     const int64_t left = args.cols - unit * kUnit;
-    if (first + t < args.tokens && left >= kUnit) {
+    if (input != nullptr && left >= kUnit) {
       __builtin_memcpy(x, input + unit * kUnit, sizeof x);
     } else {
       __builtin_memset(x, 0, sizeof x);
-      if (first + t < args.tokens) __builtin_memcpy(x, input + unit * kUnit, left * 4);
+      if (input != nullptr) __builtin_memcpy(x, input + unit * kUnit, left * 4);
     }
     const int64_t entry = first * units + unit * size + t;
     // Of the unit's first half; the second one's follows `size` later.

@@ -103,7 +103,9 @@ void linear_int8(const LinearArgs& args, const Launch& launch, LinearOp* linear)
 }
 
 void linear_fma(const LinearArgs& args, const Launch& launch) {
-  if (args.input_type == InputType::kInt8) return linear_int8(args, launch, linear_fma);
-  if (args.input_type == InputType::kInt16) return run_linear<Way::kInt16>(args, launch);
-  run_linear<Way::kFma>(args, launch);
+  for_each_input(args, [&](const LinearArgs& run) {
+    if (run.input_type == InputType::kInt8) return linear_int8(run, launch, linear_fma);
+    if (run.input_type == InputType::kInt16) return run_linear<Way::kInt16>(run, launch);
+    run_linear<Way::kFma>(run, launch);
+  });
 }

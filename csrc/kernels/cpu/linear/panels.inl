@@ -18,6 +18,36 @@ void for_each_kind(const LinearArgs& args, const IsFirstKind& is_first_kind, con
   }
 }
 
+// Calls `body(run)` for runs of adjacent parts that read the same tokens, which are then the run's
+// own: Note: [Inputs of a part]. What `body` calls may do so again.
+template <typename Body>
+void for_each_input(const LinearArgs& args, const Body& body) {
+  for (int64_t first = 0, end = 0; first < args.part_count; first = end) {
+    const LinearPart& part = args.parts[first];
+    const auto reads_the_same = [&](const LinearPart& other) {
+      if (other.input != part.input || part.input == nullptr) return other.input == part.input;
+      return other.input_stride == part.input_stride && other.tokens == part.tokens &&
+             other.row_of == part.row_of;
+    };
+    while (end < args.part_count && reads_the_same(args.parts[end])) ++end;
+    LinearArgs run = args;
+    if (part.input != nullptr) {
+      run.input = part.input;
+      run.input_stride = part.input_stride;
+      run.tokens = part.tokens;
+      run.row_of = part.row_of;
+    }
+    run.parts = &part;
+    run.part_count = end - first;
+    body(run);
+  }
+}
+
+// One token's inputs.
+const float* input_of_token(const LinearArgs& args, int64_t token) {
+  return args.input + (args.row_of == nullptr ? token : args.row_of[token]) * args.input_stride;
+}
+
 // A panel of one part. Panels are numbered across all parts.
 struct Panel {
   const LinearPart* part;

@@ -8,6 +8,10 @@
 // pieces] of tile_registers.cuh. Products are added in float32. Codes are summed per group of
 // columns that share a scale; the group's sum is multiplied by its scale, and the sum of the
 // group's inputs by its minimum.
+//
+// A call is one matrix, so its input and its rows are its own, as those of a LinearPart of
+// kernels/linear.h may be. There is no list of rows: it is for experts, whose choice is known on
+// the GPU only, and which CudaDecoder refuses.
 #pragma once
 
 #include "kernels/cuda/cuda_stream.h"
