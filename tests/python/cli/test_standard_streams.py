@@ -176,16 +176,15 @@ def test_events_lose_no_character(shell: Shell) -> None:
         assert [json.loads(line).get("text") for line in done.stdout.splitlines()] == texts
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "chat {model} -n 60 --seed 3 -t 3",
-        "demo -m {model} --tokens 60 -m {model} --prompt \N{SNOWMAN}",
-        "evaluate {text} -m {model} --window 28",
-        "generate \N{SNOWMAN} -m {model} -n 60 -t 3 --ignore-eos",
-    ],
-)
-@pytest.mark.parametrize("name", ENCODINGS)
+THAT_SHOW_TEXT = [
+    "chat {model} -n 60 --seed 3 -t 3",
+    "demo -m {model} --tokens 60 -m {model} --prompt \N{SNOWMAN}",
+    "evaluate {text} -m {model} --window 28",
+    "generate \N{SNOWMAN} -m {model} -n 60 -t 3 --ignore-eos",
+]
+
+
+@pytest.mark.parametrize(("command", "name"), products(THAT_SHOW_TEXT, ENCODINGS, together=1))
 def test_no_command_dies_of_a_character(shell: Shell, command: str, name: str) -> None:
     done = shell('"$@"', command, said="\N{SNOWMAN}\n".encode(), **ENCODINGS[name])
     assert done.returncode == 0, done.stderr
