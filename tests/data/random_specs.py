@@ -29,11 +29,9 @@ Draw = np.random.Generator
 
 
 def random_spec(seed: int) -> DecoderSpec:
-    """Return a small decoder of one to four layers of one to three kinds."""
+    """Return a small decoder of one to four layers; its one to three kinds differ in heads."""
     draw = np.random.default_rng(seed)
-    kv_heads, group = _one_of(draw, (1, 2, 3)), _one_of(draw, (1, 2, 3))
-    sizes = (kv_heads * group, kv_heads, _one_of(draw, (2, 6, 8, 14, 16, 34)))
-    kinds = [_random_block(draw, *sizes) for _ in range(_one_of(draw, (1, 2, 3)))]
+    kinds = [_random_block(draw) for _ in range(_one_of(draw, (1, 2, 3)))]
     layers = [_one_of(draw, kinds) for _ in range(_one_of(draw, (1, 2, 3, 4)))]
     return DecoderSpec.of_layers(
         layers,
@@ -102,7 +100,9 @@ class _NoSource:
         """Do nothing."""
 
 
-def _random_block(draw: Draw, heads: int, kv_heads: int, head_dim: int) -> Block:
+def _random_block(draw: Draw) -> Block:
+    kv_heads, group = _one_of(draw, (1, 2, 3)), _one_of(draw, (1, 2, 3))
+    heads, head_dim = kv_heads * group, _one_of(draw, (2, 6, 8, 14, 16, 34))
     attention_norm, attention_post_norm = _sometimes(draw, 3), _sometimes(draw)
     mlp_norm, mlp_post_norm = _sometimes(draw, 3), _sometimes(draw)
     activations = ["silu", "gelu", "gelu_tanh"]

@@ -21,7 +21,6 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
-  require_multiple("the hidden size", spec.hidden_size, 8);
   for (const BlockSpec& block : spec.blocks) {
     if (block.mixer.index() != 0 || block.feed_forward.index() != 0) {
       throw CheckpointError(
@@ -38,6 +37,7 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     }
     require_multiple("the feed-forward size", block.dense().intermediate_size, 8);
   }
+  require_multiple("the hidden size", spec.hidden_size, 8);
   if (spec.vocab_size > cuda::kMostVocab) {
     throw CheckpointError(cat("load: the vocabulary must have at most ", cuda::kMostVocab,
                               " tokens on a GPU, but has ", spec.vocab_size,

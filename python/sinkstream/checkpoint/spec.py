@@ -287,8 +287,8 @@ class DecoderSpec:
     trained_length: int
     """Longest context that the model was trained on, in tokens; capacity should not exceed it."""
     blocks: tuple[Block, ...]
-    """The kinds of its layers, all different. All have the same number of heads, the same
-    number of key heads, and the same head size."""
+    """The kinds of its layers, all different. They may differ in heads, key heads and head
+    size."""
     block_of_layer: tuple[int, ...]
     """The kind of each layer, an index into `blocks`."""
     final_norm: Norm

@@ -395,7 +395,7 @@ def test_a_gguf_file_and_a_folder_describe_the_same_decoder(architecture: str) -
         (theirs, in_folders),
     ):
         for block in description["blocks"]:
-            rope = block["attention"]["rope"]
+            rope = block["mixer"]["rope"]
             assert rope.pop("pairing") == pairing or not rope["inverse_frequencies"]
     assert ours == theirs
 

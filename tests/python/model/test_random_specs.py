@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sinkstream import _core
 from sinkstream.checkpoint.spec import NO_ROPE, Block
 from tests.data.random_specs import load_spec, random_spec, random_weights
 from tests.reference.decoder import Decoder
@@ -39,6 +40,46 @@ def test_a_random_decoder_follows_the_definition(seed: int, tmp_path: Path) -> N
             parts = [model.forward(part[None], cache)[0] for part in torch.tensor(ids).split(chunk)]
             error = np.abs(torch.cat(parts).numpy() - expected).max()
             assert error <= TOLERANCE * np.abs(expected).max(), (sinks, window, chunk, spec)
+
+
+def shapes(seed: int) -> set[tuple[int, int, int]]:
+    """Return the different sizes of heads of a decoder's layers."""
+    spec = random_spec(seed)
+    used = [spec.blocks[kind].attention for kind in spec.block_of_layer]
+    return {(each.heads, each.kv_heads, each.head_dim) for each in used}
+
+
+DIFFERENT = [seed for seed in SEEDS if len(shapes(seed)) > 1][:3]
+
+
+@pytest.mark.parametrize("kernels", [name for name, _ in _core.kernel_tables()])
+@pytest.mark.parametrize("seed", DIFFERENT)
+def test_layers_with_heads_of_their_own_follow_the_definition_in_every_table(
+    seed: int, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not dict(_core.kernel_tables())[kernels]:
+        pytest.skip(f"this processor does not support the kernel table {kernels}")
+    monkeypatch.setenv("SINKSTREAM_KERNELS", kernels)
+    spec, (sinks, window, ids) = random_spec(seed), sizes(seed)
+    weights = random_weights(spec, seed)
+    expected = Decoder(spec, weights).forward(ids, sinks, window)
+    options = {"dtype": "float32", "kv_dtype": "float32", "threads": 2, "max_sequences": 1}
+    with load_spec(spec, weights, tmp_path / "w", sinks=sinks, window=window, **options) as model:
+        found = []
+        for chunk in (1, 7, len(ids)):
+            cache = model.new_cache()
+            parts = [model.forward(part[None], cache)[0] for part in torch.tensor(ids).split(chunk)]
+            found.append(torch.cat(parts))
+        half = len(ids) // 2
+        cache = model.new_cache()
+        begin = model.forward(torch.tensor(ids[:half])[None], cache)[0]
+        fork = cache.copy()
+        model.forward(torch.tensor(ids[:half])[None], cache)  # leaves the copy as it is
+        found.append(torch.cat([begin, model.forward(torch.tensor(ids[half:])[None], fork)[0]]))
+    for logits in found:
+        assert torch.equal(logits, found[0])
+        error = np.abs(logits.numpy() - expected).max()
+        assert error <= TOLERANCE * np.abs(expected).max()
 
 
 def _attention(**fields: Any) -> Callable[[Block], Block]:
