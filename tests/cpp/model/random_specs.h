@@ -73,7 +73,7 @@ inline DecoderSpec alternating_spec(bool last_has_window) {
 
 // Layers with a window of their own, and layers without one whose attention has other sizes.
 inline DecoderSpec two_shapes_spec(const DecoderSpec& plain = small_spec()) {
-  DecoderSpec spec = with_windows(plain, {32, 0, 32, 0});
+  DecoderSpec spec = with_windows(plain, {32, 0, 32});
   AttentionSpec& wide = spec.blocks[1].attention();
   const int64_t pairs = wide.head_dim / 2;  // of twice as many
   wide.kv_heads += 1;
@@ -180,7 +180,7 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
   scaled.logit_scale = 0.125f;
   add("scaled residual stream", scaled);
 
-  add("layers that differ in heads, key heads and head size", two_shapes_spec(bare));
+  add("layers that differ in heads, key heads and head size", two_shapes_spec(plain));
 
   add("query temperature", with_blocks(bare, [](BlockSpec* block) {
         block->attention().temperature = 0.3f;

@@ -21,7 +21,7 @@ from sinkstream.checkpoint.spec import (
     Recurrent,
     RopeSpec,
 )
-from sinkstream.errors import CapacityError, CheckpointError
+from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
 
 Change = Callable[[DecoderSpec], DecoderSpec]
 
@@ -171,7 +171,7 @@ def test_a_decoder_that_cannot_be_is_one_sentence(change: Change, sentence: str)
 def test_the_core_reads_every_field(part: str) -> None:
     fields = _SPEC.as_dict()
     fields["blocks"][1][part]["another"] = 0
-    with pytest.raises(RuntimeError, match="fields, of which the core reads"):
+    with pytest.raises(SinkstreamError, match="fields, of which the core reads"):
         _core.weight_slots(fields)
 
 
