@@ -440,7 +440,7 @@ OURS = (
         name="copy_without_cuts",
         sentence="A copy sees what was evicted from the original.",
         file=SEQUENCE,
-        old="    groups_[g].window = other.groups_[g].window;\n",
+        old="    group.window = other.groups_[g].window;\n",
         new="",
         killers=(_sequence("CopiesTokensCutsAndPages"),),
     ),
