@@ -15,6 +15,7 @@ SEQUENCE = "csrc/cache/sequence_cache.cc"
 LAYERS = "csrc/cache/cache_layers.h"
 SEQUENCE_HEADER = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
+STATES = "csrc/cache/state_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/cpu/decoder.cc"
 VIEWS = "csrc/model/layer_views.cc"
@@ -53,6 +54,10 @@ def _sequence(test: str) -> str:
 
 def _shared(test: str) -> str:
     return f"cache/shared_pages:SharedPages.{test}"
+
+
+def _states(test: str) -> str:
+    return f"cache/state_pool:StateSlots.{test}"
 
 
 def _angles(test: str) -> str:
@@ -435,7 +440,7 @@ OURS = (
         name="copy_without_cuts",
         sentence="A copy sees what was evicted from the original.",
         file=SEQUENCE,
-        old="    groups_[g].window = other.groups_[g].window;\n",
+        old="    group.window = other.groups_[g].window;\n",
         new="",
         killers=(_sequence("CopiesTokensCutsAndPages"),),
     ),
@@ -446,6 +451,48 @@ OURS = (
         old="  for (GroupPages& group : groups_) group.window.begin = 0;\n",
         new="",
         killers=(_sequence("JumpsToAnIndexFarAway"),),
+    ),
+    # --- states -----------------------------------------------------------------------------
+    Mutant(
+        name="state_of_the_previous_owner",
+        sentence="A state slot keeps what its previous owner left in it.",
+        file=STATES,
+        old="  pool_->memory().fill(pool_->lane(slot_, 0), 0, pool_->lane_bytes());\n",
+        new="",
+        killers=(_states("ANewOwnerBeginsWithZeros"),),
+    ),
+    Mutant(
+        name="kept_lane_is_freed",
+        sentence="The lane that a turn could be undone to is freed like any other that is passed.",
+        file=STATES,
+        old="return other < length && other != kept_;",
+        new="return other < length;",
+        killers=(_states("AreRewoundToTheKeptLaneOnly"),),
+    ),
+    Mutant(
+        name="dropped_step_keeps_its_lane",
+        sentence="The lane of a dropped step still stands for the token that never was.",
+        file=SEQUENCE,
+        old="  in_flight_ = 0;\n  if (states_) states_->rewind(length_);\n",
+        new="  in_flight_ = 0;\n",
+        killers=(_states("ADroppedStepChangesNothing"),),
+    ),
+    Mutant(
+        name="look_ahead_reads_the_head",
+        sentence="A step launched ahead reads the state before the step that is in flight.",
+        file=SEQUENCE,
+        old="return {states_->lane_of(index) + offset,",
+        new="return {states_->lane_of(length_) + offset,",
+        killers=(_states("AStepReadsWhatThePreviousOneWroteEvenInFlight"),),
+    ),
+    Mutant(
+        name="fork_copies_the_head",
+        sentence="A sequence that begins with a prefix gets the states after all tokens.",
+        file=SEQUENCE,
+        old="states_.emplace(*other.states_, count);",
+        new="{\n    states_.emplace(*other.states_, other.length_);\n"
+        "    states_->relabel(other.length_, count);\n  }",
+        killers=(_states("APrefixIsSharedOnlyWhereALaneStandsForIt"),),
     ),
     # --- shared pages -----------------------------------------------------------------------
     Mutant(

@@ -234,8 +234,8 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
     if version not in list(_KEYS_OF_VERSIONS):
         raise CheckpointError(
             f"load_session: {name} must have format version {VERSION}, {LAYER_WINDOWS_VERSION} or "
-            f"{LAYER_SHAPES_VERSION}, which sinkstream {_build.version()} reads, but has {quoted(version)}, written by "
-            f"{quoted(metadata.get('created_by'))}."
+            f"{LAYER_SHAPES_VERSION}, which sinkstream {_build.version()} reads, but has "
+            f"{quoted(version)}, written by {quoted(metadata.get('created_by'))}."
         )
     keys = _KEYS | _KEYS_OF_VERSIONS[version]
     if set(metadata) != keys or not all(isinstance(value, str) for value in metadata.values()):

@@ -54,7 +54,9 @@ class SessionModel:
         """Return the layers that keep the same tokens of one size, with key heads and head_dim."""
         own_windows = [int(own) for own in self.layer_windows.split(",") if own]
         shapes = [shape for shape in self.layer_shapes.split(",") if shape]
-        layers = zip(own_windows or [0] * len(shapes), shapes or [""] * len(own_windows), strict=True)
+        layers = zip(
+            own_windows or [0] * len(shapes), shapes or [""] * len(own_windows), strict=True
+        )
         counts = Counter(layers) or {(0, ""): self.layers}
         groups = []
         for (own, shape), count in counts.items():

@@ -56,11 +56,14 @@ struct Hybrid {
   // Launches a step: reads the state of each layer and writes the next one.
   void launch(int64_t count) {
     const int64_t index = cache->next_index();
-    expect_states(index);
+    const std::vector<int64_t> before = tokens;
     for (int64_t i = 0; i < count; ++i) tokens.push_back(next_token++);
     for (const int64_t layer : {0, 2}) {
+      const SequenceCache::StateLanes lanes = cache->state(layer, index);
+      ASSERT_EQ(number_at(lanes.read), state_after(before, layer))
+          << "layer " << layer << " after " << index << " tokens";
       const int64_t state = state_after(tokens, layer);
-      std::memcpy(cache->state(layer, index).write, &state, sizeof(state));
+      std::memcpy(lanes.write, &state, sizeof(state));
     }
     cache->add_in_flight(count);
   }
@@ -190,6 +193,7 @@ TEST(StateSlots, ADroppedStepChangesNothing) {
   one.drop();
   EXPECT_EQ(one.cache->length(), 6);
   one.expect_states(6);
+  one.append(1);  // another token at the index of the dropped one
   one.append(3);
   EXPECT_THROW(one.cache->state(0, 6), InternalError) << "it has passed";
 }

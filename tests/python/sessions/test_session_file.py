@@ -218,8 +218,8 @@ def test_another_version_is_refused_by_name(saved: Path) -> None:
     saved.write_bytes(join(header, tensors))
     with pytest.raises(
         CheckpointError,
-        match=f"talk.session must have format version 1, 2 or 3, which sinkstream {version()} reads, "
-        'but has "4", written by "sinkstream 9.0"',
+        match=f"talk.session must have format version 1, 2 or 3, which sinkstream {version()} "
+        'reads, but has "4", written by "sinkstream 9.0"',
     ):
         read_session_file(saved)
 
