@@ -85,17 +85,20 @@ std::vector<int> requests_of_lines(const Matrix& matrix) {
 // The first lines of a matrix, which cannot be prefetched.
 int64_t first_lines(const Matrix& matrix) {
   const PanelFormat format = format_of(matrix.packed().type);
-  const int64_t distance = std::max(prefetch_distance(format, true), prefetch_distance(format, false));
+  const int64_t distance =
+      std::max(prefetch_distance(format, true), prefetch_distance(format, false));
   return std::max(distance, kMostUnits * block_bytes(format, kUnit)) / kLineBytes;
 }
 
 class LinearPrefetch : public testing::TestWithParam<InputType> {};
 
-TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTiles) {
+TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTokens) {
   for (const Storage storage : kStorages) {
     const std::vector<Matrix> matrices = matrices_of(storage, {50});
     for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64, 300}) {
       call(matrices, tokens, GetParam());
+      const int64_t first = requests.at(0).address - matrices[0].packed().panels;
+      ASSERT_GE(first, 4096) << name_of(matrices[0].packed().type) << " tokens " << tokens;
       const std::vector<int> found = requests_of_lines(matrices[0]);
       for (size_t line = first_lines(matrices[0]); line < found.size(); ++line) {
         ASSERT_GE(found[line], 1) << name_of(matrices[0].packed().type) << " tokens " << tokens

@@ -187,9 +187,9 @@ SINKSTREAM_INLINE Vec minima_of(const std::byte* scales, int64_t group, int v) {
   }
 }
 
-// The scales and minima of a unit's groups, `part` counted within the unit. `kUnitValue`: what a 1 in
-// a sum over codes stands for. kHasOffset: such a sum has the codes' offset, which is still to be
-// subtracted; then that is the minimum.
+// The scales and minima of a unit's groups, `part` counted within the unit. `kUnitValue`: what a 1
+// in a sum over codes stands for. kHasOffset: such a sum has the codes' offset, which is still to
+// be subtracted; then that is the minimum.
 template <PanelFormat kFormat, float kUnitValue = 1.0f, bool kHasOffset = false>
 struct UnitScales {
   Unit unit;

@@ -1,5 +1,5 @@
 // linear with bfloat16 inputs and dot instructions: bfloat16 weights, and codes, whose values
-// bfloat16 represents exactly. float32 and float16 weights use linear/tile.inl.
+// bfloat16 represents exactly. float32 and float16 weights use linear/floats.inl.
 //
 // The order along K, for every output: a unit of 32 columns is 16 pairs, in two chains of dot
 // products that are then added; the sum is added to acc as in Note: [One order along K]. One chain

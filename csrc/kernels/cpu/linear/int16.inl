@@ -1,5 +1,5 @@
 // linear with inputs in 16 bits (Note: [Inputs as integers]): codes times integers. Other weights
-// use linear/tile.inl.
+// use linear/floats.inl.
 //
 // The sum over a unit, or over each half of it that has its own scale, is an integer below 2^31,
 // exact in any order. Converted to float and multiplied by the inputs' scale, it is `sum` in Note:

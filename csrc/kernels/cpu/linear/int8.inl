@@ -111,7 +111,8 @@ struct Multiplier<Way::kInt8> : AnyMultiplier {
       if (!weights.scales.has_minima()) continue;
       const Vec minimum = weights.scales.minimum(part, v);
 #pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) acc[t][v] = fma_once(minimum, broadcast(sums[t]), acc[t][v]);
+      for (int t = 0; t < kTokens; ++t)
+        acc[t][v] = fma_once(minimum, broadcast(sums[t]), acc[t][v]);
     }
   }
 };

@@ -3,7 +3,7 @@
 // decoded as they are multiplied, or values that lie in memory.
 //
 // Note: [Decode once]
-// A few tokens decode a unit as they multiply it, with a kernel for each format (multiply_tile).
+// A few tokens decode a unit as they multiply it, with a kernel for each format (multiply_few).
 // More of them would decode the same codes once per tile. So some units at a time become values in
 // L1 (decode_units, for each format), which all tiles are multiplied by (add_units, for no format),
 // and sums are kept in memory in between. This changes no bit: values, scales and the order of sums
@@ -171,7 +171,7 @@ struct LastUnit {
 
 // A panel times one tile, decoding as it multiplies.
 template <Way kWay, PanelFormat kFormat, int kTokens>
-void multiply_tile(const Tile& tile) {
+void multiply_few(const Tile& tile) {
   using Codes = UnitCodes<kWay, kFormat, kTokens == 1>;
   const auto table = Multiplier<kWay>::template table<kFormat>();
   TileInputs inputs = tile.inputs;
@@ -310,7 +310,8 @@ struct FormatKernels {
   void (*many)(const Tile& tile, const FormatKernels& kernels);
 };
 
-// Tokens that values are multiplied by before the next units are decoded. Their sums are in L1, too.
+// Tokens that values are multiplied by before the next units are decoded. Their sums are in L1,
+// too.
 constexpr int64_t kMostTokens = 128 / kMaxTile * kMaxTile;
 
 // A panel times up to kMostTokens tokens. All tiles share the prefetching of the units to come, so
@@ -343,9 +344,9 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
       const int64_t token = n * kMaxTile;
       const int index = size_index(tile.tokens - token);
       const TileInputs inputs = inputs_after<kWay>(tile.inputs, units, token, kernels.group);
-      kernels.add[index](
-          values, inputs_after<kWay>(inputs, first, kTileSizes[index], kernels.group),
-          prefetch.part(n), sums + token);
+      kernels.add[index](values,
+                         inputs_after<kWay>(inputs, first, kTileSizes[index], kernels.group),
+                         prefetch.part(n), sums + token);
     }
   }
   write_rows(tile, sums);
@@ -360,8 +361,8 @@ constexpr int few_tokens(Way way, const PanelFormat& format) {
   const bool is_common = format.number == Number::kBFloat16 ||
                          (has_integers(format) && format.values == CodeValues::kInteger &&
                           format.bits >= 4 && format.bits % 2 == 0);
-  const bool is_default = way == Way::kInt8 || !is_coded(format) ||
-                          way == (kLanes == 16 ? Way::kDots : Way::kInt16);
+  const bool is_default =
+      way == Way::kInt8 || !is_coded(format) || way == (kLanes == 16 ? Way::kDots : Way::kInt16);
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
   if (!is_common || !is_default) return 1;
   return kLanes == 16 && way == Way::kDots && is_coded(format) ? 4 : 8;
@@ -371,7 +372,7 @@ template <Way kWay, PanelFormat kFormat, int kIndex>
 constexpr void add_kernels(FormatKernels* kernels) {
   constexpr int kTokens = kTileSizes[kIndex];
   if constexpr (kTokens <= few_tokens(kWay, kFormat)) {
-    kernels->few[kIndex] = multiply_tile<kWay, kFormat, kTokens>;
+    kernels->few[kIndex] = multiply_few<kWay, kFormat, kTokens>;
   }
   kernels->add[kIndex] = add_units<kWay, static_cast<int>(sum_cols(kFormat)),
                                    Multiplier<kWay>::has_signed_bytes(kFormat), kTokens>;

@@ -96,7 +96,7 @@ struct Tile {
   int64_t rows;    // [1, kPanelRows]
   int64_t tokens;  // at least 1; the rest of the last tile is padding
   bool accumulate;
-  bool prefetches_panel;         // a little ahead of itself
+  bool prefetches_panel;          // a little ahead of itself
   int64_t panel_bytes = 0;        // read with several tiles only
   int64_t prefetch_distance = 0;  // likewise
 };
