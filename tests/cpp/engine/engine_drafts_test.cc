@@ -42,7 +42,7 @@ TEST_F(EngineDraftsTest, ALimitIsNeverPassedAndItsLastTokenHasNoDraft) {
 }
 
 // A reply may end at any token of a run. Its session continues after that token, whatever the run
-// has appended behind it.
+// has appended after it.
 TEST_F(EngineDraftsTest, AReplyEndsInsideARunAndItsSessionContinuesExactly) {
   options.max_sequences = 2;
   const std::vector<int32_t> whole = expected_reply({5}, 150);
