@@ -44,7 +44,11 @@ LAYING_OUT = (
 KINDS = (
     ("the system", r"^\[k\]"),
     ("inputs of products", LAYING_OUT),
-    ("products of weights", r"WeightType|run_linear|share_panels|multiply_(panel|bf16|share)"),
+    (
+        "products of weights",
+        r"PanelFormat|run_linear|share_panels|multiply_(few|many|panel|bf16|share)"
+        r"|decode_units|add_units",
+    ),
     ("attention", r"attend|multiply_rows|multiply_tile|add_values|join|finish"),
     ("norms", r"normalize"),
     ("rotation", r"rope"),

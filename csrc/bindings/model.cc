@@ -185,6 +185,23 @@ void register_cache(py::module_& module) {
           py::arg("index"));
 }
 
+// Of each layer its key heads, head_dim and bytes of state.
+std::vector<std::tuple<int64_t, int64_t, int64_t>> layer_memory(const LoadedModel& model) {
+  const CacheLayers& layers = model.layers();
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> found;
+  for (int64_t layer = 0; layer < layers.count(); ++layer) {
+    const auto [group, number] = layers.layer_in_group(layer);
+    if (group == CacheLayers::kNoGroup) {
+      found.emplace_back(0, 0, layers.states()[static_cast<size_t>(number)].bytes);
+      continue;
+    }
+    const size_t shape = layers.groups()[static_cast<size_t>(group)].shape;
+    const PageShape& page = layers.shapes()[shape];
+    found.emplace_back(page.kv_heads, page.head_dim, 0);
+  }
+  return found;
+}
+
 }  // namespace
 
 void register_model(py::module_& module) {
@@ -294,6 +311,8 @@ void register_model(py::module_& module) {
       .def_property_readonly("cache_bytes", &LoadedModel::cache_bytes)
       .def_property_readonly("bytes_per_token", &LoadedModel::bytes_per_token)
       .def_property_readonly("bytes_per_sequence", &LoadedModel::bytes_per_sequence)
+      .def_property_readonly("state_bytes_per_sequence", &LoadedModel::state_bytes_per_sequence)
+      .def_property_readonly("layer_memory", &layer_memory)
       .def_property_readonly("spare_cache_bytes", &LoadedModel::spare_cache_bytes);
 }
 

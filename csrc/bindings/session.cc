@@ -32,6 +32,7 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
   SessionState state;
   py::array_t<uint8_t> keys_values;
   py::array_t<float> scales;
+  py::array_t<uint8_t> states;
   {
     const ReleaseGil released;
     engine.read_session(*session.session(), [&](const Session& held) {
@@ -39,14 +40,18 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
       state = held.state();
       uint8_t* bytes;
       float* scale = nullptr;
+      uint8_t* of_layers;
       {
         const AcquireGil acquired;
         keys_values = py::array_t<uint8_t>(shape.bytes());
         scales = py::array_t<float>(shape.scale_bytes() / int64_t{sizeof(float)});
         bytes = keys_values.mutable_data();
         if (scales.size() > 0) scale = scales.mutable_data();
+        states = py::array_t<uint8_t>(shape.state_bytes());
+        of_layers = states.mutable_data();
       }
-      snapshot(*held.cache, reinterpret_cast<std::byte*>(bytes), scale);
+      snapshot(*held.cache, reinterpret_cast<std::byte*>(bytes), scale,
+               reinterpret_cast<std::byte*>(of_layers));
     });
   }
   py::dict contents;
@@ -57,6 +62,7 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
   contents["turns"] = state.turns;
   contents["keys_values"] = keys_values;
   contents["scales"] = scales;
+  contents["states"] = states;
   return contents;
 }
 
@@ -70,9 +76,12 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   state.turns = contents["turns"].cast<int64_t>();
   const auto keys_values = contents["keys_values"].cast<py::array_t<uint8_t, py::array::c_style>>();
   const auto scales = contents["scales"].cast<py::array_t<float, py::array::c_style>>();
+  const auto states = contents["states"].cast<py::array_t<uint8_t, py::array::c_style>>();
   const auto* bytes = reinterpret_cast<const std::byte*>(keys_values.data());
+  const auto* of_layers = reinterpret_cast<const std::byte*>(states.data());
   const float* scale = scales.size() > 0 ? scales.data() : nullptr;
   const int64_t byte_count = keys_values.size(), scale_count = scales.size();
+  const int64_t state_count = states.size();
   const ReleaseGil released;
   return std::make_unique<SessionHandle>(engine.restore_session(
       sinks, state,
@@ -81,9 +90,11 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
                          "a saved session has ", state.sequence.begins.size(), " groups of layers");
         const SnapshotShape shape = snapshot_shape(*cache, state.sequence);
         SINKSTREAM_CHECK(shape.bytes() == byte_count &&
-                             shape.scale_bytes() == scale_count * int64_t{sizeof(float)},
-                         "a saved session has ", byte_count, " bytes and ", scale_count, " scales");
-        restore(cache, state.sequence, bytes, scale);
+                             shape.scale_bytes() == scale_count * int64_t{sizeof(float)} &&
+                             shape.state_bytes() == state_count,
+                         "a saved session has ", byte_count, " bytes, ", scale_count,
+                         " scales and ", state_count, " bytes of states");
+        restore(cache, state.sequence, bytes, scale, of_layers);
       },
       std::move(cache_salt)));
 }

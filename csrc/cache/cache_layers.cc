@@ -6,29 +6,44 @@
 
 namespace sinkstream {
 
+namespace {
+
+// Each layer's states begin at a multiple of this, as kernels read them.
+constexpr int64_t kStateAlignment = 64;
+
+}  // namespace
+
 CacheLayers::CacheLayers(int64_t count)
     : CacheLayers(std::vector<LayerMemory>(static_cast<size_t>(count))) {}
 
 CacheLayers::CacheLayers(std::span<const LayerMemory> layers) {
-  SINKSTREAM_CHECK(!layers.empty(), "a model has no layers");
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const int64_t own_window = layers[layer].own_window;
-    const PageShape& page = layers[layer].page;
-    SINKSTREAM_CHECK(own_window >= 0, "layer ", layer, " has a window of ", own_window);
-    const auto same_shape = std::ranges::find_if(shapes_, [&](const PageShape& other) {
+    const LayerMemory& memory = layers[layer];
+    if (memory.state_bytes > 0) {
+      layers_.push_back({.group = kNoGroup, .layer = std::ssize(states_)});
+      states_.push_back({.offset = lane_bytes_, .bytes = memory.state_bytes});
+      lane_bytes_ += divide_up(memory.state_bytes, kStateAlignment) * kStateAlignment;
+      continue;
+    }
+    const PageShape& page = memory.page;
+    SINKSTREAM_CHECK(memory.own_window >= 0, "layer ", layer, " has a window of ",
+                     memory.own_window);
+    const auto same_shape = std::ranges::find_if(shapes_, [&page](const PageShape& other) {
       return other.kv_heads == page.kv_heads && other.head_dim == page.head_dim;
     });
     const auto shape = static_cast<size_t>(same_shape - shapes_.begin());
     if (same_shape == shapes_.end()) shapes_.push_back(page);
-    auto group = std::ranges::find_if(groups_, [&](const CacheGroup& other) {
-      return other.own_window == own_window && other.shape == shape;
+    auto group = std::ranges::find_if(groups_, [&memory, shape](const CacheGroup& other) {
+      return other.own_window == memory.own_window && other.shape == shape;
     });
     if (group == groups_.end()) {
-      group = groups_.insert(group, {.own_window = own_window, .shape = shape, .layers = {}});
+      group =
+          groups_.insert(group, {.own_window = memory.own_window, .shape = shape, .layers = {}});
     }
     layers_.push_back({.group = group - groups_.begin(), .layer = group->count()});
     group->layers.push_back(static_cast<int64_t>(layer));
   }
+  SINKSTREAM_CHECK(!groups_.empty(), "a model has no layers with pages");
   SINKSTREAM_CHECK(shapes_.size() <= MemoryAmount::kMostShapes, "a model has pages of ",
                    shapes_.size(), " shapes");
 }
@@ -47,7 +62,7 @@ Window CacheLayers::main_window(const Window& sequence) const {
 
 MemoryAmount CacheLayers::most_memory(const Window& sequence) const {
   const Window largest = main_window(sequence);
-  MemoryAmount most;
+  MemoryAmount most{.states = has_states() ? 1 : 0};
   for (const CacheGroup& group : groups_) {
     const Window window = group.window_of(sequence);
     const bool is_smaller = window.capacity() < largest.capacity();

@@ -1,5 +1,5 @@
-// What the layers of a model keep: layers with one rule and one page shape form a group. Pure
-// arithmetic.
+// What the layers of a model keep: tokens in pages, or a state. Layers with one rule and one page
+// shape form a group. Pure arithmetic.
 //
 // Note: [Cache groups]
 // A layer that was trained with a window w of its own keeps the last w tokens and no sinks, as long
@@ -22,8 +22,17 @@ namespace sinkstream {
 
 // The memory of one layer.
 struct LayerMemory {
-  int64_t own_window = 0;  // w, the current token included; 0: none
-  PageShape page;          // its sizes; who makes the pools chooses type and layout
+  int64_t own_window = 0;   // w, the current token included; 0: none
+  PageShape page;           // its sizes; who makes the pools chooses type and layout
+  int64_t state_bytes = 0;  // above 0: a state of this size instead, and no keys
+};
+
+// Where a layer's state is in a lane of a StatePool.
+struct StatePlace {
+  int64_t offset = 0;  // in bytes
+  int64_t bytes = 0;
+
+  bool operator==(const StatePlace&) const = default;
 };
 
 // Layers that keep the same tokens in pages of one shape.
@@ -45,13 +54,15 @@ struct CacheGroup {
 class CacheLayers {
  public:
   struct LayerInGroup {
-    int64_t group = 0;
-    int64_t layer = 0;  // among the group's
+    int64_t group = 0;  // kNoGroup: it has a state
+    int64_t layer = 0;  // among the group's, or among those with states
   };
+  static constexpr int64_t kNoGroup = -1;
 
   // `count` >= 1 layers that all keep the sinks and the window, in pages of one shape.
   CacheLayers(int64_t count);  // NOLINT(google-explicit-constructor): the number says it all
-  // [layers]. Groups and shapes are in the order of their first layers.
+  // [layers], at least one of them with pages. Groups and shapes are in the order of their first
+  // layers.
   explicit CacheLayers(std::span<const LayerMemory> layers);
 
   int64_t count() const { return static_cast<int64_t>(layers_.size()); }
@@ -59,6 +70,10 @@ class CacheLayers {
   const std::vector<CacheGroup>& groups() const { return groups_; }
   // The sizes of the pages, all different; at most MemoryAmount::kMostShapes.
   const std::vector<PageShape>& shapes() const { return shapes_; }
+  // Of the layers with states, in order.
+  const std::vector<StatePlace>& states() const { return states_; }
+  bool has_states() const { return !states_.empty(); }
+  int64_t lane_bytes() const { return lane_bytes_; }
   const LayerInGroup& layer_in_group(int64_t layer) const {
     return layers_[static_cast<size_t>(layer)];
   }
@@ -75,6 +90,8 @@ class CacheLayers {
  private:
   std::vector<CacheGroup> groups_;
   std::vector<PageShape> shapes_;
+  std::vector<StatePlace> states_;
+  int64_t lane_bytes_ = 0;
   std::vector<LayerInGroup> layers_;  // [layers]
 };
 

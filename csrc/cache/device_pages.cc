@@ -10,8 +10,8 @@ void DevicePages::copy(std::byte* to, const std::byte* from, int64_t bytes) {
   cuda::check(runtime_, runtime_.copy(to, from, bytes, stream_), "copying a page");
 }
 
-void DevicePages::poison(std::byte* at, int64_t bytes) {
-  cuda::check(runtime_, runtime_.fill(at, 0xff, bytes, stream_), "filling a page");
+void DevicePages::fill(std::byte* at, uint8_t value, int64_t bytes) {
+  cuda::check(runtime_, runtime_.fill(at, value, bytes, stream_), "filling a page");
 }
 
 void DevicePages::read(std::byte* to_host, const std::byte* from, int64_t bytes) {

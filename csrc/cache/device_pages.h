@@ -24,7 +24,7 @@ class DevicePages : public PageMemory {
   bool is_host_memory() const override { return false; }
   // These throw DeviceError. Host memory may be reused once `read` or `write` returns.
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
-  void poison(std::byte* at, int64_t bytes) override;
+  void fill(std::byte* at, uint8_t value, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
   void release() override;

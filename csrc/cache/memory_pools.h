@@ -1,10 +1,12 @@
-// The pools that caches take their memory from: one for each page shape. Owns none of them.
+// The pools that caches take their memory from: one for each page shape, and one of states. Owns
+// none of them.
 #pragma once
 
 #include <array>
 
 #include "cache/memory_amount.h"
 #include "cache/page_pool.h"
+#include "cache/state_pool.h"
 
 namespace sinkstream {
 
@@ -14,19 +16,24 @@ struct MemoryPools {
   MemoryPools(PagePool* only) : pages{only} {}  // NOLINT(google-explicit-constructor)
 
   std::array<PagePool*, MemoryAmount::kMostShapes> pages{};  // of each shape; null: no such shape
+  StatePool* states = nullptr;                               // null: no layer has a state
 
   MemoryAmount all() const {
-    return amount([](const PagePool& pool) { return pool.pages(); });
+    MemoryAmount all = amount([](const PagePool& pool) { return pool.pages(); });
+    if (states != nullptr) all.states = states->slots();
+    return all;
   }
   MemoryAmount free() const {
-    return amount([](const PagePool& pool) { return pool.free_pages(); });
+    MemoryAmount free = amount([](const PagePool& pool) { return pool.free_pages(); });
+    if (states != nullptr) free.states = states->free_slots();
+    return free;
   }
   // Pages with more than one holder.
   MemoryAmount shared() const {
     return amount([](const PagePool& pool) { return pool.shared_pages(); });
   }
   int64_t bytes_of(const MemoryAmount& amount) const {
-    int64_t bytes = 0;
+    int64_t bytes = states == nullptr ? 0 : amount.states * states->slot_bytes();
     for (size_t shape = 0; shape < pages.size(); ++shape) {
       if (pages[shape] != nullptr) bytes += amount.pages[shape] * pages[shape]->shape().bytes();
     }

@@ -8,7 +8,7 @@ void HostPages::copy(std::byte* to, const std::byte* from, int64_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-void HostPages::poison(std::byte* at, int64_t bytes) { std::memset(at, 0xff, bytes); }
+void HostPages::fill(std::byte* at, uint8_t value, int64_t bytes) { std::memset(at, value, bytes); }
 
 void HostPages::read(std::byte* to_host, const std::byte* from, int64_t bytes) {
   std::memcpy(to_host, from, bytes);

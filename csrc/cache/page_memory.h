@@ -1,4 +1,4 @@
-// Memory for pages: the host's, or a GPU's, which the host cannot access.
+// Memory for pages and states: the host's, or a GPU's, which the host cannot access.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ class PageMemory {
 
   // All of these are ordered with the kernels.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  virtual void fill(std::byte* at, uint8_t value, int64_t bytes) = 0;
   // Sets every byte to 0xFF: NaN in every floating-point type.
-  virtual void poison(std::byte* at, int64_t bytes) = 0;
+  void poison(std::byte* at, int64_t bytes) { fill(at, 0xff, bytes); }
   virtual void read(std::byte* to_host, const std::byte* from, int64_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, int64_t bytes) = 0;
 
@@ -37,7 +38,7 @@ class HostPages : public PageMemory {
   int64_t bytes() const override { return memory_.bytes(); }
   bool is_host_memory() const override { return true; }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
-  void poison(std::byte* at, int64_t bytes) override;
+  void fill(std::byte* at, uint8_t value, int64_t bytes) override;
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override;
   void write(std::byte* to, const std::byte* from_host, int64_t bytes) override;
   void release() override { memory_.release(); }

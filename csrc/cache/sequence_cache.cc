@@ -34,7 +34,7 @@ std::vector<int64_t> pages_to_share(const GroupPages& own, const GroupPages& oth
 
 MemoryAmount SequenceCache::memory_needed(const Window& window, const CacheLayers& layers,
                                           int64_t max_length) {
-  MemoryAmount needed;
+  MemoryAmount needed{.states = layers.has_states() ? 1 : 0};
   for (const CacheGroup& group : layers.groups()) {
     const Window kept = group.window_of(window);
     needed.pages[group.shape] +=
@@ -66,9 +66,17 @@ SequenceCache::SequenceCache(const MemoryPools& pools, const Window& window,
   count_pages();
   for (int64_t layer = 0; layer < layers.count(); ++layer)
     layers_.push_back(layers.layer_in_group(layer));
-  SINKSTREAM_CHECK(held().fits_in(pools.free()), "a sequence needs ", describe(held()), ", but ",
+  const MemoryAmount needed = memory_needed(window, layers, max_length);
+  SINKSTREAM_CHECK(needed.fits_in(pools.free()), "a sequence needs ", describe(needed), ", but ",
                    describe(pools.free()), " are free");
-  reserve();  // nothing may fail once there are pages
+  reserve();
+  if (layers.has_states()) {
+    SINKSTREAM_CHECK(pools.states->lane_bytes() == layers.lane_bytes(), "states have ",
+                     layers.lane_bytes(), " bytes, but lanes ", pools.states->lane_bytes());
+    state_places_ = layers.states();
+    states_.emplace(pools.states);
+  }
+  // Nothing may fail once there are pages.
   for (const GroupPages& group : groups_) {
     for (int64_t i = 0; i < group.pages(); ++i) add_page(group, group.pool->acquire());
   }
@@ -80,14 +88,17 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       main_(other.main_),
       length_(count),
       groups_(other.groups_),
-      layers_(other.layers_) {
+      layers_(other.layers_),
+      state_places_(other.state_places_) {
   const bool is_whole = count == other.length_;
-  const bool is_there = (is_whole && other.in_flight_ == 0) || count <= other.shareable();
+  const bool is_there = ((is_whole && other.in_flight_ == 0) || count <= other.shareable()) &&
+                        (!other.states_ || count == 0 || other.states_->stands_for(count));
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "cannot share ", count,
                    " tokens of a sequence of ", other.length_, ", ", other.evicted(),
                    " of them evicted, with ", other.in_flight_, " more in flight");
   count_pages();
   MemoryAmount needed = held();
+  needed.states = other.states_ ? 1 : 0;
   for (GroupPages& group : groups_) {
     if (!is_whole) group.window.begin = 0;
     needed.pages[group.pool_number] -= group.layers * full_sink_pages(group.window, count);
@@ -101,7 +112,10 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
     const int64_t first = is_whole && count > 0 ? window.first(count - 1) : window.first(count);
     theirs.push_back(pages_to_share(groups_[g], other.groups_[g], first, count));
   }
-  reserve();  // nothing may fail once there are pages
+  reserve();
+  if (other.states_ && count > 0) states_.emplace(*other.states_, count);
+  if (other.states_ && count == 0) states_.emplace(&other.states_->pool());
+  // Nothing may fail once there are pages.
   for (size_t g = 0; g < groups_.size(); ++g) {
     share_pages(groups_[g], other, other.groups_[g], theirs[g]);
   }
@@ -141,7 +155,7 @@ SequenceCache::~SequenceCache() {
 }
 
 MemoryAmount SequenceCache::held() const {
-  MemoryAmount held;
+  MemoryAmount held{.states = states_ ? 1 : 0};
   for (const GroupPages& group : groups_) held.pages[group.pool_number] += group.pages();
   return held;
 }
@@ -171,6 +185,13 @@ Slot SequenceCache::slot(int64_t layer, int64_t index) const {
   const GroupPages& group = group_of(layer);
   std::byte* page = pages_[static_cast<size_t>(first_page(layer) + group.page_ordinal(index))];
   return {page, group.row(index)};
+}
+
+SequenceCache::StateLanes SequenceCache::state(int64_t layer, int64_t index) const {
+  const auto [group, number] = layers_[static_cast<size_t>(layer)];
+  SINKSTREAM_CHECK(group == CacheLayers::kNoGroup, "layer ", layer, " has no state");
+  const int64_t offset = state_places_[static_cast<size_t>(number)].offset;
+  return {states_->lane_of(index) + offset, states_->free_lane() + offset};
 }
 
 int64_t SequenceCache::shareable() const {
@@ -205,6 +226,7 @@ void SequenceCache::add_in_flight(int64_t count) {
   SINKSTREAM_CHECK(count >= 0 && count <= max_length_ - next_index(), "cannot launch ", count,
                    " tokens of a sequence of ", next_index(), " with a maximum of ", max_length_);
   in_flight_ += count;
+  if (states_ && count > 0) states_->add(next_index());
 }
 
 void SequenceCache::commit_in_flight(int64_t count) {
@@ -213,9 +235,15 @@ void SequenceCache::commit_in_flight(int64_t count) {
   const int64_t before = length_;
   in_flight_ -= count;
   length_ += count;
+  if (states_) states_->commit(length_);
   for (const GroupPages& group : groups_) {
     poison(group, group.window.first(before), std::min(group.window.first(length_), length_));
   }
+}
+
+void SequenceCache::drop_in_flight() {
+  in_flight_ = 0;
+  if (states_) states_->rewind(length_);
 }
 
 void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) {
@@ -246,8 +274,13 @@ void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) 
   }
 }
 
+void SequenceCache::keep_states() {
+  SINKSTREAM_CHECK(in_flight_ == 0, in_flight_, " tokens are in flight");
+  if (states_) states_->keep(length_);
+}
+
 bool SequenceCache::can_rewind(int64_t length) const {
-  return length <= length_ &&
+  return length <= length_ && (!states_ || states_->stands_for(length)) &&
          std::all_of(groups_.begin(), groups_.end(), [&](const GroupPages& group) {
            return group.window.first(length) == group.window.first(length_);
          });
@@ -276,11 +309,13 @@ bool SequenceCache::rewind(int64_t length) {
   if (!copies.fits_in(pools_.free())) return false;
   for (const auto& [group, page] : shared) own_page(*group, page);
   length_ = length;
+  if (states_) states_->rewind(length);
   return true;
 }
 
 void SequenceCache::restart() {
   length_ = 0;
+  if (states_) states_->restart();
   for (GroupPages& group : groups_) group.window.begin = 0;
 }
 
@@ -314,7 +349,8 @@ void SequenceCache::evict_for_space(int64_t count) {
 }
 
 void SequenceCache::copy_from(const SequenceCache& other) {
-  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size(),
+  SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size() &&
+                       state_places_ == other.state_places_,
                    "cannot copy tokens from a sequence with a different geometry");
   for (size_t g = 0; g < groups_.size(); ++g) {
     GroupPages& group = groups_[g];
@@ -329,6 +365,7 @@ void SequenceCache::copy_from(const SequenceCache& other) {
     }
   }
   length_ = other.length_;
+  if (states_) states_->copy_from(*other.states_, length_);
 }
 
 void SequenceCache::jump(int64_t index) {
@@ -337,6 +374,7 @@ void SequenceCache::jump(int64_t index) {
   const int64_t before = length_;
   for (const GroupPages& group : groups_) poison(group, group.window.first(before), before);
   length_ = index;
+  if (states_) states_->relabel(before, index);
   for (GroupPages& group : groups_) group.window.begin = index;
 }
 
@@ -344,6 +382,7 @@ void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
   SINKSTREAM_CHECK(std::ssize(begins) == group_count(), "a sequence has ", group_count(),
                    " groups of layers, not ", begins.size());
   length_ = length;
+  if (states_) states_->relabel(0, length);
   for (size_t g = 0; g < groups_.size(); ++g) {
     Window& window = groups_[g].window;
     window.begin = begins[g];

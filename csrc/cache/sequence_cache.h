@@ -1,10 +1,11 @@
-// One sequence's keys and values: its length, and for each group of layers its window and its
-// pages, which it holds for its lifetime. Leaves the values to kernels, which read and write the
-// pages.
+// One sequence's keys, values and states: its length, for each group of layers its window and its
+// pages, and its slot of states, all held for its lifetime. Leaves the values to kernels, which
+// read and write them.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,8 +60,8 @@ class SequenceCache {
   static MemoryAmount memory_saved(const Window& window, const CacheLayers& layers, int64_t count);
 
   // Starts with the first `count` tokens of `other`, and with its sinks and window. `count` is the
-  // length of `other`, or at most `shareable()`. Shares their pages until one of the two writes to
-  // them. Takes memory_needed − memory_saved up front, so that a later write never fails.
+  // length of `other`, or `shareable()` of a common prefix. Shares their pages until one of the two
+  // writes to them. Takes memory_needed − memory_saved up front, so that a later write never fails.
   SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
@@ -91,17 +92,35 @@ class SequenceCache {
   const std::byte* const* window_pages(int64_t layer) const {
     return sink_pages(layer) + group_of(layer).sink_page_count;
   }
+  bool has_pages(int64_t layer) const {
+    return layers_[static_cast<size_t>(layer)].group != CacheLayers::kNoGroup;
+  }
   const GroupPages& group_of(int64_t layer) const {
     return group(layers_[static_cast<size_t>(layer)].group);
   }
   // The slot of the token at `index`.
   Slot slot(int64_t layer, int64_t index) const;
 
+  // A layer's state: read by a step that appends tokens from `index` on, and where that step writes
+  // the state after its last token. `index` is next_index() when the step is launched.
+  struct StateLanes {
+    const std::byte* read;
+    std::byte* write;
+  };
+  StateLanes state(int64_t layer, int64_t index) const;
+  const StateSlot* states() const { return states_ ? &*states_ : nullptr; }  // null: there are none
+  const std::vector<StatePlace>& state_places() const { return state_places_; }
+
   // How many of the first tokens another sequence may start with: all, as long as the next token
   // sees all of them in every layer; later the sinks, which depend on no other token, or none if
   // some layers keep none. Tokens in flight count as seen: they may have overwritten what left the
   // window.
   int64_t shareable() const;
+  // The same of a prefix of `common` tokens, at most shareable(): with states, only as many as a
+  // lane stands for.
+  int64_t shareable(int64_t common) const {
+    return states_ ? std::max<int64_t>(states_->longest(common), 0) : common;
+  }
   // Makes this sequence the only holder of the pages that the next `count` tokens, from
   // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
@@ -113,7 +132,7 @@ class SequenceCache {
   // Keeps the first `count` tokens in flight: they now count in length().
   void commit_in_flight(int64_t count);
   // Discards the tokens in flight: later tokens overwrite their rows.
-  void drop_in_flight() { in_flight_ = 0; }
+  void drop_in_flight();
   // Both at once, for a caller that has no step in flight and keeps all `count` tokens.
   void advance(int64_t count) {
     add_in_flight(count);
@@ -122,8 +141,11 @@ class SequenceCache {
 
   // Drops all tokens and keeps the pages.
   void restart();
+  // Keeps the states as they are now, so that the tokens that follow can be dropped, until the next
+  // call. No token is in flight.
+  void keep_states();
   // Whether the tokens from index `length` on can be dropped: nothing that the token at that index
-  // would see in any layer has been evicted.
+  // would see in any layer has been evicted, and a lane of the states stands for that length.
   bool can_rewind(int64_t length) const;
   // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
   // page is free for them.
@@ -143,7 +165,7 @@ class SequenceCache {
   // sinks evicted. For tests of very long streams; `length()` must be at least S.
   void jump(int64_t index);
   // Turns a cache without tokens into one of `length` tokens whose groups were cut at `begins`. The
-  // rows of the live tokens must already be written (snapshot.h).
+  // rows of the live tokens, and the states in the head, must already be written (snapshot.h).
   void resume(int64_t length, std::span<const int64_t> begins);
 
  private:
@@ -169,8 +191,10 @@ class SequenceCache {
   int64_t in_flight_ = 0;
   std::vector<GroupPages> groups_;
   std::vector<CacheLayers::LayerInGroup> layers_;
-  std::vector<int32_t> ids_;       // of each group's pages, in order
-  std::vector<std::byte*> pages_;  // the same, as addresses
+  std::vector<StatePlace> state_places_;  // of each layer with a state
+  std::optional<StateSlot> states_;       // none if no layer has a state
+  std::vector<int32_t> ids_;              // of each group's pages, in order
+  std::vector<std::byte*> pages_;         // the same, as addresses
 };
 
 }  // namespace sinkstream

@@ -72,7 +72,9 @@ Window window_in(const SequenceCache& cache, int64_t group, const SequenceState&
 std::vector<int64_t> layers_of(const SequenceCache& cache, int64_t group) {
   std::vector<int64_t> layers;
   for (int64_t layer = 0; layer < cache.layers(); ++layer) {
-    if (&cache.group_of(layer) == &cache.group(group)) layers.push_back(layer);
+    const bool is_in_group =
+        cache.has_pages(layer) && &cache.group_of(layer) == &cache.group(group);
+    if (is_in_group) layers.push_back(layer);
   }
   return layers;
 }
@@ -154,7 +156,8 @@ SequenceState state_of(const SequenceCache& cache) {
 }
 
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state) {
-  SnapshotShape found{.groups = {}, .type = cache.group(0).shape().type};
+  SnapshotShape found{.groups = {}, .type = cache.group(0).shape().type, .states = {}};
+  for (const StatePlace& place : cache.state_places()) found.states.push_back(place.bytes);
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     const PageShape& shape = cache.group(group).shape();
     found.groups.push_back({.layers = cache.group(group).layers,
@@ -169,12 +172,18 @@ SnapshotShape snapshot_shape(const SequenceCache& cache) {
   return snapshot_shape(cache, state_of(cache));
 }
 
-void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales) {
+void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales,
+              std::byte* states) {
   move_tokens(cache, state_of(cache), keys_values, reinterpret_cast<std::byte*>(scales));
+  for (const StatePlace& place : cache.state_places()) {
+    const std::byte* const head = cache.states()->lane_of(cache.length());
+    cache.states()->pool().memory().read(states, head + place.offset, place.bytes);
+    states += place.bytes;
+  }
 }
 
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
-             const float* scales) {
+             const float* scales, const std::byte* states) {
   SINKSTREAM_CHECK(cache->length() == 0, "cannot restore a snapshot into a sequence of ",
                    cache->length(), " tokens");
   SINKSTREAM_CHECK(state.length >= 0 && state.length <= cache->max_length(), "cannot restore ",
@@ -187,6 +196,11 @@ void restore(SequenceCache* cache, const SequenceState& state, const std::byte* 
                      state.length, " tokens with a cut at ", begin);
   }
   move_tokens(*cache, state, keys_values, reinterpret_cast<const std::byte*>(scales));
+  for (const StatePlace& place : cache->state_places()) {
+    std::byte* const head = cache->states()->lane_of(0);
+    cache->states()->pool().memory().write(head + place.offset, states, place.bytes);
+    states += place.bytes;
+  }
   cache->resume(state.length, state.begins);
 }
 

@@ -1,9 +1,10 @@
-// Copies a sequence's live keys and values to a plain layout without pages, and back, bit for bit.
-// Knows nothing about files; PageShape knows where a token is in memory.
+// Copies a sequence's live keys and values and its states to a plain layout without pages, and
+// back, bit for bit. Knows nothing about files; PageShape knows where a token is in memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "cache/sequence_cache.h"
@@ -13,7 +14,8 @@ namespace sinkstream {
 // The sizes of a snapshot. `keys_values` is, for each group of layers in order, [layers][2 (keys,
 // values)][kv_heads][live][head_dim] of `type`, and `scales`, for int8 only, is likewise
 // [layers][2][kv_heads][live] of float32. The live tokens of a group are its sinks, then its
-// window, in index order.
+// window, in index order. `states` is the state of each layer that has one, in order, after the
+// sequence's last token.
 struct SnapshotShape {
   struct Group {
     int64_t layers = 0;
@@ -25,6 +27,7 @@ struct SnapshotShape {
   };
   std::vector<Group> groups;
   DType type = DType::kFloat32;
+  std::vector<int64_t> states;  // the size of each, in bytes
 
   // Of one group.
   int64_t bytes(const Group& group) const { return group.rows() * group.head_dim * bytes_of(type); }
@@ -42,13 +45,15 @@ struct SnapshotShape {
     for (const Group& group : groups) bytes += scale_bytes(group);
     return bytes;
   }
+  int64_t state_bytes() const { return std::accumulate(states.begin(), states.end(), int64_t{0}); }
 };
 
 SnapshotShape snapshot_shape(const SequenceCache& cache);
 
-// Copies the live tokens out, to buffers of snapshot_shape(cache). `scales` is null if there are
-// none.
-void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales);
+// Copies the live tokens and the states out, to buffers of snapshot_shape(cache). `scales` and
+// `states` are null if there are none. No token is in flight.
+void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales,
+              std::byte* states = nullptr);
 
 // What else a snapshot must record about its sequence.
 struct SequenceState {
@@ -60,9 +65,10 @@ SequenceState state_of(const SequenceCache& cache);
 // The shape of a snapshot of a sequence in this state, in a cache with the groups of `cache`.
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state);
 
-// Restores the tokens into an empty cache with the same S, W, groups and page shapes: what is
-// appended afterwards has the same bits as when appended to the original. `max_length` may differ.
+// Restores them into an empty cache with the same S, W, groups, page shapes and sizes of states:
+// what is appended afterwards has the same bits as when appended to the original. `max_length` may
+// differ.
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
-             const float* scales);
+             const float* scales, const std::byte* states = nullptr);
 
 }  // namespace sinkstream

@@ -58,6 +58,14 @@ EngineOptions checked(EngineOptions options, const LanguageModel& model, const S
                    " sequences may run");
   SINKSTREAM_CHECK(runner.drafts() <= kLookAhead, "the runner drafts ", runner.drafts(),
                    " tokens, but a cache has room for ", kLookAhead);
+  if (const StatePool* const states = options.pools.states) {
+    SINKSTREAM_CHECK(states->lanes() >= StatePool::lanes_for(runner.most_in_flight()),
+                     "states have ", states->lanes(), " lanes, too few for ",
+                     runner.most_in_flight(), " steps in flight");
+    SINKSTREAM_CHECK(runner.drafts() == 0,
+                     "the runner drafts, but a state has no lane for a part "
+                     "of a step: Note [Lanes] of cache/state_pool.h");
+  }
   options.prefill_chunk = fitting_chunk(options, model, runner);
   return options;
 }

@@ -235,7 +235,9 @@ Engine::SharedPrefix Engine::longest_shared_prefix(const Window& window,
     const Window& other = session->window();
     const bool fits = other.sinks == window.sinks && other.window == window.window;
     if (!fits || !session->is_ready || session->cache_salt() != cache_salt) continue;
-    const int64_t count = common_prefix(session->tokens, prompt, session->cache->shareable());
+    const SequenceCache& cache = *session->cache;
+    const int64_t count =
+        cache.shareable(common_prefix(session->tokens, prompt, cache.shareable()));
     if (count <= most) continue;
     best = session.get();
     most = count;

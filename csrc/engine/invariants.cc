@@ -57,6 +57,23 @@ void check_pages(const EngineState& state, const PagePool& pool, Report* report)
                  " free, but there are ", pool.pages());
 }
 
+// The same of state slots, which are never shared.
+void check_states(const EngineState& state, const StatePool& pool, Report* report) {
+  thread_local std::vector<int64_t> owners;  // [slots]; reused, so that a check allocates nothing
+  owners.assign(static_cast<size_t>(pool.slots()), 0);
+  for_each_cache(state, [](const SequenceCache& cache) {
+    ++owners[static_cast<size_t>(cache.states()->slot())];
+  });
+  int64_t used = 0;
+  for (int64_t slot = 0; slot < pool.slots(); ++slot) {
+    const int64_t owned = owners[static_cast<size_t>(slot)];
+    used += owned > 0;
+    report->expect(owned <= 1, "state slot ", slot, " has ", owned, " owners");
+  }
+  report->expect(used + pool.free_slots() == pool.slots(), used, " state slots are used and ",
+                 pool.free_slots(), " free, but there are ", pool.slots());
+}
+
 // ---- sequences -------------------------------------------------------------------------------
 
 void check_waiting(size_t index, const Sequence& sequence, Report* report) {
@@ -253,6 +270,7 @@ std::vector<std::string> violations(const EngineState& state) {
   for (const PagePool* pool : state.pools.pages) {
     if (pool != nullptr) check_pages(state, *pool, &report);
   }
+  if (state.pools.states != nullptr) check_states(state, *state.pools.states, &report);
   check_gauges(state, &report);
   for (size_t i = 0; i < state.waiting.size(); ++i) check_waiting(i, *state.waiting[i], &report);
   for (size_t i = 0; i < state.running.size(); ++i) {

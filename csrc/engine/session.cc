@@ -48,6 +48,7 @@ void Session::release_pages() {
 }
 
 void Session::begin_turn(bool replies) {
+  cache->keep_states();
   checkpoint = {tokens.length(), turns, pending};
   pending.reset();
   if (replies) ++turns;

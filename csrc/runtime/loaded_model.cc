@@ -130,11 +130,12 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
       memory_(make_pools(max_sequences_ * layers_.most_memory(window_), &threads_, nullptr)),
+      pools_(memory_.pools()),
       spare_(gpu_ ? std::make_unique<cuda::SpareMemory>(gpu_->plugin.runtime, gpu_->stream.get(),
                                                         memory_.bytes())
                   : nullptr) {
   EngineOptions engine;
-  engine.pools = memory_.pools();
+  engine.pools = pools_;
   engine.layers = layers_;
   engine.window = window_;
   engine.max_sequences = max_sequences_;
@@ -196,6 +197,13 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threa
     made.pages.emplace_back(shape, pages, allocate(pages * shape.bytes()),
                             poison_from_environment());
   }
+  if (layers_.has_states()) {
+    StepRunner* const runner = decoder_->step_runner();
+    const int64_t lanes = StatePool::lanes_for(runner == nullptr ? 1 : runner->most_in_flight());
+    made.states.emplace(layers_.lane_bytes(), lanes, amount.states,
+                        allocate(amount.states * lanes * layers_.lane_bytes()),
+                        poison_from_environment());
+  }
   return made;
 }
 
@@ -232,12 +240,7 @@ int64_t LoadedModel::bytes_per_token() const {
 }
 
 int64_t LoadedModel::bytes_per_sequence() const {
-  const MemoryAmount most = layers_.most_memory(window_);
-  int64_t bytes = 0;
-  for (size_t shape = 0; shape < memory_.pages.size(); ++shape) {
-    bytes += most.pages[shape] * memory_.pages[shape].shape().bytes();
-  }
-  return bytes;
+  return pools_.bytes_of(layers_.most_memory(window_));
 }
 
 std::unique_ptr<ForwardCache> LoadedModel::new_cache(int64_t batch, const Window& window) const {

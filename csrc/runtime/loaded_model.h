@@ -61,7 +61,9 @@ class LoadedModel {
   int64_t scratch_bytes() const { return decoder_->scratch_bytes() + engine_->scratch_bytes(); }
   int64_t cache_bytes() const { return memory_.bytes(); }
   int64_t bytes_per_token() const;     // of one live token's keys and values in all layers
-  int64_t bytes_per_sequence() const;  // the cache of an endless sequence
+  int64_t bytes_per_sequence() const;  // the cache of an endless sequence, its states included
+  // Of those, the slot of its states, all lanes included; 0: no layer has a state.
+  int64_t state_bytes_per_sequence() const { return pools_.bytes_of({.states = 1}); }
   // GPU memory that freed ForwardCaches have left for the next one, at most cache_bytes().
   int64_t spare_cache_bytes() const { return spare_ ? spare_->kept_bytes() : 0; }
 
@@ -112,6 +114,7 @@ class LoadedModel {
   int64_t weight_bytes_;
   std::unique_ptr<WeightedModel> decoder_;
   OwnedPools memory_;                         // of the engine's sequences
+  MemoryPools pools_;                         // the same
   std::unique_ptr<cuda::SpareMemory> spare_;  // of ForwardCaches; null on a CPU
   std::unique_ptr<Engine> engine_;            // last: its thread uses everything above
 };

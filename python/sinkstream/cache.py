@@ -24,13 +24,16 @@ class Capacity:
     """Size of the keys and values of one live token in all layers."""
     bytes_per_sequence: int
     """Size of the cache of one endless stream: whole pages, in each layer at most two more than the
-    live tokens fill."""
+    live tokens fill, and its states."""
     cache_bytes: int
     """Size of the caches of all sequences together."""
     weight_bytes: int
     """Size of the weights, in the file's block format, or in the one that `quantize` gives."""
     scratch_bytes: int
     """Size of the activations of one step, and of the logits of its sequences."""
+    state_bytes_per_sequence: int = 0
+    """The part of `bytes_per_sequence` that holds the states of layers without keys; 0 if there are
+    no such layers."""
 
     def __str__(self) -> str:
         """Return the sizes in human-readable units."""

@@ -195,6 +195,7 @@ class Model(ClosesOnExit):
             cache_bytes=native.cache_bytes,
             weight_bytes=native.weight_bytes,
             scratch_bytes=native.scratch_bytes,
+            state_bytes_per_sequence=native.state_bytes_per_sequence,
         )
 
     @property

@@ -15,6 +15,7 @@ SEQUENCE = "csrc/cache/sequence_cache.cc"
 LAYERS = "csrc/cache/cache_layers.h"
 SEQUENCE_HEADER = "csrc/cache/sequence_cache.h"
 POOL = "csrc/cache/page_pool.cc"
+STATES = "csrc/cache/state_pool.cc"
 ANGLES = "csrc/cache/angles.cc"
 DECODER = "csrc/model/cpu/decoder.cc"
 VIEWS = "csrc/model/layer_views.cc"
@@ -33,14 +34,14 @@ INT16 = "csrc/kernels/cpu/linear/int16.inl"
 INT8 = "csrc/kernels/cpu/linear/int8.inl"
 AMX_INT8 = "csrc/kernels/cpu/linear/amx_int8.inl"
 INPUT = "csrc/kernels/cpu/linear/input.inl"
-TILE = "csrc/kernels/cpu/linear/tile.inl"
+FLOATS = "csrc/kernels/cpu/linear/floats.inl"
+MULTIPLY = "csrc/kernels/cpu/linear/multiply.inl"
 PANELS = "csrc/kernels/cpu/linear/panels.inl"
 DOT = "csrc/kernels/cpu/linear/dot.inl"
 PAIRS = "csrc/kernels/cpu/linear/pairs.inl"
 AMX = "csrc/kernels/cpu/linear/amx.inl"
 BANDS = "csrc/kernels/cpu/linear/bands.inl"
 ALONE = "csrc/kernels/cpu/linear/single_token.inl"
-PREFETCH = "csrc/kernels/cpu/linear/prefetch.inl"
 
 
 def _window(test: str) -> str:
@@ -53,6 +54,10 @@ def _sequence(test: str) -> str:
 
 def _shared(test: str) -> str:
     return f"cache/shared_pages:SharedPages.{test}"
+
+
+def _states(test: str) -> str:
+    return f"cache/state_pool:StateSlots.{test}"
 
 
 def _angles(test: str) -> str:
@@ -435,7 +440,7 @@ OURS = (
         name="copy_without_cuts",
         sentence="A copy sees what was evicted from the original.",
         file=SEQUENCE,
-        old="    groups_[g].window = other.groups_[g].window;\n",
+        old="    group.window = other.groups_[g].window;\n",
         new="",
         killers=(_sequence("CopiesTokensCutsAndPages"),),
     ),
@@ -446,6 +451,48 @@ OURS = (
         old="  for (GroupPages& group : groups_) group.window.begin = 0;\n",
         new="",
         killers=(_sequence("JumpsToAnIndexFarAway"),),
+    ),
+    # --- states -----------------------------------------------------------------------------
+    Mutant(
+        name="state_of_the_previous_owner",
+        sentence="A state slot keeps what its previous owner left in it.",
+        file=STATES,
+        old="  pool_->memory().fill(pool_->lane(slot_, 0), 0, pool_->lane_bytes());\n",
+        new="",
+        killers=(_states("ANewOwnerBeginsWithZeros"),),
+    ),
+    Mutant(
+        name="kept_lane_is_freed",
+        sentence="The lane that a turn could be undone to is freed like any other that is passed.",
+        file=STATES,
+        old="return other < length && other != kept_;",
+        new="return other < length;",
+        killers=(_states("AreRewoundToTheKeptLaneOnly"),),
+    ),
+    Mutant(
+        name="dropped_step_keeps_its_lane",
+        sentence="The lane of a dropped step still stands for the token that never was.",
+        file=SEQUENCE,
+        old="  in_flight_ = 0;\n  if (states_) states_->rewind(length_);\n",
+        new="  in_flight_ = 0;\n",
+        killers=(_states("ADroppedStepChangesNothing"),),
+    ),
+    Mutant(
+        name="look_ahead_reads_the_head",
+        sentence="A step launched ahead reads the state before the step that is in flight.",
+        file=SEQUENCE,
+        old="return {states_->lane_of(index) + offset,",
+        new="return {states_->lane_of(length_) + offset,",
+        killers=(_states("AStepReadsWhatThePreviousOneWroteEvenInFlight"),),
+    ),
+    Mutant(
+        name="fork_copies_the_head",
+        sentence="A sequence that begins with a prefix gets the states after all tokens.",
+        file=SEQUENCE,
+        old="states_.emplace(*other.states_, count);",
+        new="{\n    states_.emplace(*other.states_, other.length_);\n"
+        "    states_->relabel(other.length_, count);\n  }",
+        killers=(_states("APrefixIsSharedOnlyWhereALaneStandsForIt"),),
     ),
     # --- shared pages -----------------------------------------------------------------------
     Mutant(
@@ -796,11 +843,12 @@ OURS = (
         name="order_by_batch",
         sentence="Tiles of several tokens add directly into their outputs, which saves a "
         "register: a token in a batch is summed in another order than a single one.",
-        file=TILE,
-        old="for (int v = 0; v < kVectors; ++v) sum[t][v] = sum[t][v] + chain[c][t][v];",
+        file=FLOATS,
+        old="for (int v = 0; v < kVectors; ++v) sum[t][v] = Vec{} + chains[0][t][v] + chains[1][t][v];",
         new="""for (int v = 0; v < kVectors; ++v) {
-          Vec& to = !is_coded(kFormat) && kTokens > 1 ? acc[t][v] : sum[t][v];
-          to = to + chain[c][t][v];
+          const bool is_direct = !weights.scales.is_scaled() && kTokens > 1;
+          if (is_direct) acc[t][v] = acc[t][v] + chains[0][t][v];
+          sum[t][v] = (is_direct ? Vec{} : Vec{} + chains[0][t][v]) + chains[1][t][v];
         }""",
         killers=(
             _linear("GivesATokenTheSameBitsInEveryBatch"),
@@ -812,16 +860,16 @@ OURS = (
         name="scale_of_the_first_token",
         sentence="All tokens of a tile use the first one's scale.",
         file=INT16,
-        old="broadcast(scales[t]);",
-        new="broadcast(scales[0]);",
+        old="broadcast(inputs.scales[t]);",
+        new="broadcast(inputs.scales[0]);",
         killers=(_linear("GivesATokenTheSameBitsInEveryBatch"),),
     ),
     Mutant(
         name="middle_codes_left_in_place",
         sentence="A single token adds codes masked in place, and does not shift the sums.",
         file=INT16,
-        old="chain[c][t][v] >> (4 * c)",
-        new="chain[c][t][v]",
+        old="chains[c][t][v] >> (4 * c)",
+        new="chains[c][t][v]",
         killers=(_linear("GivesATokenTheSameBitsInEveryBatch", "avx512_emulated"),),
     ),
     Mutant(
@@ -852,8 +900,8 @@ OURS = (
         name="pairs_taken_in_halves",
         sentence="One chain of dot products takes the first half of a unit, the other the second.",
         file=DOT,
-        old="n / (kPairs / 2) : n % 2;",
-        new="n / (kPairs / 2) : n / (kPairs / 2);",
+        old="n / (Weights::kGroup / 4) : n % 2}",
+        new="n / (Weights::kGroup / 4) : n / (Weights::kGroup / 4)}",
         killers=("kernels/linear:LinearOrder.OfDotsIsThatOfItsTwoChains",),
     ),
     Mutant(
@@ -865,23 +913,45 @@ OURS = (
         killers=(_linear("EqualsTheReferenceForEveryShape", "avx512_emulated"),),
     ),
     Mutant(
-        name="padded_tiles_ask_for_nothing",
-        sentence="A tile of five to seven tokens, which is padded to eight, prefetches no weights.",
-        file=PREFETCH,
-        old="(rest > 0 && tile_size(rest) == kMaxTile)",
-        new="(rest > 0 && tile_size(rest) > kMaxTile)",
-        killers=(_prefetch("PrefetchesEveryLineWhateverTheTiles"),),
+        name="last_columns_decoded_past_the_panel",
+        sentence="Among values for many tokens, the last columns of a panel are decoded as a whole "
+        "unit.",
+        file=MULTIPLY,
+        old="if (has_last && n + 1 == count) {",
+        new="if (has_last && n > count) {",
+        killers=(_linear("ReadsNothingOutsideItsPanels"),),
     ),
     Mutant(
-        name="the_panel_at_hand_is_asked_for_again",
-        sentence="Tiles that prefetch together prefetch their own panel, not the next one.",
-        file=PREFETCH,
-        old="prefetch_parts(at(next), bytes_of(next),",
-        new="prefetch_parts(at(panel), bytes_of(next),",
-        killers=(
-            _prefetch("PrefetchesTheNextMatrixWhereverItLies"),
-            "kernels/linear_prefetch:PanelPrefetch.SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet",
-        ),
+        name="minima_of_the_first_unit",
+        sentence="All units that are decoded together have the minima of the first.",
+        file=MULTIPLY,
+        old="if (unit.scales.has_minima()) unit.scales.minima += kUnitScales;",
+        new="",
+        killers=(_linear("EqualsTheReferenceForEveryShape"),),
+    ),
+    Mutant(
+        name="only_the_first_tile_asks",
+        sentence="Of the tiles that share the prefetching of a panel, all do the first one's part.",
+        file=MULTIPLY,
+        old="prefetch.part(n), sums + token);",
+        new="prefetch.part(0), sums + token);",
+        killers=(_prefetch("PrefetchesEveryLineWhateverTheTokens"),),
+    ),
+    Mutant(
+        name="the_units_at_hand_are_asked_for_again",
+        sentence="Tiles prefetch the units that have just been decoded.",
+        file=MULTIPLY,
+        old="prefetch_parts(tile.panel + begin + distance, bytes,",
+        new="prefetch_parts(tile.panel + begin, bytes,",
+        killers=(_prefetch("PrefetchesEveryLineWhateverTheTokens"),),
+    ),
+    Mutant(
+        name="all_tokens_ask_for_a_panel",
+        sentence="Where a task has more tokens than are multiplied at once, all prefetch the panel.",
+        file="csrc/kernels/cpu/linear/linear.inl",
+        old="multiply_panel<kWay>(args, inputs, found, token, until, token == begin);",
+        new="multiply_panel<kWay>(args, inputs, found, token, until, true);",
+        killers=(_prefetch("PrefetchesEveryLineWhateverTheTokens"),),
     ),
     Mutant(
         name="a_part_is_asked_for_at_once",
@@ -944,7 +1014,7 @@ OURS = (
         name="offset_of_codes_left_in_the_sum",
         sentence="Sums of unsigned codes are not corrected by their offset.",
         file=INT8,
-        old="broadcast_int(-kOffset * count);",
+        old="broadcast_int(-weights.offset * count);",
         new="broadcast_int(0 * count);",
         killers=(_linear("EqualsTheReferenceForEveryShape"),),
     ),
@@ -952,8 +1022,8 @@ OURS = (
         name="inputs_scaled_before_weights",
         sentence="A sum is multiplied by the inputs' scale first, which rounds elsewhere.",
         file=INT8,
-        old="fma_once(scale * to_float(sum), broadcast(input_scale), *acc)",
-        new="fma_once(scale, to_float(sum) * broadcast(input_scale), *acc)",
+        old="fma_once(scale * to_float(sum), broadcast(input_scale), acc)",
+        new="fma_once(scale, to_float(sum) * broadcast(input_scale), acc)",
         killers=(_linear("EqualsTheReferenceForEveryShape"),),
     ),
     Mutant(

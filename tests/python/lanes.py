@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+from hypothesis import settings
 
 Item = TypeVar("Item")
 
@@ -79,6 +80,15 @@ def covering_rows(sizes: Sequence[int], together: int) -> list[tuple[int, ...]]:
         for met in meetings(enumerate(rows[-1])):
             del missing[met]
     return rows
+
+
+def examples(count: int) -> settings:
+    """Let hypothesis try this many examples in `make test-full`.
+
+    In `make test`, it tries a quarter of them, but not fewer than 10.
+    """
+    is_full = settings.get_current_profile_name() == "search"
+    return settings(max_examples=count if is_full else min(count, max(10, count // 4)))
 
 
 def covering_set(parts: Mapping[Item, Iterable[Hashable]]) -> list[Item]:

@@ -60,8 +60,16 @@ SINKSTREAM_INLINE IntVec load_bytes(const int8_t* from) {
   return reinterpret_cast<IntVec>(four_times) >> 24;
 }
 
+// Where the processor shuffles bytes, a lookup is one instruction. Elsewhere it goes byte by byte,
+// which is long, and unrolled in every kernel whose format needs it: it would be 40 % of the table.
+#if defined(__SSSE3__) || defined(__ARM_NEON)
+#define SINKSTREAM_INLINE_LOOKUP SINKSTREAM_INLINE
+#else
+#define SINKSTREAM_INLINE_LOOKUP __attribute__((noinline))
+#endif
+
 // The value of each half's low four bits, as 16-bit integers.
-SINKSTREAM_INLINE PairVec look_up_values(UintVec codes, const int (&values)[16]) {
+SINKSTREAM_INLINE_LOOKUP PairVec look_up_values(UintVec codes, const int (&values)[16]) {
   using Bytes = int8_t __attribute__((vector_size(16)));
   Bytes table{};
   for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(values[i]);
@@ -70,7 +78,7 @@ SINKSTREAM_INLINE PairVec look_up_values(UintVec codes, const int (&values)[16])
 }
 
 // Looks up the low four bits of each byte, whose other bits are zero.
-SINKSTREAM_INLINE UintVec look_up_bytes(UintVec indices, const int (&values)[16]) {
+SINKSTREAM_INLINE_LOOKUP UintVec look_up_bytes(UintVec indices, const int (&values)[16]) {
   using Bytes = int8_t __attribute__((vector_size(16)));
   Bytes table{};
   for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(values[i]);

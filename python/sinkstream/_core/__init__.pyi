@@ -318,4 +318,10 @@ class Model:
     @property
     def bytes_per_sequence(self) -> int: ...
     @property
+    def state_bytes_per_sequence(self) -> int: ...
+    @property
+    def layer_memory(self) -> list[tuple[int, int, int]]:
+        """Of each layer its key heads, head_dim and bytes of state; 0 where it has none."""
+
+    @property
     def spare_cache_bytes(self) -> int: ...

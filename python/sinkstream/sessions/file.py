@@ -113,6 +113,7 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
         keys_values=_joined(header, tensors, "keys_values"),
         token_ids=ids["token_ids"],
         scales=None if scales is None else scales.view("<f4"),
+        states=tensors.get("states"),
         pending_ids=ids["pending_ids"],
         fields=header.fields,
         created_by=header.created_by,
@@ -153,7 +154,10 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
             f"save: `scales` must be None for a cache of {record.model.kv_dtype}, but is an array.",
             param="scales",
         )
-    dtypes = {"keys_values": "u1", "scales": "<f4", "token_ids": "<i4", "pending_ids": "<i4"}
+    dtypes = {
+        "keys_values": "u1", "scales": "<f4", "states": "u1", "token_ids": "<i4",
+        "pending_ids": "<i4",
+    }  # fmt: skip
     for name, dtype in dtypes.items():
         parts = [part for part in plan if part.partition(".")[0] == name]
         if not parts:

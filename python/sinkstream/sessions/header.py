@@ -28,6 +28,14 @@ FORMAT = "sinkstream session"
 VERSION = "1"
 LAYER_WINDOWS_VERSION = "2"
 """The version for models that have layers with their own windows, which version 1 lacks."""
+LAYER_SHAPES_VERSION = "3"
+"""The version for models whose layers differ in the size of their keys, or have states."""
+
+_KEYS_OF_VERSIONS = {
+    VERSION: frozenset[str](),
+    LAYER_WINDOWS_VERSION: frozenset({"layer_windows"}),
+    LAYER_SHAPES_VERSION: frozenset({"layer_windows", "layer_shapes"}),
+}
 
 # The name of each cache type in safetensors.
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
@@ -88,6 +96,8 @@ def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict
         plan[group_tensor(model, "keys_values", group)] = TensorPlan(kind, dims, item_bytes)
     for group, dims in enumerate(groups if model.kv_dtype == "int8" else []):
         plan[group_tensor(model, "scales", group)] = TensorPlan("F32", dims[:-1], 4)
+    if model.state_bytes:
+        plan["states"] = TensorPlan("U8", (model.state_bytes,), 1)
     plan["token_ids"] = TensorPlan("I32", (state.live(model.sinks, model.window),), 4)
     plan["pending_ids"] = TensorPlan("I32", (pending,), 4)
     return plan
@@ -95,7 +105,13 @@ def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict
 
 def group_tensor(model: SessionModel, name: str, group: int) -> str:
     """Return the name of a group's keys and values, or of its scales, in the file."""
-    return f"{name}.{group}" if model.layer_windows else name
+    return f"{name}.{group}" if _version_of(model) != VERSION else name
+
+
+def _version_of(model: SessionModel) -> str:
+    if model.layer_shapes:
+        return LAYER_SHAPES_VERSION
+    return LAYER_WINDOWS_VERSION if model.layer_windows else VERSION
 
 
 def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> bytes:
@@ -111,12 +127,15 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
                 f"save: `fields` must map strings to strings or integers, but {name!r} is of type "
                 f"{type(value).__name__}."
             )
-    model = {name: str(value) for name, value in asdict(record.model).items()}
-    if not record.model.layer_windows:
-        del model["layer_windows"]
+    version = _version_of(record.model)
+    model = {
+        name: str(value)
+        for name, value in asdict(record.model).items()
+        if not name.startswith("layer_") or name in _KEYS_OF_VERSIONS[version]
+    }
     metadata = {
         "format": FORMAT,
-        "format_version": LAYER_WINDOWS_VERSION if record.model.layer_windows else VERSION,
+        "format_version": version,
         "checksum": _NO_CHECKSUM,
         "created_by": f"sinkstream {_build.version()}",
         **model,
@@ -169,6 +188,7 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
     for key, low in _MODEL_NUMBERS.items():
         values[key] = _number(name, metadata, key, low)
     values["layer_windows"] = _layer_windows(name, metadata, values["layers"])
+    values["layer_shapes"] = _layer_shapes(name, metadata, values["layers"])
     model = SessionModel(**values)
     state = SessionState(
         **{key: _number(name, metadata, key, low) for key, low in _STATE_NUMBERS.items()}
@@ -211,13 +231,13 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
             f"format is {quoted(found)}."
         )
     version = metadata.get("format_version")
-    if version not in (VERSION, LAYER_WINDOWS_VERSION):
+    if version not in list(_KEYS_OF_VERSIONS):
         raise CheckpointError(
-            f"load_session: {name} must have format version {VERSION} or {LAYER_WINDOWS_VERSION}, "
-            f"which sinkstream {_build.version()} reads, but has {quoted(version)}, written by "
-            f"{quoted(metadata.get('created_by'))}."
+            f"load_session: {name} must have format version {VERSION}, {LAYER_WINDOWS_VERSION} or "
+            f"{LAYER_SHAPES_VERSION}, which sinkstream {_build.version()} reads, but has "
+            f"{quoted(version)}, written by {quoted(metadata.get('created_by'))}."
         )
-    keys = _KEYS if version == VERSION else _KEYS | {"layer_windows"}
+    keys = _KEYS | _KEYS_OF_VERSIONS[version]
     if set(metadata) != keys or not all(isinstance(value, str) for value in metadata.values()):
         wrong = sorted(
             keys.symmetric_difference(metadata)
@@ -231,16 +251,33 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
 
 
 def _layer_windows(name: str, metadata: Mapping[str, str], layers: int) -> str:
-    """Return the layers' own windows, checked; empty in version 1."""
-    if metadata["format_version"] == VERSION:
+    """Return the layers' own windows, checked; empty in version 1, and where no layer has one."""
+    text = metadata.get("layer_windows", "")
+    if not text and metadata["format_version"] != LAYER_WINDOWS_VERSION:
         return ""
-    text = metadata["layer_windows"]
     windows = text.split(",") if len(text) <= 11 * layers else []
     is_number = [re.fullmatch("0|[1-9][0-9]{0,9}", window) is not None for window in windows]
     if len(windows) != layers or not all(is_number) or set(windows) == {"0"}:
         raise CheckpointError(
             f"load_session: {name}: `layer_windows` must be {layers} integers from 0 to "
             f"{10**10 - 1}, not all 0, separated by commas, but is {quoted(text)}."
+        )
+    return text
+
+
+def _layer_shapes(name: str, metadata: Mapping[str, str], layers: int) -> str:
+    """Return the sizes of the layers' keys and states, checked; empty before version 3."""
+    if metadata["format_version"] != LAYER_SHAPES_VERSION:
+        return ""
+    text = metadata["layer_shapes"]
+    shapes = text.split(",") if len(text) <= 22 * layers else []
+    number = "[1-9][0-9]{0,9}"
+    is_shape = [re.fullmatch(f"{number}(x{number})?", shape) is not None for shape in shapes]
+    if len(shapes) != layers or not all(is_shape) or len(set(shapes)) == 1 or "x" not in text:
+        raise CheckpointError(
+            f"load_session: {name}: `layer_shapes` must be {layers} sizes, not all the same, each "
+            f"of keys, such as 2x64, or of a state in bytes, separated by commas, but is "
+            f"{quoted(text)}."
         )
     return text
 

@@ -1,16 +1,17 @@
-"""The contents of a saved session: its model, its state, and its live keys and values."""
+"""The contents of a saved session: its model, its state, its live keys and values, and states."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import CacheGroup, DecoderSpec, RopeSpec, cache_groups
-from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.errors import CheckpointError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,32 +41,60 @@ class SessionModel:
     """W of the session's sequence."""
     layer_windows: str = ""
     """`DecoderSpec.own_windows` with commas between."""
+    layer_shapes: str = ""
+    """If not all layers have the same: of each layer its key heads x head_dim, or the bytes of its
+    state, with commas between."""
 
     @property
     def capacity(self) -> int:
         """Return S + W."""
         return self.sinks + self.window
 
-    def groups(self) -> list[CacheGroup]:
-        """Return the groups of layers that keep the same tokens."""
+    def groups(self) -> list[tuple[CacheGroup, int, int]]:
+        """Return the layers that keep the same tokens of one size, with key heads and head_dim."""
         own_windows = [int(own) for own in self.layer_windows.split(",") if own]
-        return cache_groups(own_windows, self.layers, self.sinks, self.window)
+        shapes = [shape for shape in self.layer_shapes.split(",") if shape]
+        layers = zip(
+            own_windows or [0] * len(shapes), shapes or [""] * len(own_windows), strict=True
+        )
+        counts = Counter(layers) or {(0, ""): self.layers}
+        groups = []
+        for (own, shape), count in counts.items():
+            heads, of_keys, head_dim = shape.partition("x")
+            if shape and not of_keys:
+                continue  # a state
+            [group] = cache_groups([own], 1, self.sinks, self.window)
+            group = replace(group, layers=count)
+            groups.append((group, int(heads or self.kv_heads), int(head_dim or self.head_dim)))
+        return groups
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the size of the states of all layers that have one."""
+        return sum(int(shape) for shape in self.layer_shapes.split(",") if shape.isdecimal())
 
     @classmethod
     def of(
-        cls, spec: DecoderSpec, *, fingerprint: str, kv_dtype: str, sinks: int, window: int
+        cls,
+        spec: DecoderSpec,
+        *,
+        fingerprint: str,
+        kv_dtype: str,
+        sinks: int,
+        window: int,
+        layer_memory: Sequence[tuple[int, int, int]] = (),
     ) -> SessionModel:
         """Return the properties of `spec` with the given settings.
 
-        Raises:
-            InvalidArgument: Its layers keep keys of different shapes, which files cannot hold yet.
+        Args:
+            spec: The model.
+            fingerprint: As in `_core.Model`, like `kv_dtype` and `layer_memory`.
+            kv_dtype: Of its cache.
+            sinks: S of the sequence.
+            window: W of the sequence.
+            layer_memory: The key heads, head_dim and bytes of the state of each layer.
         """
-        shapes = {(block.attention.kv_heads, block.attention.head_dim) for block in spec.blocks}
-        if len(shapes) > 1:
-            raise InvalidArgument(
-                "save: a saved session must be of a model whose layers have the same `kv_heads` "
-                f"and `head_dim`, but they have {len(shapes)} combinations."
-            )
+        is_uniform = len(set(layer_memory)) <= 1
         return cls(
             fingerprint=fingerprint,
             family=spec.family,
@@ -78,6 +107,10 @@ class SessionModel:
             sinks=sinks,
             window=window,
             layer_windows=",".join(map(str, spec.own_windows)),
+            layer_shapes=",".join(
+                str(state) if state else f"{heads}x{head_dim}"
+                for heads, head_dim, state in ([] if is_uniform else layer_memory)
+            ),
         )
 
 
@@ -118,6 +151,8 @@ class SessionRecord:
     scales: npt.NDArray[np.float32] | None = None
     """For each group, [layers, 2, kv_heads, live] for int8, otherwise None; flat when read from a
     file."""
+    states: npt.NDArray[np.uint8] | None = None
+    """The state of each layer that has one, in order; None if there are none."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """Further values to keep with the session."""
     created_by: str = ""
@@ -132,14 +167,8 @@ class SessionRecord:
 def snapshot_dims(model: SessionModel, state: SessionState) -> list[tuple[int, int, int, int, int]]:
     """Return the shape of each group's keys and values; scales lack the last dimension."""
     return [
-        (
-            group.layers,
-            2,
-            model.kv_heads,
-            state.live(group.sinks, group.window),
-            model.head_dim,
-        )
-        for group in model.groups()
+        (group.layers, 2, kv_heads, state.live(group.sinks, group.window), head_dim)
+        for group, kv_heads, head_dim in model.groups()
     ]
 
 

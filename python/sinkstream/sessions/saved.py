@@ -43,6 +43,7 @@ def record_of(
         ),
         keys_values=contents["keys_values"],
         scales=scales if native.kv_dtype == "int8" else None,
+        states=contents["states"] if contents["states"].size else None,
         token_ids=np.array(contents["ids"], np.int32),
         pending_ids=np.array([] if pending is None else [pending], np.int32),
         fields=fields,
@@ -90,6 +91,7 @@ def load(
         "pending": int(record.pending_ids[-1]) if record.pending_ids.size else None,
         "keys_values": record.keys_values,
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
+        "states": np.empty(0, np.uint8) if record.states is None else record.states,
     }
     return native.restore_session(record.model.sinks, contents, cache_salt), record
 
@@ -102,4 +104,5 @@ def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -
         kv_dtype=native.kv_dtype,
         sinks=sinks,
         window=window,
+        layer_memory=native.layer_memory,
     )

@@ -242,7 +242,9 @@ class FarPages : public PageMemory {
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     std::memcpy(near(to), near(from), bytes);
   }
-  void poison(std::byte* at, int64_t bytes) override { std::memset(near(at), 0xff, bytes); }
+  void fill(std::byte* at, uint8_t value, int64_t bytes) override {
+    std::memset(near(at), value, bytes);
+  }
   void read(std::byte* to_host, const std::byte* from, int64_t bytes) override {
     std::memcpy(to_host, near(from), bytes);
   }

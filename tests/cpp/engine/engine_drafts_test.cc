@@ -42,7 +42,7 @@ TEST_F(EngineDraftsTest, ALimitIsNeverPassedAndItsLastTokenHasNoDraft) {
 }
 
 // A reply may end at any token of a run. Its session continues after that token, whatever the run
-// has appended behind it.
+// has appended after it.
 TEST_F(EngineDraftsTest, AReplyEndsInsideARunAndItsSessionContinuesExactly) {
   options.max_sequences = 2;
   const std::vector<int32_t> whole = expected_reply({5}, 150);
@@ -134,7 +134,7 @@ TEST_F(EngineDraftsTest, ARunnerThatDraftsMoreThanACacheHasRoomForIsRefused) {
   ThreadPool threads(1);
   PagePool pool(kFakeShape, 100);
   EngineOptions own;
-  own.pool = &pool;
+  own.pools = &pool;
   own.window = {.sinks = 4, .window = 60};
   own.kernels = &reference_kernels();
   own.threads = &threads;

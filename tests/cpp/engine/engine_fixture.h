@@ -130,7 +130,7 @@ class EngineTestBase : public testing::Test {
   ~EngineTestBase() override {
     if (!engine_) return;
     engine_->close();
-    EXPECT_EQ(pool_->free_pages(), pool_->pages()) << "a sequence has leaked its pages";
+    EXPECT_EQ(options.pools.free(), options.pools.all()) << "a sequence has leaked its memory";
     EXPECT_FALSE(model.too_long);
     EXPECT_FALSE(runner != nullptr && runner->has_failed);
   }
@@ -138,10 +138,17 @@ class EngineTestBase : public testing::Test {
   // Starts the engine with the current `options` and `model`.
   Engine& engine() {
     if (engine_) return *engine_;
-    const int64_t each =
-        SequenceCache::memory_needed(options.window, kLayers, kEndlessLength).pages[0];
-    pool_ = std::make_unique<PagePool>(kShape, each * options.max_sequences, /*poison=*/true);
+    const CacheLayers& layers = options.layers;
+    const MemoryAmount all = options.max_sequences *
+                             SequenceCache::memory_needed(options.window, layers, kEndlessLength);
+    pool_ = std::make_unique<PagePool>(kShape, all.pages[0], /*poison=*/true);
     options.pools = pool_.get();
+    if (layers.has_states()) {
+      const int64_t lanes = StatePool::lanes_for(1 + lookahead());
+      states_ = std::make_unique<StatePool>(layers.lane_bytes(), lanes,
+                                            state_slots.value_or(all.states), /*poison=*/true);
+      options.pools.states = states_.get();
+    }
     if (options.kernels == nullptr) options.kernels = &reference_kernels();
     options.threads = &threads_;
     runner = maybe_add_runner(&model, options);
@@ -177,10 +184,12 @@ class EngineTestBase : public testing::Test {
   FakeModel model;
   FakeRunner* runner = nullptr;  // the model's, once there is an engine
   EngineOptions options;
+  std::optional<int64_t> state_slots;  // if layers have states; by default for every sequence
 
  private:
   ThreadPool threads_{1};
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<StatePool> states_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -1,10 +1,12 @@
 // A language model by rule: the next token is a hash of all tokens before it. So every test knows
 // the right reply, and a token that is lost, duplicated or in the wrong cache changes the rest.
 // Like a real model it has no state but the cache: each token's row holds the hash up to it, so
-// that a page mixed up, lost or shared by mistake shows, too.
+// that a page mixed up, lost or shared by mistake shows, too. So does the state of each layer that
+// has one: a step fails if the lane it reads is not that of exactly the tokens before it.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -34,6 +36,7 @@ class TokenHash {
   // Writes the hash of the tokens up to `index` to that token's row: its key, two floats wide.
   void write(const SequenceCache& cache, int64_t index) const {
     for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      if (!cache.has_pages(layer)) continue;
       for (const int64_t half : {0, 1}) {
         const auto bits = static_cast<uint32_t>(state_ >> (32 * half));
         std::memcpy(element(cache, layer, index, half), &bits, sizeof(bits));
@@ -41,14 +44,28 @@ class TokenHash {
     }
   }
   void read(const SequenceCache& cache, int64_t index) {
+    int64_t first = 0, last = cache.layers() - 1;  // with pages
+    while (!cache.has_pages(first)) ++first;
+    while (!cache.has_pages(last)) --last;
     state_ = 0;
     for (const int64_t half : {0, 1}) {
       uint32_t bits, again;
-      std::memcpy(&bits, element(cache, 0, index, half), sizeof(bits));
-      std::memcpy(&again, element(cache, cache.layers() - 1, index, half), sizeof(again));
+      std::memcpy(&bits, element(cache, first, index, half), sizeof(bits));
+      std::memcpy(&again, element(cache, last, index, half), sizeof(again));
       SINKSTREAM_CHECK(bits == again, "layers differ at index ", index);
       state_ |= uint64_t{bits} << (32 * half);
     }
+  }
+
+  // A layer's state after `count` tokens with this hash: zeros after none.
+  using State = std::array<uint64_t, 3>;
+  State state_of(int64_t layer, int64_t count) const {
+    if (count == 0) return {};
+    const auto number = static_cast<uint64_t>(count), its_layer = static_cast<uint64_t>(layer);
+    return {state_, number, state_ * (its_layer + 1)};
+  }
+  void set_state(const State& state) {
+    if (state[1] > 0) state_ = state[0];
   }
 
  private:
@@ -86,6 +103,8 @@ class RuleModel : public LanguageModel {
     int64_t tokens = 0;
     for (const ForwardSpan& span : spans) {
       tokens += span.count;
+      append_to_states(*span.cache, span.cache->length() + span.in_flight,
+                       {span.tokens, static_cast<size_t>(span.count)});
       const int64_t parts = span.logits == LogitsOf::kAll ? span.count : 1;
       const int64_t count = span.count / parts;
       const bool is_wanted = span.logits != LogitsOf::kNone;
@@ -103,6 +122,25 @@ class RuleModel : public LanguageModel {
   // [vocab], if `logits` is not null.
   virtual void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
                     float* logits) = 0;
+
+  // Reads the states before a span's first token, and writes those after its last one.
+  static void append_to_states(const SequenceCache& cache, int64_t index,
+                               std::span<const int32_t> tokens) {
+    for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+      if (cache.has_pages(layer)) continue;
+      const SequenceCache::StateLanes lanes = cache.state(layer, index);
+      TokenHash::State state;
+      std::memcpy(&state, lanes.read, sizeof(state));
+      TokenHash hash;
+      if (index > 0) hash.read(cache, index - 1);
+      SINKSTREAM_CHECK(state == hash.state_of(layer, index), "the state of layer ", layer,
+                       " before token ", index, " is of ", state[1], " other tokens");
+      hash.set_state(state);
+      for (const int32_t token : tokens) hash.add(token);
+      state = hash.state_of(layer, index + std::ssize(tokens));
+      std::memcpy(lanes.write, &state, sizeof(state));
+    }
+  }
 
   void count_rows(int64_t spans, int64_t tokens) {
     if (tokens > max_tokens_) too_long = true;

@@ -159,6 +159,7 @@ class FakeRunner : public StepRunner {
     for (const int32_t token : tokens) {
       expect(token >= 0 && token < model_.vocab(), "there is no token ", token);
     }
+    RuleModel::append_to_states(*span.cache, index, tokens);
     if (span.wants == StepSpan::Wants::kAllLogits) {
       for (size_t i = 0; i < tokens.size(); ++i) {
         read(span, index + static_cast<int64_t>(i), tokens.subspan(i, 1));

@@ -75,7 +75,7 @@ class InvariantsTest : public testing::Test {
 
   const std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
   PagePool pool{PageShape{.kv_heads = 1, .head_dim = 2}, 24};
-  const MemoryPools pools{&pool};
+  MemoryPools pools{&pool};
   std::deque<std::unique_ptr<Sequence>> waiting;
   std::vector<std::unique_ptr<Sequence>> running;
   std::vector<std::shared_ptr<Session>> sessions;
@@ -123,6 +123,24 @@ TEST_F(InvariantsTest, SeeAPageWithTwoOwners) {
   EXPECT_EQ(found(), (Sentences{"page 2 has 2 holders, but the pool counts 1"}));
   pool.share(page);
   EXPECT_EQ(found(), Sentences{}) << "shared pages have as many owners as are counted";
+}
+
+TEST_F(InvariantsTest, SeeAStateSlotThatIsLost) {
+  StatePool states(64, StatePool::lanes_for(1), 4);
+  pools.states = &states;
+  EXPECT_EQ(found(), Sentences{});
+  states.acquire();
+  EXPECT_EQ(found(), (Sentences{"0 state slots are used and 3 free, but there are 4"}));
+}
+
+TEST_F(InvariantsTest, SeeAPageOfASecondShapeThatIsLost) {
+  PagePool wide({.kv_heads = 1, .head_dim = 16}, 2);
+  pools.pages[1] = &wide;
+  gauges.pages += 2;
+  EXPECT_EQ(found(), Sentences{});
+  wide.acquire();
+  EXPECT_EQ(found(), (Sentences{"page 0 has 0 holders, but the pool counts 1",
+                                "0 pages are used, 0 spare and 1 free, but there are 2"}));
 }
 
 TEST_F(InvariantsTest, CountThePagesOfSessionsAndTheirForks) {

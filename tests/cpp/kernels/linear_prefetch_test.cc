@@ -85,39 +85,28 @@ std::vector<int> requests_of_lines(const Matrix& matrix) {
 // The first lines of a matrix, which cannot be prefetched.
 int64_t first_lines(const Matrix& matrix) {
   const PanelFormat format = format_of(matrix.packed().type);
-  return std::max(prefetch_distance(format, true), prefetch_distance(format, false)) / kLineBytes;
+  const int64_t distance =
+      std::max(prefetch_distance(format, true), prefetch_distance(format, false));
+  return std::max(distance, kMostUnits * block_bytes(format, kUnit)) / kLineBytes;
 }
 
 class LinearPrefetch : public testing::TestWithParam<InputType> {};
 
-TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTiles) {
+TEST_P(LinearPrefetch, PrefetchesEveryLineWhateverTheTokens) {
   for (const Storage storage : kStorages) {
     const std::vector<Matrix> matrices = matrices_of(storage, {50});
-    for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64}) {
+    for (const int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 12, 13, 16, 24, 31, 32, 33, 64, 300}) {
       call(matrices, tokens, GetParam());
+      const int64_t first = requests.at(0).address - matrices[0].packed().panels;
+      ASSERT_GE(first, 4096) << name_of(matrices[0].packed().type) << " tokens " << tokens;
       const std::vector<int> found = requests_of_lines(matrices[0]);
-      const int64_t rest = tokens % kMaxTile;
-      const bool has_small = tokens > kMaxTile && rest > 0 && tile_size(rest) < kMaxTile;
       for (size_t line = first_lines(matrices[0]); line < found.size(); ++line) {
         ASSERT_GE(found[line], 1) << name_of(matrices[0].packed().type) << " tokens " << tokens
                                   << " line " << line;
-        // The first panel of a share is prefetched twice; a small tile repeats others' prefetches;
-        // and a line that holds the border of two panels is prefetched for both.
-        ASSERT_LE(found[line], has_small ? 6 : 4)
-            << name_of(matrices[0].packed().type) << " tokens " << tokens << " line " << line;
+        // A line that holds the border of two units or chunks is prefetched for both.
+        ASSERT_LE(found[line], 2) << name_of(matrices[0].packed().type) << " tokens " << tokens
+                                  << " line " << line;
       }
-    }
-  }
-}
-
-TEST_P(LinearPrefetch, PrefetchesTheNextMatrixWhereverItLies) {
-  for (const int64_t tokens : {16, 32, 40}) {
-    const std::vector<Matrix> matrices = matrices_of(Storage::kBF16, {30, 50, 10, 40});
-    call(matrices, tokens, GetParam());
-    for (size_t i = 1; i < matrices.size(); ++i) {
-      const std::vector<int> found = requests_of_lines(matrices[i]);
-      EXPECT_GE(*std::min_element(found.begin(), found.end()), 1)
-          << "matrix " << i << " tokens " << tokens;
     }
   }
 }
@@ -163,54 +152,6 @@ TEST(PrefetchLines, CoverAPieceOnceAtAnEvenPace) {
       }
     }
   }
-}
-
-// A share of 4 panels, starting at the second, and 4 tiles.
-struct Call {
-  Matrix matrix = random_matrix(Storage::kBF16, kPanelRows * 6, 576, 1);
-  LinearPart part = {.weights = matrix.packed()};
-  LinearArgs args = {.tokens = 32, .cols = 576, .parts = &part, .part_count = 1};
-  Share share = {.first_panel = 1, .end_panel = 5, .first_tile = 0, .end_tile = 4};
-
-  const std::byte* panel(int64_t index) const { return part.weights.panel(index); }
-  PanelPrefetch prefetch(int64_t number) const {
-    return panel_prefetch(args, share, 4, find_panel(args, number), number, 6);
-  }
-};
-
-TEST(PanelPrefetch, SharesTheNextPanelAmongAllTilesOnceTheFirstIsMet) {
-  const Call call;
-  const int64_t bytes = panel_bytes(WeightType::kBFloat16, 576);
-  const PanelPrefetch first = call.prefetch(1);
-  EXPECT_TRUE(first.own_panel);
-  EXPECT_EQ(first.of_tile(0).end, call.panel(2));  // the rest is for the other tiles
-  EXPECT_EQ(first.of_tile(1).at, call.panel(2));
-  EXPECT_EQ(first.of_tile(3).end, call.panel(3));
-  for (const int64_t number : {2, 3, 4}) {  // the last one continues into the next share
-    const PanelPrefetch found = call.prefetch(number);
-    EXPECT_FALSE(found.own_panel);
-    for (int64_t tile = 0; tile < 4; ++tile) {
-      EXPECT_EQ(found.of_tile(tile).at, call.panel(number + 1) + tile * bytes / 4);
-      EXPECT_EQ(found.of_tile(tile).end, call.panel(number + 1) + (tile + 1) * bytes / 4);
-    }
-  }
-}
-
-TEST(PanelPrefetch, PrefetchesNothingAfterTheLastPanel) {
-  Call call;
-  call.share.end_panel = 6;
-  const PanelPrefetch last = call.prefetch(5);
-  for (int64_t tile = 0; tile < 4; ++tile) EXPECT_EQ(last.of_tile(tile).at, nullptr);
-}
-
-TEST(PanelPrefetch, LeavesPanelsThatTheCacheCannotHoldToTheFirstTile) {
-  Call call;
-  call.args.cols = call.part.weights.cols =
-      kCacheBytes;  // only for the arithmetic; nothing is read
-  const PanelPrefetch found = call.prefetch(2);
-  EXPECT_TRUE(found.own_panel);
-  EXPECT_NE(found.of_tile(0).at, nullptr);
-  EXPECT_EQ(found.of_tile(1).at, nullptr);
 }
 
 }  // namespace

@@ -69,8 +69,8 @@ TEST(GpuMemory, OfCachesAndCopiesIsAllocatedOnce) {
     const auto cache = model->new_cache(1, model->window());
     const std::vector<float> logits = forward(*model, kTokens, cache.get());
     const auto copy = model->copy_of(*cache);
-    EXPECT_EQ(cache->pool.bytes(), model->bytes_per_sequence());
-    EXPECT_EQ(gpu.bytes(), loaded + cache->pool.bytes() + copy->pool.bytes());
+    EXPECT_EQ(cache->memory.bytes(), model->bytes_per_sequence());
+    EXPECT_EQ(gpu.bytes(), loaded + cache->memory.bytes() + copy->memory.bytes());
     EXPECT_EQ(model->spare_cache_bytes(), 0);
     if (i == 0) expected = logits;
     EXPECT_TRUE(same_bits(logits, expected)) << "what a freed cache held is not seen";
@@ -87,7 +87,7 @@ TEST(GpuMemory, BeyondTheModelsOwnCacheIsFreed) {
   const cuda::CountingGpu gpu;
   const auto model = load(gpu);
   const int64_t loaded = gpu.bytes();
-  EXPECT_GT(model->new_cache(3, model->window())->pool.bytes(), model->cache_bytes());
+  EXPECT_GT(model->new_cache(3, model->window())->memory.bytes(), model->cache_bytes());
   EXPECT_EQ(model->spare_cache_bytes(), 0);
   EXPECT_EQ(gpu.bytes(), loaded);
 }

@@ -35,8 +35,9 @@ def bench() -> ModuleType:
 @pytest.mark.parametrize(
     ("symbol", "kind"),
     [
-        (f"{CORE}multiply_tile_dot<(sinkstream::WeightType)5, 1>", "products of weights"),
-        (f"{CORE}multiply_tile<(sinkstream::WeightType)0, 8>", "products of weights"),
+        (f"{CORE}multiply_few<{CORE[4:]}Way)1, sinkstream::PanelFormat", "products of weights"),
+        (f"{CORE}decode_units<{CORE[4:]}Way)1, sinkstream::PanelFormat", "products of weights"),
+        (f"{CORE}add_units<({CORE[4:]}Way)1, 32, false, 8>", "products of weights"),
         (
             f"[.] sinkstream::ThreadPool::run<{CORE[4:]}share_panels<{CORE[4:]}run_linear<",
             "products of weights",

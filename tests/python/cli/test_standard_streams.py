@@ -13,6 +13,7 @@ import pytest
 
 import sinkstream
 from tests.python.cli.terminal import Terminal
+from tests.python.lanes import products
 
 PROGRAM = [sys.executable, "-m", "sinkstream.cli"]
 TEXT = "the cat sat on the mat and the dog lay by the door \N{SNOWMAN} "
@@ -68,11 +69,14 @@ def shell(checkpoint: str, text_file: Path) -> Shell:
 # ---- full and closed -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+FULL_OR_CLOSED = [
+    ('"$@" >/dev/full', "No space left on device"),
+    ('"$@" >&-', "Bad file descriptor"),
+]
+
+
 @pytest.mark.parametrize(
-    ("script", "reason"),
-    [('"$@" >/dev/full', "No space left on device"), ('"$@" >&-', "Bad file descriptor")],
-    ids=["full", "closed"],
+    ("name", "script", "reason"), products(COMMANDS, FULL_OR_CLOSED, together=1)
 )
 def test_output_that_cannot_be_written_is_one_sentence(
     shell: Shell, name: str, script: str, reason: str
@@ -82,8 +86,7 @@ def test_output_that_cannot_be_written_is_one_sentence(
     assert done.stderr.decode() == f"sinkstream: cannot write to standard output: {reason}.\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("target", [">&-", ">/dev/full"], ids=["closed", "full"])
+@pytest.mark.parametrize(("name", "target"), products(COMMANDS, [">&-", ">/dev/full"], together=1))
 def test_notes_that_cannot_be_written_change_nothing(shell: Shell, name: str, target: str) -> None:
     done = shell(f'"$@" 2{target}', COMMANDS[name])
     assert done.returncode == 0
@@ -173,16 +176,15 @@ def test_events_lose_no_character(shell: Shell) -> None:
         assert [json.loads(line).get("text") for line in done.stdout.splitlines()] == texts
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "chat {model} -n 60 --seed 3 -t 3",
-        "demo -m {model} --tokens 60 -m {model} --prompt \N{SNOWMAN}",
-        "evaluate {text} -m {model} --window 28",
-        "generate \N{SNOWMAN} -m {model} -n 60 -t 3 --ignore-eos",
-    ],
-)
-@pytest.mark.parametrize("name", ENCODINGS)
+THAT_SHOW_TEXT = [
+    "chat {model} -n 60 --seed 3 -t 3",
+    "demo -m {model} --tokens 60 -m {model} --prompt \N{SNOWMAN}",
+    "evaluate {text} -m {model} --window 28",
+    "generate \N{SNOWMAN} -m {model} -n 60 -t 3 --ignore-eos",
+]
+
+
+@pytest.mark.parametrize(("command", "name"), products(THAT_SHOW_TEXT, ENCODINGS, together=1))
 def test_no_command_dies_of_a_character(shell: Shell, command: str, name: str) -> None:
     done = shell('"$@"', command, said="\N{SNOWMAN}\n".encode(), **ENCODINGS[name])
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.python.exactness.streams import (
@@ -13,6 +13,7 @@ from tests.python.exactness.streams import (
     reference,
     stream_ids,
 )
+from tests.python.lanes import examples
 from tests.reference.streaming import Streaming
 
 STEPS = st.one_of(
@@ -24,7 +25,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     sinks=st.sampled_from([0, 1, 4, 65]),
     window=st.sampled_from([2, 3, 9, 64, 70]),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sinkstream
@@ -20,7 +20,7 @@ from tests.python.exactness.streams import (
     forward_in_chunks,
     stream_ids,
 )
-from tests.python.lanes import cases
+from tests.python.lanes import cases, examples
 
 SMALL = [(sinks, window) for sinks in range(6) for window in range(1, 10)]
 # Around the block size of 64: a window of one block, a capacity of one block, sinks of more than
@@ -109,7 +109,7 @@ def test_a_prompt_may_have_any_length(sinks: int, window: int, then: str, loaded
         assert torch.equal(again, whole), f"prompt of {length}"
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     name=st.sampled_from(tiny.FAMILIES),
     sinks=st.one_of(st.integers(0, 8), st.integers(60, 68)),

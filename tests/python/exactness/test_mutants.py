@@ -22,7 +22,8 @@ from tests.mutants.workshop import ROOT, Workshop
 
 def is_quick(mutant: Mutant) -> bool:
     # No kernels are compiled, nor all that includes a header.
-    return mutant.file.startswith("csrc/cache/") and mutant.file.endswith(".cc")
+    needs_cache_only = all(killer.startswith("cache/") for killer in mutant.killers)
+    return needs_cache_only and mutant.file.endswith(".cc")
 
 
 @pytest.fixture(scope="module")

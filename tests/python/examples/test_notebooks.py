@@ -177,7 +177,7 @@ def test_one_notebook_reads_a_file_that_its_reader_may_not_have() -> None:
     assert [name for name, source in sources.items() if "../" in source] == ["eviction"]
 
 
-# SmolLM2 runs each in its own folder, where the file is.
+# SmolLM2 runs each in its own folder, where the file is: in `make test` the first.
 
 
 @pytest.mark.usefixtures("own_settings")
@@ -193,6 +193,7 @@ def test_the_quickstart_writes_text_and_counts_what_it_forgot(
     assert "128 live, 275 evicted\n275 evicted, counted" in text
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_settings")
 def test_the_long_chat_keeps_its_system_prompt_and_goes_on_from_its_file(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +212,7 @@ def test_the_long_chat_keeps_its_system_prompt_and_goes_on_from_its_file(
     assert "The same tokens: True\nThe same reply: True" in text
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_settings")
 def test_many_streams_are_shown_while_they_write(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +229,7 @@ def test_many_streams_are_shown_while_they_write(
     assert re.search(r"^(\d+) of \1 pages of the cache are free again$", printed(outputs), re.M)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_settings")
 def test_the_pictures_of_eviction_show_what_they_say(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch

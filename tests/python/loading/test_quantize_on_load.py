@@ -19,6 +19,7 @@ from sinkstream import _core
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
 from tests.data import tiny
+from tests.python.lanes import products
 
 STORAGES = (
     "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4",
@@ -239,7 +240,7 @@ TOO_LARGE = [np.nan, np.inf, -np.inf, 1e31, 3e38]  # for every type
 @pytest.mark.parametrize(
     ("quantize", "value"),
     [
-        *product(("int8", "int4", "q5_1", *SEARCHED), [*TOO_LARGE, 1e20, 9e8]),
+        *products(("int8", "int4", "q5_1", *SEARCHED), [*TOO_LARGE, 1e20, 9e8], together=1),
         *product(["mxfp4"], TOO_LARGE),
     ],
 )

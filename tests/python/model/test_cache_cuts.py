@@ -12,6 +12,7 @@ import torch
 
 import sinkstream
 from tests.data import tiny
+from tests.python.lanes import products
 from tests.reference.hugging_face import from_hugging_face
 from tests.reference.streaming import Streaming
 
@@ -78,8 +79,9 @@ def assert_equal(found: torch.Tensor, expected: np.ndarray, kv_dtype: str) -> No
     assert error < TOLERANCES[kv_dtype]
 
 
-@pytest.mark.parametrize("count", [0, 1, 10, RECENT])
-@pytest.mark.parametrize("before", [0, 2, 30, 43, 200])
+@pytest.mark.parametrize(
+    ("before", "count"), products([0, 2, 30, 43, 200], [0, 1, 10, RECENT], together=1)
+)
 def test_room_for_a_turn_leaves_what_the_original_leaves(
     before: int,
     count: int,
@@ -101,8 +103,10 @@ def test_room_for_a_turn_leaves_what_the_original_leaves(
     assert_equal(feed(model, cache, following), definition.feed(following), kv_dtype)
 
 
-@pytest.mark.parametrize(("start", "end"), [(3, 4), (3, 42), (10, 30), (41, 42), (20, 21)])
-@pytest.mark.parametrize("before", [42, 43, 150, 600])
+@pytest.mark.parametrize(
+    ("before", "start", "end"),
+    products([42, 43, 150, 600], [(3, 4), (3, 42), (10, 30), (41, 42), (20, 21)], together=1),
+)
 def test_a_cut_in_the_middle_moves_the_older_tokens_up(
     before: int,
     start: int,

@@ -8,9 +8,10 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.python.family_variants import CONFIGS, covering_variants, parts_of, spec_of
-from tests.python.lanes import cases, covering_set, products
+from tests.python.lanes import cases, covering_set, examples, products
 
 ROOT = Path(__file__).parents[3]
 AXES = ("abcd", range(3), range(5), (True, False))
@@ -45,6 +46,16 @@ def test_values_of_any_axes_meet_in_make_test(together: int) -> None:
 def test_a_tuple_is_the_values_of_several_parameters() -> None:
     assert everyday(products([("a", 1)], [2, 3], together=1)) == [("a", 1, 2), ("a", 1, 3)]
     assert everyday(cases([("a", 1), ("b", 2)], always=lambda name, size: size > 1)) == [("b", 2)]
+
+
+def test_make_test_tries_fewer_examples() -> None:
+    here = settings.get_current_profile_name()
+    counts = {}
+    for profile in ("same", "search"):
+        settings.load_profile(profile)
+        counts[profile] = [examples(count).max_examples for count in (8, 30, 200)]
+    settings.load_profile(here)
+    assert counts == {"same": [8, 10, 50], "search": [8, 30, 200]}
 
 
 def test_a_covering_set_has_every_part_and_no_more_than_it_needs() -> None:

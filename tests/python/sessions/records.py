@@ -53,6 +53,7 @@ def make_record(
         state=state,
         keys_values=noise("keys_values"),
         scales=noise("scales").view(np.float32) if kv_dtype == "int8" else None,
+        states=noise("states") if chosen.state_bytes else None,
         token_ids=ids(plan["token_ids"].shape[0]),
         pending_ids=ids(pending),
         fields=FIELDS,
@@ -62,7 +63,8 @@ def make_record(
 def assert_same(one: SessionRecord, other: SessionRecord) -> None:
     assert (one.model, one.state, one.fields) == (other.model, other.state, other.fields)
     assert (one.scales is None) == (other.scales is None)
-    for name in ("keys_values", "scales", "token_ids", "pending_ids"):
+    assert (one.states is None) == (other.states is None)
+    for name in ("keys_values", "scales", "states", "token_ids", "pending_ids"):
         if getattr(one, name) is not None:
             assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from sinkstream.checkpoint.spec import (
     RopeSpec,
     usual_scale,
 )
-from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.errors import CheckpointError
 from sinkstream.sessions.record import SessionModel, check_same_model, ropes_digest
 from tests.python.sessions.records import MODEL, make_record
 
@@ -33,6 +35,7 @@ OTHERS: dict[str, Any] = {
     "sinks": 5,
     "window": 19,
     "layer_windows": "9,0,9",
+    "layer_shapes": "2x6,96,2x6",
 }
 
 
@@ -79,10 +82,10 @@ def test_all_differences_are_listed_at_once() -> None:
     assert str(raised.value).count(";") == len(OTHERS) - 2
 
 
-def spec_of(*attentions: Attention) -> DecoderSpec:
+def three_layers() -> DecoderSpec:
     norm = Norm("rms", 1e-5)
     return DecoderSpec.of_layers(
-        [Block(attention, Dense(40), norm) for attention in attentions],
+        [Block(Attention(4, 2, 6, ROPE, usual_scale(6)), Dense(40), norm)] * 3,
         family="llama",
         vocab_size=300,
         hidden_size=30,
@@ -91,20 +94,36 @@ def spec_of(*attentions: Attention) -> DecoderSpec:
     )
 
 
-SETTINGS: Any = {
-    "fingerprint": MODEL.fingerprint, "kv_dtype": "float16", "sinks": 4, "window": 20,
-}  # fmt: skip
-
-
 def test_a_spec_gives_its_numbers() -> None:
-    spec = spec_of(*[Attention(4, 2, 6, ROPE, usual_scale(6))] * 3)
-    assert SessionModel.of(spec, **SETTINGS) == replace(MODEL, rope=ropes_digest([ROPE]))
+    model = SessionModel.of(
+        three_layers(), fingerprint=MODEL.fingerprint, kv_dtype="float16", sinks=4, window=20
+    )
+    assert model == replace(MODEL, rope=ropes_digest([ROPE]))
 
 
-def test_a_session_of_layers_with_keys_of_two_shapes_is_not_saved() -> None:
-    spec = spec_of(Attention(4, 2, 6, ROPE, 0.4), Attention(4, 1, 6, ROPE, 0.4))
-    with pytest.raises(InvalidArgument, match=r"^save: .* but they have 2 combinations"):
-        SessionModel.of(spec, **SETTINGS)
+def test_the_layers_memory_counts_only_where_it_differs() -> None:
+    of = partial(
+        SessionModel.of, three_layers(), fingerprint="", kv_dtype="int8", sinks=4, window=20
+    )
+    assert of(layer_memory=[(2, 6, 0)] * 3).layer_shapes == ""
+    model = of(layer_memory=[(2, 6, 0), (0, 0, 96), (1, 16, 0)])
+    assert model.layer_shapes == "2x6,96,1x16"
+    assert model.state_bytes == 96
+    assert [(group.layers, heads, dim) for group, heads, dim in model.groups()] == [
+        (1, 2, 6), (1, 1, 16),
+    ]  # fmt: skip
+
+
+def test_a_session_without_states_is_refused_by_a_model_with_states_and_the_reverse() -> None:
+    hybrid = replace(MODEL, layer_shapes="2x6,96,2x6")
+    for record, expected in (
+        (make_record(), hybrid),
+        (make_record(layer_shapes="2x6,96,2x6"), MODEL),
+    ):
+        there, here = record.model.layer_shapes, expected.layer_shapes
+        says = f'but layer_shapes is "{there}" in the file and "{here}" in the model. Load'
+        with pytest.raises(CheckpointError, match=re.escape(says)):
+            check_same_model(record, expected, "talk.session")
 
 
 def test_rotary_settings_that_differ_in_one_bit_have_other_digests() -> None:

@@ -85,6 +85,62 @@ def test_windows_that_no_layers_have_are_refused(windows: str, tmp_path: Path) -
         read_session_file(path)
 
 
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize(
+    ("windows", "shapes", "kept"),
+    [
+        ("8,0,8", "2x6,1x16,2x6", [(2, 2, 8, 6), (1, 1, 24, 16)]),
+        ("", "2x6,1x16,2x6", [(2, 2, 24, 6), (1, 1, 24, 16)]),
+        ("8,8,0", "2x6,1x16,1x16", [(1, 2, 8, 6), (1, 1, 8, 16), (1, 1, 24, 16)]),
+        ("", "40,2x6,7", [(1, 2, 24, 6)]),
+    ],
+)
+def test_layers_of_different_shapes_and_states_come_back(
+    kv_dtype: str,
+    windows: str,
+    shapes: str,
+    kept: list[tuple[int, int, int, int]],
+    tmp_path: Path,
+) -> None:
+    record = make_record(kv_dtype, layer_windows=windows, layer_shapes=shapes)
+    path = tmp_path / "a.session"
+    write_session_file(path, record)
+    assert_same(record, read_session_file(path))
+    found, _ = split(path.read_bytes())
+    assert found["__metadata__"]["format_version"] == "3"
+    for group, (layers, heads, live, dim) in enumerate(kept):
+        assert found[f"keys_values.{group}"]["shape"] == [layers, 2, heads, live, dim]
+    assert found.get("states", {}).get("shape") == ([47] if "40" in shapes else None)
+    path.write_bytes(join(*split(path.read_bytes())))
+    assert_same(record, read_session_file(path))
+
+
+@pytest.mark.parametrize(
+    "shapes", ["", "2x6,40", "2x6,2x6,2x6", "40,41,42", "2x6,0,2x6", "2x6,x6,2x6", "2x6,-1,2x6"]
+)
+def test_shapes_that_no_layers_have_are_refused(shapes: str, tmp_path: Path) -> None:
+    path = tmp_path / "talk.session"
+    write_session_file(path, make_record(layer_shapes="2x6,40,2x6"))
+    header, tensors = split(path.read_bytes())
+    header["__metadata__"]["layer_shapes"] = shapes
+    path.write_bytes(join(header, tensors))
+    with pytest.raises(CheckpointError, match=r"talk\.session: `layer_shapes` must be 3 sizes"):
+        read_session_file(path)
+
+
+def test_states_of_another_size_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "talk.session"
+    record = make_record(layer_shapes="2x6,40,2x6")
+    with pytest.raises(InvalidArgument, match="`states` must have 40 bytes of uint8"):
+        write_session_file(path, replace(record, states=None))
+    write_session_file(path, record)
+    header, tensors = split(path.read_bytes())
+    header["__metadata__"]["layer_shapes"] = "2x6,41,2x6"
+    path.write_bytes(join(header, tensors))
+    with pytest.raises(CheckpointError, match=r'tensor "states" must be U8 \[41\] to match'):
+        read_session_file(path)
+
+
 def test_only_the_owner_may_read_it_whatever_lay_there_before(tmp_path: Path) -> None:
     path = tmp_path / "a.session"
     path.write_text("old")
@@ -156,14 +212,14 @@ def test_edited_metadata_does_not_have_the_checksum(key: str, value: str, saved:
 
 def test_another_version_is_refused_by_name(saved: Path) -> None:
     header, tensors = split(saved.read_bytes())
-    header["__metadata__"]["format_version"] = "3"
+    header["__metadata__"]["format_version"] = "4"
     header["__metadata__"]["created_by"] = "sinkstream 9.0"
     header["__metadata__"]["something_new"] = "1"
     saved.write_bytes(join(header, tensors))
     with pytest.raises(
         CheckpointError,
-        match=f"talk.session must have format version 1 or 2, which sinkstream {version()} reads, "
-        'but has "3", written by "sinkstream 9.0"',
+        match=f"talk.session must have format version 1, 2 or 3, which sinkstream {version()} "
+        'reads, but has "4", written by "sinkstream 9.0"',
     ):
         read_session_file(saved)
 

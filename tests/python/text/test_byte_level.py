@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders
 from tokenizers import pre_tokenizers as pre
@@ -11,6 +11,7 @@ from tokenizers import pre_tokenizers as pre
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
 from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
+from tests.python.lanes import examples
 from tests.python.text.vocabularies import LLAMA3_SPLIT, PROSE, QWEN_SPLIT
 
 VOCABULARY = {letter: i for i, letter in enumerate(sorted(pre.ByteLevel.alphabet()))}
@@ -69,7 +70,7 @@ def test_a_rule_equals_the_models_own(name: str) -> None:
         assert words(tokenizer, sample) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(), st.sampled_from(sorted(OWN_RULES)))
 def test_a_rule_equals_the_models_own_on_any_text(text: str, name: str) -> None:
     expected = [word for word, _ in OWN_RULES[name].pre_tokenize_str(text)]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, Tokenizer
@@ -18,7 +18,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import ROLES
 from sinkstream.text.templates.chat_template import MAX_TEMPLATE_CHARACTERS
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from tests.python.lanes import products
+from tests.python.lanes import examples, products
 from tests.python.text import templates, vocabularies
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES
@@ -103,7 +103,7 @@ def test_smollm2s_conversations_equal_transformers(
     assert encode_chat(smollm2_text, messages) == oracle(smollm2_text, messages)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.text(), min_size=1, max_size=4), st.sampled_from(sorted(FAMILIES)))
 def test_any_ordinary_content_equals_transformers(contents: list[str], family: str) -> None:
     text = with_template(FAMILIES[family](), templates.QWEN3)
@@ -206,7 +206,7 @@ FRAGMENTS = (
 
 
 @pytest.mark.parametrize("trick", TEMPLATE_TRICKS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join), min_size=2))
 def test_no_template_makes_a_control_token_out_of_pieces(trick: str, contents: list[str]) -> None:
     text = with_template(vocabularies.qwen3(), TEMPLATE_TRICKS[trick])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers import pre_tokenizers as pre
@@ -20,6 +20,7 @@ from sinkstream.errors import CheckpointError
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.token_bytes import token_bytes
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 
@@ -78,7 +79,7 @@ def test_smollm2_equals_transformers_on_prose(smollm2_text: TextFormat, oracle: 
     assert ids == oracle.encode(prose, add_special_tokens=False)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sample=st.text(st.characters(exclude_categories=("Cs", "Nd", "Nl", "No"))))
 def test_smollm2_equals_transformers_on_any_text(
     smollm2_text: TextFormat, oracle: Any, sample: str

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -25,6 +25,7 @@ from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import control_tokens as control_tokens_module
 from sinkstream.text.tokenizers.control_tokens import control_literals, control_tokens
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES
 
@@ -56,7 +57,7 @@ def test_smollm2_gets_the_ids_that_are_known(smollm2_text: TextFormat) -> None:
     assert encode_prompt(smollm2_text, 49152, "Once upon a time") == [6403, 1980, 253, 655]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(min_size=1), st.sampled_from(sorted(FAMILIES)))
 def test_any_text_is_accepted_and_comes_back(prompt: str, family: str) -> None:
     text = FAMILIES[family]()

@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkstream import _core
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.sentencepiece import MAX_CHARACTERS, MAX_MERGES, ranked_merges
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL
 
@@ -56,7 +57,7 @@ def test_a_large_vocabulary_equals_the_reference(count: int) -> None:
 LETTERS = "ab\u2581\xe9\U0001f642\ud800\x00"
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.data())
 def test_any_vocabulary_equals_the_reference(data: st.DataObject) -> None:
     tokens = data.draw(st.lists(st.text(st.sampled_from(LETTERS), max_size=7), max_size=60))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sinkstream
@@ -15,6 +15,7 @@ from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers import sentencepiece
 from sinkstream.text.tokenizers.sentencepiece import SPACE, ranked_merges
 from tests.data import tiny
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL, PROSE
 
@@ -70,7 +71,7 @@ def test_prose_equals_the_reference() -> None:
         assert encode(PROSE[begin : begin + 400]) == reference(PROSE[begin : begin + 400])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.one_of(st.text(max_size=4), st.sampled_from(sorted(SCORES)))).map("".join))
 def test_any_text_equals_the_reference(text: str) -> None:
     text = text.replace("<s>", "").replace("</s>", "").replace("<unk>", "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -18,6 +18,7 @@ from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.sentencepiece import ranked_merges
 from sinkstream.text.tokenizers.token_bytes import decode_bytes, token_bytes
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL
 
@@ -84,7 +85,7 @@ def test_texts_have_transformers_ids(text: TextFormat, oracle: Any, sample: str)
     assert encode_prompt(text, 2000, sample) == [1, *expected]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sample=st.text(st.sampled_from(" \nabet▁é日🎉.")))
 def test_any_text_has_transformers_ids_and_comes_back(
     text: TextFormat, oracle: Any, sample: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 
@@ -17,6 +17,7 @@ from sinkstream.text.templates.limits import (
     check_percent,
     current_limits,
 )
+from tests.python.lanes import examples
 
 PIECES = [
     "%", "(", ")", "{", "}", "[", "]", ":", "!", "r", "s", "d", "f", "l", ".", "*", "#", "-", "+",
@@ -54,7 +55,7 @@ def length_of(make: Callable[[], str]) -> int:
 templates = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
-@settings(max_examples=2000, deadline=None)
+@examples(2000)
 @given(templates, st.sampled_from([1, (1, 1), (1, 1.5, 1), (5000, 1), Anything()]))
 @example("%((a)a)5000d", Anything())
 @example("%%(%5000d)", 1)
@@ -68,7 +69,7 @@ def test_what_passes_does_not_become_wide_by_percent(template: str, arguments: A
         assert refuses(check_percent, template, arguments)
 
 
-@settings(max_examples=2000, deadline=None)
+@examples(2000)
 @given(templates)
 @example("{{{:5000}")
 @example("{1[}{]:5000}")

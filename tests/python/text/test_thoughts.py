@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinkstream.checkpoint.checkpoint import TextFormat
@@ -20,6 +20,7 @@ from sinkstream.text.thoughts.thought_reader import ThoughtTags, joined
 from sinkstream.text.thoughts.thought_splitter import ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.turns.turn_format import detect_turn_format, difference_of
+from tests.python.lanes import examples
 from tests.python.text.reasoning_templates import (
     CHANNEL_TOKENS,
     CHANNELS,
@@ -214,7 +215,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(sorted(FORMATS)), st.lists(PIECES, max_size=12), st.data())
 def test_cutting_marked_text_anywhere_changes_nothing(
     name: str, pieces: list[str], data: st.DataObject
@@ -236,7 +237,7 @@ def test_cutting_marked_text_anywhere_changes_nothing(
         assert joined(parts, kind) == joined(expected, kind)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.sampled_from(sorted(FORMATS)),
     st.lists(PIECES, max_size=10),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -13,6 +13,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, decode_bytes, token_bytes
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import FAMILIES, PROSE
 
@@ -63,7 +64,7 @@ def test_prose_comes_back(family: str) -> None:
     assert decoded(table, ids) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data(), st.sampled_from(sorted(FAMILIES)))
 def test_any_ids_decode_as_tokenizers_does(data: st.DataObject, family: str) -> None:
     tokenizer, table = table_of(FAMILIES[family]())
@@ -72,7 +73,7 @@ def test_any_ids_decode_as_tokenizers_does(data: st.DataObject, family: str) -> 
     assert decoded(table, ids) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_any_ids_of_smollm2_decode_as_tokenizers_does(
     smollm2_text: TextFormat, data: st.DataObject

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkstream.errors import InvalidArgument
@@ -23,6 +23,7 @@ from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
 from sinkstream.text.tools.call_splitter import CallSplitter
 from sinkstream.text.tools.find_calls import find_calls
 from sinkstream.text.turns.turn_format import detect_turn_format
+from tests.python.lanes import examples
 from tests.python.text.reasoning_templates import KEPT, text_format
 from tests.python.text.tool_templates import (
     FORMATS,
@@ -283,7 +284,7 @@ def test_an_unfinished_call_has_what_there_is() -> None:
         assert reader.calls == []
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.sampled_from(sorted(FORMATS)),
     st.sampled_from(["", "Hi.", " \n", "<tool", "x" + " " * 70]),

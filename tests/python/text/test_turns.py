@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -17,7 +17,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
-from tests.python.lanes import products
+from tests.python.lanes import examples, products
 from tests.python.text import templates, vocabularies
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special
@@ -120,7 +120,7 @@ def test_every_template_says_whether_its_parts_are_exact(family: str, template: 
 @pytest.mark.parametrize(
     ("family", "template"), products(FAMILIES, sorted(TEMPLATES.keys() - INEXACT), together=1)
 )
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(st.data())
 def test_the_parts_of_a_conversation_are_the_whole(
     family: str, template: str, data: st.DataObject
@@ -144,7 +144,7 @@ def test_the_parts_of_a_conversation_are_the_whole(
         assert fed(text, turns, over, before) == whole
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.tuples(st.sampled_from(CONTENTS) | st.text(), REPLIES), min_size=1, max_size=6),
     st.none() | st.text(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import transformers
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
@@ -17,6 +17,7 @@ from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.turns.turn_format import detect_turn_format
+from tests.python.lanes import examples
 from tests.python.text import vocabularies
 
 # Control tokens of letters, and such that absorb whitespace; ordinary words and whitespace that are
@@ -100,7 +101,7 @@ ANY = st.lists(st.sampled_from(TEXTS), max_size=5).map("".join)
 
 
 @pytest.mark.parametrize("family", FAMILY)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(ANY, st.lists(st.sampled_from(ORDINARY), max_size=4).map("".join), ANY)
 @example("", " ", "<|norm|>")
 @example("", "  ", "<|norm|>")
@@ -132,7 +133,7 @@ def has_part_in_a_control_token(begin: str, content: str, end: str) -> bool:
 
 
 @pytest.mark.parametrize("family", FAMILY)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_no_message_becomes_part_of_a_control_token(family: str, data: st.DataObject) -> None:
     halves = [half for name, _ in CONTROL for half in (name[:3], name[3:], name)]

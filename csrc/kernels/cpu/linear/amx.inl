@@ -106,14 +106,14 @@ void multiply_bf16(const Tile& tile) {
   const int64_t left = tile.cols % kUnit;
   const int64_t panel_stride = panel_bytes(kBFloat16Format, tile.cols);
   const int64_t band_stride = divide_up(tile.cols, kUnit) * kStep;
-  const auto* x = static_cast<const bf16*>(tile.input);
+  const auto* x = static_cast<const bf16*>(tile.inputs.x);
   const std::byte* unit = tile.panel;
   clear_sums<kPanels, kBands>();
   for (int64_t n = 0; n < units; ++n) {
     if (tile.prefetches_panel) {
-      prefetch_unit<kBFloat16Format, kTokens>({unit, 0, nullptr});
+      prefetch_unit<kBFloat16Format, kTokens == 1>({unit, 0, nullptr});
       if constexpr (kPanels == 2) {
-        prefetch_unit<kBFloat16Format, kTokens>({unit + panel_stride, 0, nullptr});
+        prefetch_unit<kBFloat16Format, kTokens == 1>({unit + panel_stride, 0, nullptr});
       }
     }
     prefetch_outputs(tile, kBands * n, kBands * (n + 1));
@@ -162,7 +162,7 @@ SINKSTREAM_INLINE void add_codes(const Tile& tile, int64_t first, int64_t count,
       Vec sum[kTokens][kVectors];
 #pragma GCC unroll 16
       for (int t = 0; t < kTokens; ++t) sum[t][0] = load(rows[t]);
-      accumulate_group<kFormat, kTokens>(unit, part, unit_value_of(kFormat), input_sums, sum, acc);
+      add_group(PairScales<kFormat>{unit}, part, input_sums, sum, acc);
       weights += kUnitBytes / kParts;
       input_sums += kTokens;
     }
@@ -177,7 +177,7 @@ template <PanelFormat kFormat, int kTokens>
 void multiply_codes(const Tile& tile) {
   const int64_t bands = divide_up(tile.tokens, kTokens);
   const int64_t units = tile.cols / kUnit;
-  const auto* x = static_cast<const bf16*>(tile.input);
+  const auto* x = static_cast<const bf16*>(tile.inputs.x);
   const ValueTable table = value_table<kFormat>();
   alignas(64) std::byte weights[kTogetherUnits * kUnitBytes];
   alignas(64) float sums[kMostBandsOfCodes * kTokens][kPanelRows];
@@ -196,7 +196,7 @@ void multiply_codes(const Tile& tile) {
     for (int64_t band = 0; band < bands; ++band) {
       const int64_t entry = (band * units + first) * kTokens;
       add_codes<kFormat, kTokens>(tile, first, count, weights, x + entry * kUnit,
-                                  tile.sums + entry * (kUnit / sum_cols(kFormat)),
+                                  tile.inputs.sums + entry * (kUnit / sum_cols(kFormat)),
                                   sums + band * kTokens);
     }
   }
@@ -257,10 +257,10 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
       .block = part.weights.block,
-      .input = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
-      .sums = bands.sums_of(format) + token * bands.units * (kUnit / sum_cols(format)),
-      .scales = nullptr,
-      .counts = nullptr,
+      .inputs = {.x = reads_floats ? static_cast<const void*>(bands.floats) : inputs,
+                 .sums = bands.sums_of(format) + token * bands.units * (kUnit / sum_cols(format)),
+                 .scales = nullptr,
+                 .counts = nullptr},
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + token * part.out_stride + row,
       .out_stride = part.out_stride,
@@ -268,7 +268,6 @@ void multiply_panel_bands(const LinearArgs& args, const Bands& bands, Panel pane
       .tokens = tokens < count * bands.size ? tokens : count * bands.size,
       .accumulate = part.accumulate,
       .prefetches_panel = prefetches_panel,
-      .prefetch = {},
   });
 }
 

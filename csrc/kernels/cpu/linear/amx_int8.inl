@@ -99,8 +99,10 @@ SINKSTREAM_INLINE void add_byte_units(const ByteUnits<kFormat>& units, int64_t c
 #pragma GCC unroll 16
     for (int t = 0; t < kByteBand; ++t) {
       const auto sum = reinterpret_cast<IntVec>(load_words(rows[t]));
-      add_scaled<kFormat>(scale, minimum, sum, scales[t], input_sums[group * kByteBand + t],
-                          &acc[t]);
+      acc[t] = add_scaled(scale, sum, scales[t], acc[t]);
+      if constexpr (has_minimum(kFormat)) {
+        acc[t] = fma_once(minimum, broadcast(input_sums[group * kByteBand + t]), acc[t]);
+      }
     }
   };
   multiply.template operator()<0>(0);
@@ -117,7 +119,7 @@ template <PanelFormat kFormat>
 void multiply_byte_bands(const Tile& tile) {
   const int64_t bands = divide_up(tile.tokens, kByteBand);
   const int64_t units = tile.cols / kUnit;
-  const auto* x = static_cast<const int8_t*>(tile.input);
+  const auto* x = static_cast<const int8_t*>(tile.inputs.x);
   ByteUnits<kFormat> converted;
   alignas(64) float sums[kMostByteBands * kByteBand][kPanelRows];
   __builtin_memset(sums, 0, bands * kByteBand * sizeof(sums[0]));
@@ -134,8 +136,8 @@ void multiply_byte_bands(const Tile& tile) {
     }
     for (int64_t band = 0; band < bands; ++band) {
       const int64_t entry = (band * units + first) * kByteBand;
-      add_byte_units<kFormat>(converted, count, x + entry * kUnit, tile.scales + entry,
-                              tile.sums + entry * (kUnit / sum_cols(kFormat)),
+      add_byte_units<kFormat>(converted, count, x + entry * kUnit, tile.inputs.scales + entry,
+                              tile.inputs.sums + entry * (kUnit / sum_cols(kFormat)),
                               sums + band * kByteBand);
     }
   }
@@ -159,15 +161,15 @@ void multiply_byte_panel(const LinearArgs& args, const Inputs& inputs, Panel pan
   const int64_t row = panel.index * kPanelRows, rows = part.weights.rows - row;
   const int64_t token = first * kByteBand, tokens = args.tokens - token;
   const int8_t* const bytes =
-      form_of<Way::kInt8>(format) == Form::kBytes ? inputs.bytes : inputs.paired_bytes;
+      form_of(Way::kInt8, format) == Form::kBytes ? inputs.bytes : inputs.paired_bytes;
   byte_kernel_of(part.weights.type)({
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
       .block = part.weights.block,
-      .input = bytes + token * inputs.cols,
-      .sums = inputs.sums_of(format) + token * (inputs.cols / sum_cols(format)),
-      .scales = inputs.scales + token * (inputs.cols / kUnit),
-      .counts = nullptr,
+      .inputs = {.x = bytes + token * inputs.cols,
+                 .sums = inputs.sums_of(format) + token * (inputs.cols / sum_cols(format)),
+                 .scales = inputs.scales + token * (inputs.cols / kUnit),
+                 .counts = nullptr},
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + token * part.out_stride + row,
       .out_stride = part.out_stride,
@@ -175,7 +177,6 @@ void multiply_byte_panel(const LinearArgs& args, const Inputs& inputs, Panel pan
       .tokens = tokens < count * kByteBand ? tokens : count * kByteBand,
       .accumulate = part.accumulate,
       .prefetches_panel = prefetches_panel,
-      .prefetch = {},
   });
 }
 

@@ -187,33 +187,54 @@ SINKSTREAM_INLINE Vec minima_of(const std::byte* scales, int64_t group, int v) {
   }
 }
 
+// The scales and minima of a unit's groups, `part` counted within the unit. `kUnitValue`: what a 1
+// in a sum over codes stands for. kHasOffset: such a sum has the codes' offset, which is still to
+// be subtracted; then that is the minimum.
+template <PanelFormat kFormat, float kUnitValue = 1.0f, bool kHasOffset = false>
+struct UnitScales {
+  Unit unit;
+
+  static constexpr bool is_scaled() { return is_coded(kFormat); }
+  static constexpr bool has_minima() {
+    return has_minimum(kFormat) || (kHasOffset && kFormat.offset != 0);
+  }
+  SINKSTREAM_INLINE int64_t group(int64_t part) const {
+    return unit.index * kUnit / kFormat.group + part;
+  }
+  SINKSTREAM_INLINE Vec unscaled(int64_t part, int v) const {
+    return scales_of<kFormat>(unit.scales, group(part), v);
+  }
+  SINKSTREAM_INLINE Vec scale(int64_t part, int v) const {
+    return unscaled(part, v) * broadcast(kUnitValue);
+  }
+  SINKSTREAM_INLINE Vec minimum(int64_t part, int v) const {
+    static_assert(!has_minimum(kFormat) || kFormat.offset == 0, "one of them would be lost");
+    if constexpr (has_minimum(kFormat)) return minima_of<kFormat>(unit.scales, group(part), v);
+    return unscaled(part, v) * broadcast(static_cast<float>(-kFormat.offset));
+  }
+};
+
 // Adds the sum over one group's columns of a unit to acc[t][v]: times its scale, plus its minimum.
-// `part` counts the unit's groups; `input_sums`: Σx of the same columns. `unit_value`: what a 1 in
-// `sum` stands for. kHasOffset: `sum` is over codes, whose offset is still to be subtracted.
-template <PanelFormat kFormat, int kTokens, bool kHasOffset = false>
-SINKSTREAM_INLINE void accumulate_group(const Unit& unit, int64_t part, float unit_value,
-                                        const float* input_sums,
-                                        const Vec (&sum)[kTokens][kVectors],
-                                        Vec (&acc)[kTokens][kVectors]) {
-  static_assert(!has_minimum(kFormat) || kFormat.offset == 0, "one of them would be lost");
-  // Chains of half a unit have neither the offset's correction nor another value of a 1.
-  static_assert(!has_half_groups(kFormat) || (kFormat.bits != 8 && !is_in_place(kFormat)));
-  const std::byte* const scales = unit.scales;
-  const int64_t group = unit.index * kUnit / kFormat.group + part;
-  constexpr bool kAddsSums = has_minimum(kFormat) || (kHasOffset && kFormat.offset != 0);
+// `input_sums`: Σx of the same columns.
+template <typename Scales, int kTokens>
+SINKSTREAM_INLINE void add_group(const Scales& scales, int64_t part, const float* input_sums,
+                                 const Vec (&sum)[kTokens][kVectors],
+                                 Vec (&acc)[kTokens][kVectors]) {
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    const Vec scale = scales_of<kFormat>(scales, group, v);
-    Vec minimum{};
-    if constexpr (has_minimum(kFormat)) {
-      minimum = minima_of<kFormat>(scales, group, v);
-    } else if constexpr (kAddsSums) {
-      minimum = scale * broadcast(static_cast<float>(-kFormat.offset));
+    if (!scales.is_scaled()) {
+#pragma GCC unroll 16
+      for (int t = 0; t < kTokens; ++t) acc[t][v] = acc[t][v] + sum[t][v];
+      continue;
     }
+    const Vec scale = scales.scale(part, v);
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) acc[t][v] = fma(scale, sum[t][v], acc[t][v]);
+    if (!scales.has_minima()) continue;
+    const Vec minimum = scales.minimum(part, v);
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
-      acc[t][v] = fma(scale * broadcast(unit_value), sum[t][v], acc[t][v]);
-      if constexpr (kAddsSums) acc[t][v] = fma(minimum, broadcast(input_sums[t]), acc[t][v]);
+      acc[t][v] = fma(minimum, broadcast(input_sums[t]), acc[t][v]);
     }
   }
 }

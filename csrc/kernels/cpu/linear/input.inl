@@ -5,14 +5,6 @@
 #include "kernels/cpu/linear/panels.inl"
 #include "kernels/cpu/linear/tile.inl"
 
-// The instructions that multiply.
-enum class Way {
-  kFma,    // floats: linear/tile.inl
-  kDots,   // pairs of bfloat16: linear/dot.inl
-  kInt16,  // integers of 16 bits: linear/int16.inl
-  kInt8,   // integers of 8 bits, and no weights but codes: linear/int8.inl
-};
-
 constexpr InputType integers_of(Way way) {
   return way == Way::kInt16 ? InputType::kInt16 : InputType::kInt8;
 }
@@ -29,15 +21,16 @@ enum class Form {
   kPairedBytes,
 };
 
-template <Way kWay>
-constexpr Form form_of(const PanelFormat& format) {
-  if (kWay == Way::kInt8) return format.bits == 8 ? Form::kBytes : Form::kPairedBytes;
-  if (kWay == Way::kInt16 && has_integers(format)) {
-    return format.bits == 8 ? Form::kQuads : Form::kPairs;
+// Of a format in a call whose way is `way`.
+constexpr Form form_of(Way way, const PanelFormat& format) {
+  const bool is_byte = format.bits == 8;
+  switch (way_of(way, format)) {
+    case Way::kFma: return is_in_place(format) ? Form::kScaled : Form::kPlain;
+    case Way::kDots: return Form::kPairs;
+    case Way::kInt16: return is_byte ? Form::kQuads : Form::kPairs;
+    case Way::kInt8: return is_byte ? Form::kBytes : Form::kPairedBytes;
   }
-  const bool is_wide = format.number == Number::kFloat32 || format.number == Number::kFloat16;
-  if (kWay == Way::kDots && !is_wide) return Form::kPairs;
-  return is_in_place(format) ? Form::kScaled : Form::kPlain;
+  return Form::kPlain;
 }
 
 // The inputs of one call in LinearArgs::scratch. Tile i holds the tokens from i · kMaxTile on; the
@@ -82,7 +75,7 @@ Inputs inputs_in_scratch(const LinearArgs& args, int64_t copy) {
       inputs.half_sums = inputs.scales + region / kUnit;
     }
     inputs.has_sums |= has_minimum(format);
-    switch (form_of<kWay>(format)) {
+    switch (form_of(kWay, format)) {
       case Form::kPlain: inputs.plain = scratch; break;
       case Form::kScaled: inputs.scaled = scratch + region; break;
       case Form::kPairs: inputs.pairs = reinterpret_cast<uint32_t*>(scratch + region); break;

@@ -1,5 +1,5 @@
 // linear with inputs in 16 bits (Note: [Inputs as integers]): codes times integers. Other weights
-// use linear/tile.inl.
+// use linear/floats.inl.
 //
 // The sum over a unit, or over each half of it that has its own scale, is an integer below 2^31,
 // exact in any order. Converted to float and multiplied by the inputs' scale, it is `sum` in Note:
@@ -13,7 +13,7 @@
 // down.
 #pragma once
 
-#include "kernels/cpu/linear/tile.inl"
+#include "kernels/cpu/linear/multiply.inl"
 
 // Two codes of each row, as a pair of 16-bit integers along K; `pair` in [0, 16) of a unit: columns
 // 2 · pair and the next one; for 8-bit codes, in each word of four columns, the first and third,
@@ -34,68 +34,46 @@ SINKSTREAM_INLINE PairVec integer_pairs(const std::byte* codes, int pair, int v)
   }
 }
 
-template <PanelFormat kFormat, int kTokens>
-SINKSTREAM_INLINE void add_unit_int16(const Unit& unit, const uint32_t* x, const float* scales,
-                                      const float* input_sums, Vec (&acc)[kTokens][kVectors]) {
-  constexpr int kSums = kTokens * kVectors;
-  constexpr bool kInPlace = is_in_place(kFormat) && kSums <= 2;
-  // Chains in flight per output: enough to hide the latency of a dot product.
-  constexpr int kInFlight = kInPlace || kSums == 1 ? 4 : kSums < 4 ? 2 : 1;
-  constexpr int kPairs = static_cast<int>(sum_cols(kFormat)) / 2;  // that are summed together
-  const std::byte* codes = codes_of<kFormat>(unit);
-#pragma GCC unroll 2
-  for (int part = 0; part < kUnit / 2 / kPairs; ++part) {
-    IntVec chain[kInFlight][kTokens][kVectors] = {};
-#pragma GCC unroll 16
-    for (int n = 0; n < kPairs; ++n) {
-      // As in `add_chains`: a full tile has no registers left for words of codes.
-      if constexpr (kTokens == kMaxTile) asm("" : "+r"(codes));
-      const int pair = part * kPairs + n;
-      PairVec values[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        values[v] = integer_pairs<kFormat, kInPlace>(codes, pair, v);
-      }
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        const UintVec input = broadcast_word(x[(pair / 4 * kTokens + t) * 4 + pair % 4]);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          IntVec& to = chain[pair % kInFlight][t][v];
-          to = dot_pairs(to, values[v], reinterpret_cast<PairVec>(input));
-        }
-      }
-    }
+template <>
+struct Multiplier<Way::kInt16> : AnyMultiplier {
+  static constexpr int kCols = 2;
+  using Sum = IntVec;
+  template <PanelFormat kFormat>
+  using Scales = UnitScales<kFormat, 1.0f, is_in_place(kFormat)>;
+
+  // Enough chains to hide the latency of a dot product.
+  template <typename Weights, int kSums>
+  static constexpr int chains() {
+    return Weights::kInPlace || kSums == 1 ? 4 : kSums < 4 ? 2 : 1;
+  }
+  template <typename Weights, int kSums>
+  static constexpr Step order(int n) {
+    return {.index = n, .chain = n % chains<Weights, kSums>()};
+  }
+  template <PanelFormat kFormat, bool kInPlace>
+  SINKSTREAM_INLINE static UintVec weights_at(const std::byte* codes, int step, int v, NoTable) {
+    return reinterpret_cast<UintVec>(integer_pairs<kFormat, kInPlace>(codes, step, v));
+  }
+  template <typename Weights>
+  SINKSTREAM_INLINE static IntVec multiply(IntVec sum, UintVec weights, UintVec input, bool) {
+    return dot_pairs(sum, reinterpret_cast<PairVec>(weights), reinterpret_cast<PairVec>(input));
+  }
+  template <typename Weights, int kTokens, int kChains>
+  SINKSTREAM_INLINE static void add(const Weights& weights, const TileInputs& inputs, int part,
+                                    const IntVec (&chains)[kChains][kTokens][kVectors],
+                                    Vec (&acc)[kTokens][kVectors]) {
     Vec sum[kTokens][kVectors];
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        IntVec whole = chain[0][t][v];
-        for (int c = 1; c < kInFlight; ++c) {
-          whole += kInPlace && c < 3 ? chain[c][t][v] >> (4 * c) : chain[c][t][v];
+        IntVec whole = chains[0][t][v];
+        for (int c = 1; c < kChains; ++c) {
+          whole += Weights::kInPlace && c < 3 ? chains[c][t][v] >> (4 * c) : chains[c][t][v];
         }
-        sum[t][v] = to_float(whole) * broadcast(scales[t]);
+        sum[t][v] = to_float(whole) * broadcast(inputs.scales[t]);
       }
     }
-    accumulate_group<kFormat, kTokens, is_in_place(kFormat)>(unit, part, 1.0f,
-                                                             input_sums + part * kTokens, sum, acc);
+    add_group(weights.scales, part, inputs.sums + part * kTokens, sum, acc);
   }
-}
-
-template <PanelFormat kFormat, int kTokens>
-void multiply_tile_int16(const Tile& tile) {
-  const auto* x = static_cast<const uint32_t*>(tile.input);
-  const float* scales = tile.scales;
-  const float* sums = tile.sums;
-  PrefetchLines prefetch = tile.prefetch;
-  Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
-    prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
-    add_unit_int16<kFormat, kTokens>(unit, x, scales, sums, acc);
-    x += kUnit / 2 * kTokens;
-    scales += kTokens;
-    sums += kUnit / sum_cols(kFormat) * kTokens;
-  });
-  write_outputs<kTokens>(tile, acc);
-}
+};

@@ -6,8 +6,7 @@
 // All sums are below 255 · 127 · 32 < 2^20.
 #pragma once
 
-#include "kernels/cpu/linear/input.inl"
-#include "kernels/cpu/linear/tile.inl"
+#include "kernels/cpu/linear/multiply.inl"
 
 constexpr bool has_signed_bytes(const PanelFormat& format) {
   return format.bits == 8 || format.values != CodeValues::kInteger;
@@ -29,12 +28,9 @@ constexpr ByteTable byte_table(const int (&values)[16]) {
   return table;
 }
 
-// Adds a group's sum to one output: Note: [One order for integers of 8 bits].
-template <PanelFormat kFormat>
-SINKSTREAM_INLINE void add_scaled(Vec scale, Vec minimum, IntVec sum, float input_scale,
-                                  float input_sum, Vec* acc) {
-  *acc = fma_once(scale * to_float(sum), broadcast(input_scale), *acc);
-  if constexpr (has_minimum(kFormat)) *acc = fma_once(minimum, broadcast(input_sum), *acc);
+// Adds a group's sum to one output, without its minimum: Note: [One order for integers of 8 bits].
+SINKSTREAM_INLINE Vec add_scaled(Vec scale, IntVec sum, float input_scale, Vec acc) {
+  return fma_once(scale * to_float(sum), broadcast(input_scale), acc);
 }
 
 // Four codes of each row, as bytes; `quad` in [0, 8) of a unit. 8-bit codes are in order, others as
@@ -61,70 +57,62 @@ SINKSTREAM_INLINE UintVec code_quad(const std::byte* codes, int quad, int v) {
   }
 }
 
-template <PanelFormat kFormat, int kTokens>
-SINKSTREAM_INLINE void add_unit_int8(const Unit& unit, const uint32_t* x, const float* scales,
-                                     const int32_t* counts, const float* input_sums,
-                                     Vec (&acc)[kTokens][kVectors]) {
-  constexpr int kQuads = static_cast<int>(sum_cols(kFormat)) / 4;  // that are summed together
-  constexpr int kOffset = byte_offset(kFormat);
-  constexpr bool kIsHalf = has_half_groups(kFormat);
-  const std::byte* codes = codes_of<kFormat>(unit);
-#pragma GCC unroll 2
-  for (int part = 0; part < kUnit / 4 / kQuads; ++part) {
-    IntVec sum[kTokens][kVectors] = {};
-    if constexpr (kOffset != 0) {
+template <>
+struct Multiplier<Way::kInt8> : AnyMultiplier {
+  static constexpr int kCols = 4;
+  using Sum = IntVec;
+  template <PanelFormat kFormat>
+  using Scales = UnitScales<kFormat>;
+
+  static constexpr bool has_signed_bytes(const PanelFormat& format) {
+    return ::sinkstream::has_signed_bytes(format);
+  }
+  static constexpr int offset_of(const PanelFormat& format) { return byte_offset(format); }
+  template <typename Weights, int kSums>
+  static constexpr int chains() {
+    return 1;
+  }
+  template <typename Weights, int kSums>
+  static constexpr Step order(int n) {
+    return {.index = n, .chain = 0};
+  }
+  template <PanelFormat kFormat, bool kInPlace>
+  SINKSTREAM_INLINE static UintVec weights_at(const std::byte* codes, int step, int v, NoTable) {
+    return code_quad<kFormat>(codes, step, v);
+  }
+  template <typename Weights, int kTokens>
+  SINKSTREAM_INLINE static void start(const Weights& weights, const TileInputs& inputs, int part,
+                                      IntVec (&chains)[1][kTokens][kVectors]) {
+    if (weights.offset == 0) return;
 #pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        const int32_t count =
-            kIsHalf ? counts[part * kTokens + t] : counts[t] + counts[kTokens + t];
-        for (int v = 0; v < kVectors; ++v) sum[t][v] = broadcast_int(-kOffset * count);
-      }
-    }
-#pragma GCC unroll 8
-    for (int n = 0; n < kQuads; ++n) {
-      const int quad = part * kQuads + n;
-      UintVec weights[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) weights[v] = code_quad<kFormat>(codes, quad, v);
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        const UintVec input = broadcast_word(x[(quad / 2 * kTokens + t) * 2 + quad % 2]);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          sum[t][v] = dot_bytes<has_signed_bytes(kFormat)>(sum[t][v], weights[v], input);
-        }
-      }
-    }
-    const int64_t group = unit.index * kUnit / kFormat.group + part;
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec scale = scales_of<kFormat>(unit.scales, group, v);
-      Vec minimum{};
-      if constexpr (has_minimum(kFormat)) minimum = minima_of<kFormat>(unit.scales, group, v);
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        add_scaled<kFormat>(scale, minimum, sum[t][v], scales[t], input_sums[part * kTokens + t],
-                            &acc[t][v]);
-      }
+    for (int t = 0; t < kTokens; ++t) {
+      const int32_t* const counts = inputs.counts + t;
+      const int32_t count =
+          Weights::kGroup < kUnit ? counts[part * kTokens] : counts[0] + counts[kTokens];
+      for (int v = 0; v < kVectors; ++v) chains[0][t][v] = broadcast_int(-weights.offset * count);
     }
   }
-}
-
-template <PanelFormat kFormat, int kTokens>
-void multiply_tile_int8(const Tile& tile) {
-  const auto* x = static_cast<const uint32_t*>(tile.input);
-  const float* scales = tile.scales;
-  const int32_t* counts = tile.counts;
-  const float* sums = tile.sums;
-  PrefetchLines prefetch = tile.prefetch;
-  Vec acc[kTokens][kVectors] = {};
-  for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
-    prefetch_weights<kFormat, kTokens>(tile.prefetches_panel, unit, &prefetch);
-    add_unit_int8<kFormat, kTokens>(unit, x, scales, counts, sums, acc);
-    x += kUnit / 4 * kTokens;
-    scales += kTokens;
-    counts += kUnit / kHalfCols * kTokens;
-    sums += kUnit / sum_cols(kFormat) * kTokens;
-  });
-  write_outputs<kTokens>(tile, acc);
-}
+  template <typename Weights>
+  SINKSTREAM_INLINE static IntVec multiply(IntVec sum, UintVec weights, UintVec input, bool) {
+    return dot_bytes<Weights::kSignedBytes>(sum, weights, input);
+  }
+  template <typename Weights, int kTokens>
+  SINKSTREAM_INLINE static void add(const Weights& weights, const TileInputs& inputs, int part,
+                                    const IntVec (&chains)[1][kTokens][kVectors],
+                                    Vec (&acc)[kTokens][kVectors]) {
+    const float* const sums = inputs.sums + part * kTokens;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec scale = weights.scales.scale(part, v);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        acc[t][v] = add_scaled(scale, chains[0][t][v], inputs.scales[t], acc[t][v]);
+      }
+      if (!weights.scales.has_minima()) continue;
+      const Vec minimum = weights.scales.minimum(part, v);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t)
+        acc[t][v] = fma_once(minimum, broadcast(sums[t]), acc[t][v]);
+    }
+  }
+};

@@ -1,51 +1,22 @@
-// linear: chooses the kernel for a panel and a tile, and runs the op.
+// linear: chooses the kernels for a panel and a call's tokens, and runs the op.
 #pragma once
 
+#include "kernels/cpu/linear/floats.inl"
 #include "kernels/cpu/linear/input.inl"
 #include "kernels/cpu/linear/int16.inl"
 #include "kernels/cpu/linear/int8.inl"
 #include "kernels/cpu/linear/panels.inl"
-#include "kernels/cpu/linear/prefetch.inl"
-#include "kernels/cpu/linear/tile.inl"
 
-// In linear/dot.inl; only tables with bfloat16 dot instructions use it.
-template <PanelFormat kFormat, int kTokens>
-void multiply_tile_dot(const Tile& tile);
-
-template <Way kWay, PanelFormat kFormat, int kTokens>
-constexpr TileKernel* kernel_of_size() {
-  constexpr Form kForm = form_of<kWay>(kFormat);
-  if constexpr (kWay == Way::kInt8) {
-    if constexpr (has_integers(kFormat)) return multiply_tile_int8<kFormat, kTokens>;
-    return nullptr;
-  } else if constexpr (kForm == Form::kPlain || kForm == Form::kScaled) {
-    return multiply_tile<kFormat, kTokens>;
-  } else if constexpr (kWay == Way::kInt16) {
-    return multiply_tile_int16<kFormat, kTokens>;
-  } else {
-    return multiply_tile_dot<kFormat, kTokens>;
-  }
-}
-
-// The kernels of one format, one for each of kTileSizes up to kMaxTile.
-using TileKernels = std::array<TileKernel*, std::size(kTileSizes)>;
-
-template <Way kWay, PanelFormat kFormat, int kIndex = 0>
-constexpr void add_kernels(TileKernels* kernels) {
-  (*kernels)[kIndex] = kernel_of_size<kWay, kFormat, kTileSizes[kIndex]>();
-  if constexpr (kTileSizes[kIndex] < kMaxTile) add_kernels<kWay, kFormat, kIndex + 1>(kernels);
-}
-
+// The kernels of each weight type in a call whose way is kWay.
 template <Way kWay>
-TileKernel* kernel_of(WeightType type, int size) {
-  static constexpr auto kKernels = per_format<TileKernels>([]<PanelFormat kFormat>() {
-    TileKernels kernels{};
-    add_kernels<kWay, kFormat>(&kernels);
-    return kernels;
+const FormatKernels& kernels_of(WeightType type) {
+  static constexpr auto kKernels = per_format<FormatKernels>([]<PanelFormat kFormat>() {
+    if constexpr (kWay == Way::kInt8 && !has_integers(kFormat)) return FormatKernels{};
+    if constexpr (kWay != Way::kInt8 || has_integers(kFormat)) {
+      return kernels_of_format<way_of(kWay, kFormat), kFormat>();
+    }
   });
-  int index = 0;
-  while (kTileSizes[index] != size) ++index;
-  return kKernels[static_cast<size_t>(type)][index];
+  return kKernels[static_cast<size_t>(type)];
 }
 
 // The inputs of the tile whose first token is `first`.
@@ -61,33 +32,35 @@ const void* input_of(const Inputs& inputs, Form form, int64_t first) {
   return nullptr;
 }
 
+// One panel times tokens [first, end) of the call.
 template <Way kWay>
-void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t tile,
-                    bool prefetches_panel, const PrefetchLines& prefetch) {
+void multiply_panel(const LinearArgs& args, const Inputs& inputs, Panel panel, int64_t first,
+                    int64_t end, bool prefetches_panel) {
   const LinearPart& part = *panel.part;
   const PanelFormat format = format_of(part.weights.type);
-  const int64_t first = tile * kMaxTile;
   const int64_t row = panel.index * kPanelRows;
-  const int64_t tokens = args.tokens - first < kMaxTile ? args.tokens - first : kMaxTile;
   const int64_t rows = part.weights.rows - row;
-  const int size = tile_size(tokens);
-  kernel_of<kWay>(part.weights.type, size)({
+  const FormatKernels& kernels = kernels_of<kWay>(part.weights.type);
+  const Tile tile = {
       .panel = part.weights.panel(panel.index),
       .cols = args.cols,
       .block = part.weights.block,
-      .input = input_of(inputs, form_of<kWay>(format), first),
-      .sums = inputs.sums_of(format) + first * (inputs.cols / sum_cols(format)),
-      .scales = inputs.scales + first * (inputs.cols / kUnit),
-      .counts = inputs.counts + first * (inputs.cols / kHalfCols),
+      .inputs = {.x = input_of(inputs, form_of(kWay, format), first),
+                 .sums = inputs.sums_of(format) + first * (inputs.cols / kernels.group),
+                 .scales = inputs.scales + first * (inputs.cols / kUnit),
+                 .counts = inputs.counts + first * (inputs.cols / kHalfCols)},
       .bias = part.bias == nullptr ? nullptr : part.bias + row,
       .out = part.out + first * part.out_stride + row,
       .out_stride = part.out_stride,
       .rows = rows < kPanelRows ? rows : kPanelRows,
-      .tokens = tokens,
+      .tokens = end - first,
       .accumulate = part.accumulate,
       .prefetches_panel = prefetches_panel,
-      .prefetch = prefetch,
-  });
+      .panel_bytes = panel_bytes(part.weights.type, args.cols, part.weights.block),
+      .prefetch_distance = prefetch_distance(format, prefetches_to_l1()),
+  };
+  if (args.tokens > kernels.few_tokens) return kernels.many(tile, kernels);
+  kernels.few[size_index(tile.tokens)](tile);
 }
 
 // See Note: [Single token].
@@ -104,17 +77,17 @@ void run_linear(const LinearArgs& args, const Launch& launch) {
   const bool has_floats = shared.plain != nullptr || shared.scaled != nullptr;
   const int64_t token_bytes = shared.cols * (kWay == Way::kInt8 ? 1 : has_floats ? 4 : 2);
   const Grain grain = {.tile_tokens = kMaxTile, .token_bytes = token_bytes};
-  const int64_t panels = count_panels(args);
   share_panels(args, launch, grain, begin, [&](const Share& share, int thread) {
     const Inputs inputs = inputs_in_scratch<kWay>(args, input_copy_of(args, thread));
-    const int64_t prefetchers = prefetching_tiles(args, share);
+    const int64_t begin = share.first_tile * kMaxTile, last = share.end_tile * kMaxTile;
+    const int64_t end = last < args.tokens ? last : args.tokens;
     for (int64_t panel = share.first_panel; panel < share.end_panel; ++panel) {
       const Panel found = find_panel(args, panel);
-      const PanelPrefetch prefetch = panel_prefetch(args, share, prefetchers, found, panel, panels);
-      for (int64_t tile = share.first_tile; tile < share.end_tile; ++tile) {
-        const int64_t n = tile - share.first_tile;
-        multiply_panel<kWay>(args, inputs, found, tile, n == 0 && prefetch.own_panel,
-                             prefetch.of_tile(n));
+      const bool are_few = args.tokens <= kernels_of<kWay>(found.part->weights.type).few_tokens;
+      const int64_t most = are_few ? kMaxTile : kMostTokens;
+      for (int64_t token = begin; token < end; token += most) {
+        const int64_t until = token + most < end ? token + most : end;
+        multiply_panel<kWay>(args, inputs, found, token, until, token == begin);
       }
     }
   });

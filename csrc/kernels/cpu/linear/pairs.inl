@@ -2,7 +2,7 @@
 // which bfloat16 represents exactly.
 #pragma once
 
-#include "kernels/cpu/linear/tile.inl"
+#include "kernels/cpu/linear/floats.inl"
 
 // A panel is one vector wide: a word holds codes of one row.
 static_assert(kLanes == kPanelRows);
@@ -74,3 +74,7 @@ SINKSTREAM_INLINE UintVec pairs_at(const std::byte* codes, int pair, const Value
     return look_up(raw_pair<kFormat.bits>(codes, pair, 0), table.low);
   }
 }
+
+// The scales of sums over them.
+template <PanelFormat kFormat>
+using PairScales = UnitScales<kFormat, unit_value_of(kFormat)>;

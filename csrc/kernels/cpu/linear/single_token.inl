@@ -4,7 +4,6 @@
 #pragma once
 
 #include "kernels/cpu/linear/pairs.inl"
-#include "kernels/cpu/linear/tile.inl"
 
 // Prefetches codes kDistance after a unit. Always to L1: a unit takes about as long to compute as
 // to read, and the latency of L2 would add to that.
@@ -50,14 +49,14 @@ SINKSTREAM_INLINE void add_unit_of_one(const Unit& unit, const float* x, const f
       odd = fma(weights.odd, broadcast(x[2 * pair + 1]), odd);
     }
     const Vec sum[1][kVectors] = {{Vec{} + (even + odd)}};  // 0 + −0 is 0
-    accumulate_group<kFormat, 1>(unit, part, unit_value_of(kFormat), input_sums + part, sum, acc);
+    add_group(PairScales<kFormat>{unit}, part, input_sums + part, sum, acc);
   }
 }
 
 template <PanelFormat kFormat>
 void multiply_single_token(const Tile& tile) {
-  const auto* x = static_cast<const float*>(tile.input);
-  const float* sums = tile.sums;
+  const auto* x = static_cast<const float*>(tile.inputs.x);
+  const float* sums = tile.inputs.sums;
   const ValueTable table = value_table<kFormat>();
   Vec acc[1][kVectors] = {};
   for_each_unit<kFormat>(tile.panel, tile.cols, tile.block, [&](const Unit& unit) {
@@ -66,5 +65,5 @@ void multiply_single_token(const Tile& tile) {
     x += kUnit;
     sums += kUnit / sum_cols(kFormat);
   });
-  write_outputs<1>(tile, acc);
+  write_outputs(tile, acc[0]);
 }

@@ -16,14 +16,3 @@ SINKSTREAM_INLINE void prefetch_outputs(const Tile& tile, int64_t begin, int64_t
     }
   }
 }
-
-// Writes outputs of one panel, token by token from memory, where the unit stores them. So only
-// unrolled loops index vectors of sums, which then stay in registers.
-SINKSTREAM_INLINE void write_rows(Tile tile, const float (*sums)[kPanelRows]) {
-  const int64_t tokens = tile.tokens;
-  tile.tokens = 1;
-  for (int64_t t = 0; t < tokens; ++t, tile.out += tile.out_stride) {
-    const Vec row[1][kVectors] = {{load(sums[t])}};
-    write_outputs<1>(tile, row);
-  }
-}
