@@ -50,6 +50,8 @@ PARTS = {
     "kernels": KERNELS,
     "model": [*CACHE, *KERNELS, "model/*", "model/cpu/*", "model/cuda/*"],
 }
+# Parts of the CUDA plugin, which these programs do not load.
+PLUGIN = {f"csrc/kernels/cuda/{name}.cc" for name in ("ops", "plugin", "runtime")}
 TIMEOUT_S = 120
 
 
@@ -144,7 +146,7 @@ class Workshop:
             str(path.relative_to(ROOT))
             for part in PARTS[folder]
             for path in (ROOT / "csrc").glob(part + ".cc")
-        }
+        } - PLUGIN
         shared = {"kernels": TABLES, "model": [*TABLES, HEAP]}.get(folder, [])
         return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 

@@ -216,7 +216,7 @@ TEST(SharedPages, RandomForksAndWritesNeverMeet) {
         {.page = kShape}, {.own_window = seed % 2 * (1 + below(200)), .page = other_shape}});
     const MemoryAmount each = SequenceCache::memory_needed(window, layers, kEndless);
     PagePool pool(kShape, 6 * each.pages[0], /*poison=*/true);
-    PagePool other_pool(other_shape, 6 * each.pages[1], /*poison=*/true);
+    PagePool other_pool(other_shape, 6 * each.pages[1] + 1, /*poison=*/true);
     MemoryPools pools;
     pools.pages = {&pool, &other_pool};
     std::list<Marked> all;

@@ -28,15 +28,15 @@ CacheLayers hybrid() {
       std::vector<LayerMemory>{{.state_bytes = 8}, {.page = {1, 2}}, {.state_bytes = 24}});
 }
 
-// What a layer's state is after these tokens: their sum, each times its place.
-int64_t state_after(const std::vector<int64_t>& tokens, int64_t layer) {
-  int64_t state = layer;
-  for (const int64_t token : tokens) state = state * 31 + token + 1;
+// What a layer's state is after these tokens: a hash of them all.
+uint64_t state_after(const std::vector<int64_t>& tokens, int64_t layer) {
+  auto state = static_cast<uint64_t>(layer);
+  for (const int64_t token : tokens) state = state * 31 + static_cast<uint64_t>(token) + 1;
   return tokens.empty() ? 0 : state;
 }
 
-int64_t number_at(const std::byte* at) {
-  int64_t number;
+uint64_t number_at(const std::byte* at) {
+  uint64_t number;
   std::memcpy(&number, at, sizeof(number));
   return number;
 }
@@ -62,7 +62,7 @@ struct Hybrid {
       const SequenceCache::StateLanes lanes = cache->state(layer, index);
       ASSERT_EQ(number_at(lanes.read), state_after(before, layer))
           << "layer " << layer << " after " << index << " tokens";
-      const int64_t state = state_after(tokens, layer);
+      const uint64_t state = state_after(tokens, layer);
       std::memcpy(lanes.write, &state, sizeof(state));
     }
     cache->add_in_flight(count);
