@@ -613,6 +613,14 @@ OURS = (
         killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
     ),
     Mutant(
+        name="keys_as_wide_as_the_first_layers",
+        sentence="Keys and values of every layer are as wide as those of the first one.",
+        file=DECODER,
+        old="const int64_t kv = spec_.block(layer).attention().kv_size();",
+        new="const int64_t kv = spec_.block(0).attention().kv_size() + 0 * layer;",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
         name="norm_over_all_heads_of_each_head",
         sentence="A norm over all heads of a token is one over each head.",
         file=DECODER,
