@@ -367,6 +367,8 @@ constexpr int few_tokens(Way way, const PanelFormat& format) {
                           (kLanes == 8 && !is_coded(format));
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
   if (!is_common || !is_default) return 1;
+  // To decode these is one operation; as floats they would take twice the memory.
+  if (kLanes == 8 && !is_coded(format)) return 1 << 30;
   return kLanes == 16 && way == Way::kDots && is_coded(format) ? 4 : 8;
 }
 
