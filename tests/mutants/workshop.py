@@ -41,7 +41,8 @@ OWN_FLAGS = {  # as in CMakeLists.txt
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
-CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
+GPU = ["kernels/cuda/gpu", "kernels/cuda/memory", "kernels/cuda/linear/*"]  # the core's part
+CACHE = ["common/*", "device/*", *GPU, "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/*", "kernels/reference/*"]
 # The sources of the programs of each folder of tests/cpp, in addition to one <name>_test.cc.
 PARTS = {
