@@ -28,11 +28,11 @@ struct LayerMemory {
 };
 
 // Where a layer's state is in a lane of a StatePool.
-struct StatePlace {
+struct StateExtent {
   int64_t offset = 0;  // in bytes
   int64_t bytes = 0;
 
-  bool operator==(const StatePlace&) const = default;
+  bool operator==(const StateExtent&) const = default;
 };
 
 // Layers that keep the same tokens in pages of one shape.
@@ -71,7 +71,7 @@ class CacheLayers {
   // The sizes of the pages, all different; at most MemoryAmount::kMostShapes.
   const std::vector<PageShape>& shapes() const { return shapes_; }
   // Of the layers with states, in order.
-  const std::vector<StatePlace>& states() const { return states_; }
+  const std::vector<StateExtent>& states() const { return states_; }
   bool has_states() const { return !states_.empty(); }
   int64_t lane_bytes() const { return lane_bytes_; }
   const LayerInGroup& layer_in_group(int64_t layer) const {
@@ -90,7 +90,7 @@ class CacheLayers {
  private:
   std::vector<CacheGroup> groups_;
   std::vector<PageShape> shapes_;
-  std::vector<StatePlace> states_;
+  std::vector<StateExtent> states_;
   int64_t lane_bytes_ = 0;
   std::vector<LayerInGroup> layers_;  // [layers]
 };

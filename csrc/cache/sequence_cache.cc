@@ -73,7 +73,7 @@ SequenceCache::SequenceCache(const MemoryPools& pools, const Window& window,
   if (layers.has_states()) {
     SINKSTREAM_CHECK(pools.states->lane_bytes() == layers.lane_bytes(), "states have ",
                      layers.lane_bytes(), " bytes, but lanes ", pools.states->lane_bytes());
-    state_places_ = layers.states();
+    state_extents_ = layers.states();
     states_.emplace(pools.states);
   }
   // Nothing may fail once there are pages.
@@ -89,7 +89,7 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
       length_(count),
       groups_(other.groups_),
       layers_(other.layers_),
-      state_places_(other.state_places_) {
+      state_extents_(other.state_extents_) {
   const bool is_whole = count == other.length_;
   const bool is_there = ((is_whole && other.in_flight_ == 0) || count <= other.shareable()) &&
                         (!other.states_ || count == 0 || other.states_->stands_for(count));
@@ -190,7 +190,7 @@ Slot SequenceCache::slot(int64_t layer, int64_t index) const {
 SequenceCache::StateLanes SequenceCache::state(int64_t layer, int64_t index) const {
   const auto [group, number] = layers_[static_cast<size_t>(layer)];
   SINKSTREAM_CHECK(group == CacheLayers::kNoGroup, "layer ", layer, " has no state");
-  const int64_t offset = state_places_[static_cast<size_t>(number)].offset;
+  const int64_t offset = state_extents_[static_cast<size_t>(number)].offset;
   return {states_->lane_of(index) + offset, states_->free_lane() + offset};
 }
 
@@ -350,7 +350,7 @@ void SequenceCache::evict_for_space(int64_t count) {
 
 void SequenceCache::copy_from(const SequenceCache& other) {
   SINKSTREAM_CHECK(pages_.size() == other.pages_.size() && groups_.size() == other.groups_.size() &&
-                       state_places_ == other.state_places_,
+                       state_extents_ == other.state_extents_,
                    "cannot copy tokens from a sequence with a different geometry");
   for (size_t g = 0; g < groups_.size(); ++g) {
     GroupPages& group = groups_[g];

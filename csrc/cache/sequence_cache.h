@@ -109,7 +109,7 @@ class SequenceCache {
   };
   StateLanes state(int64_t layer, int64_t index) const;
   const StateSlot* states() const { return states_ ? &*states_ : nullptr; }  // null: there are none
-  const std::vector<StatePlace>& state_places() const { return state_places_; }
+  const std::vector<StateExtent>& state_extents() const { return state_extents_; }
 
   // How many of the first tokens another sequence may start with: all, as long as the next token
   // sees all of them in every layer; later the sinks, which depend on no other token, or none if
@@ -191,10 +191,10 @@ class SequenceCache {
   int64_t in_flight_ = 0;
   std::vector<GroupPages> groups_;
   std::vector<CacheLayers::LayerInGroup> layers_;
-  std::vector<StatePlace> state_places_;  // of each layer with a state
-  std::optional<StateSlot> states_;       // none if no layer has a state
-  std::vector<int32_t> ids_;              // of each group's pages, in order
-  std::vector<std::byte*> pages_;         // the same, as addresses
+  std::vector<StateExtent> state_extents_;  // of each layer with a state
+  std::optional<StateSlot> states_;         // none if no layer has a state
+  std::vector<int32_t> ids_;                // of each group's pages, in order
+  std::vector<std::byte*> pages_;           // the same, as addresses
 };
 
 }  // namespace sinkstream

@@ -157,7 +157,7 @@ SequenceState state_of(const SequenceCache& cache) {
 
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state) {
   SnapshotShape found{.groups = {}, .type = cache.group(0).shape().type, .states = {}};
-  for (const StatePlace& place : cache.state_places()) found.states.push_back(place.bytes);
+  for (const StateExtent& extent : cache.state_extents()) found.states.push_back(extent.bytes);
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     const PageShape& shape = cache.group(group).shape();
     found.groups.push_back({.layers = cache.group(group).layers,
@@ -175,10 +175,10 @@ SnapshotShape snapshot_shape(const SequenceCache& cache) {
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales,
               std::byte* states) {
   move_tokens(cache, state_of(cache), keys_values, reinterpret_cast<std::byte*>(scales));
-  for (const StatePlace& place : cache.state_places()) {
+  for (const StateExtent& extent : cache.state_extents()) {
     const std::byte* const head = cache.states()->lane_of(cache.length());
-    cache.states()->pool().memory().read(states, head + place.offset, place.bytes);
-    states += place.bytes;
+    cache.states()->pool().memory().read(states, head + extent.offset, extent.bytes);
+    states += extent.bytes;
   }
 }
 
@@ -196,10 +196,10 @@ void restore(SequenceCache* cache, const SequenceState& state, const std::byte* 
                      state.length, " tokens with a cut at ", begin);
   }
   move_tokens(*cache, state, keys_values, reinterpret_cast<const std::byte*>(scales));
-  for (const StatePlace& place : cache->state_places()) {
+  for (const StateExtent& extent : cache->state_extents()) {
     std::byte* const head = cache->states()->lane_of(0);
-    cache->states()->pool().memory().write(head + place.offset, states, place.bytes);
-    states += place.bytes;
+    cache->states()->pool().memory().write(head + extent.offset, states, extent.bytes);
+    states += extent.bytes;
   }
   cache->resume(state.length, state.begins);
 }

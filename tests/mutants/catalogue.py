@@ -613,6 +613,14 @@ OURS = (
         killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
     ),
     Mutant(
+        name="keys_as_wide_as_the_first_layers",
+        sentence="Keys and values of every layer are as wide as those of the first one.",
+        file=DECODER,
+        old="const int64_t kv = spec_.block(layer).attention().kv_size();",
+        new="const int64_t kv = spec_.block(0).attention().kv_size() + 0 * layer;",
+        killers=(_definition("HoldsInEveryKindOfBlockFarPastTheWindow"),),
+    ),
+    Mutant(
         name="norm_over_all_heads_of_each_head",
         sentence="A norm over all heads of a token is one over each head.",
         file=DECODER,
@@ -844,7 +852,8 @@ OURS = (
         sentence="Tiles of several tokens add directly into their outputs, which saves a "
         "register: a token in a batch is summed in another order than a single one.",
         file=FLOATS,
-        old="for (int v = 0; v < kVectors; ++v) sum[t][v] = Vec{} + chains[0][t][v] + chains[1][t][v];",
+        old="for (int v = 0; v < kVectors; ++v) "
+        "sum[t][v] = Vec{} + chains[0][t][v] + chains[1][t][v];",
         new="""for (int v = 0; v < kVectors; ++v) {
           const bool is_direct = !weights.scales.is_scaled() && kTokens > 1;
           if (is_direct) acc[t][v] = acc[t][v] + chains[0][t][v];
@@ -947,7 +956,7 @@ OURS = (
     ),
     Mutant(
         name="all_tokens_ask_for_a_panel",
-        sentence="Where a task has more tokens than are multiplied at once, all prefetch the panel.",
+        sentence="Where a task has more tokens than fit into one call, all ask for the panel.",
         file="csrc/kernels/cpu/linear/linear.inl",
         old="multiply_panel<kWay>(args, inputs, found, token, until, token == begin);",
         new="multiply_panel<kWay>(args, inputs, found, token, until, true);",

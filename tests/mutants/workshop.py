@@ -41,7 +41,8 @@ OWN_FLAGS = {  # as in CMakeLists.txt
 HEAP = "tests/cpp/heap/heap.cc"  # for tests that count allocations
 PREFIX = "tests/mutants/cpp/prefix.h"
 
-CACHE = ["common/*", "device/*", "kernels/cuda/*", "kernels/cuda/linear/*", "cache/*"]
+GPU = ["kernels/cuda/gpu", "kernels/cuda/memory", "kernels/cuda/linear/*"]  # the core's part
+CACHE = ["common/*", "device/*", *GPU, "cache/*"]
 KERNELS = ["common/*", "cache/angles", "kernels/*", "kernels/reference/*"]
 # The sources of the programs of each folder of tests/cpp, in addition to one <name>_test.cc.
 PARTS = {
@@ -50,8 +51,6 @@ PARTS = {
     "kernels": KERNELS,
     "model": [*CACHE, *KERNELS, "model/*", "model/cpu/*", "model/cuda/*"],
 }
-# Parts of the CUDA plugin, which these programs do not load.
-PLUGIN = {f"csrc/kernels/cuda/{name}.cc" for name in ("ops", "plugin", "runtime")}
 TIMEOUT_S = 120
 
 
@@ -146,7 +145,7 @@ class Workshop:
             str(path.relative_to(ROOT))
             for part in PARTS[folder]
             for path in (ROOT / "csrc").glob(part + ".cc")
-        } - PLUGIN
+        }
         shared = {"kernels": TABLES, "model": [*TABLES, HEAP]}.get(folder, [])
         return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 

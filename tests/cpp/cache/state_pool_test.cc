@@ -28,15 +28,15 @@ CacheLayers hybrid() {
       std::vector<LayerMemory>{{.state_bytes = 8}, {.page = {1, 2}}, {.state_bytes = 24}});
 }
 
-// What a layer's state is after these tokens: a hash of them all.
-uint64_t state_after(const std::vector<int64_t>& tokens, int64_t layer) {
-  auto state = static_cast<uint64_t>(layer);
-  for (const int64_t token : tokens) state = state * 31 + static_cast<uint64_t>(token) + 1;
+// What a layer's state is after these tokens: their sum, each times its number.
+int64_t state_after(const std::vector<int64_t>& tokens, int64_t layer) {
+  int64_t state = layer;
+  for (const int64_t token : tokens) state = state * 31 + token + 1;
   return tokens.empty() ? 0 : state;
 }
 
-uint64_t number_at(const std::byte* at) {
-  uint64_t number;
+int64_t number_at(const std::byte* at) {
+  int64_t number;
   std::memcpy(&number, at, sizeof(number));
   return number;
 }
@@ -62,7 +62,7 @@ struct Hybrid {
       const SequenceCache::StateLanes lanes = cache->state(layer, index);
       ASSERT_EQ(number_at(lanes.read), state_after(before, layer))
           << "layer " << layer << " after " << index << " tokens";
-      const uint64_t state = state_after(tokens, layer);
+      const int64_t state = state_after(tokens, layer);
       std::memcpy(lanes.write, &state, sizeof(state));
     }
     cache->add_in_flight(count);
@@ -87,8 +87,8 @@ struct Hybrid {
     const std::vector<int64_t> seen(tokens.begin(), tokens.begin() + index);
     const std::byte* const lane = cache->states()->lane_of(index);
     for (const int64_t number : {0, 1}) {
-      const StatePlace& place = cache->state_places()[static_cast<size_t>(number)];
-      ASSERT_EQ(number_at(lane + place.offset), state_after(seen, 2 * number))
+      const StateExtent& extent = cache->state_extents()[static_cast<size_t>(number)];
+      ASSERT_EQ(number_at(lane + extent.offset), state_after(seen, 2 * number))
           << "layer " << 2 * number << " after " << index << " tokens";
     }
   }
@@ -119,7 +119,7 @@ TEST(CacheLayers, LayersWithStatesAreInNoGroup) {
   EXPECT_EQ(layers.count(), 3);
   EXPECT_EQ(layers.group_count(), 1);
   EXPECT_EQ(layers.groups()[0].layers, (std::vector<int64_t>{1}));
-  EXPECT_EQ(layers.states(), (std::vector<StatePlace>{{0, 8}, {64, 24}}));
+  EXPECT_EQ(layers.states(), (std::vector<StateExtent>{{0, 8}, {64, 24}}));
   EXPECT_EQ(layers.lane_bytes(), 128);
   EXPECT_EQ(layers.most_memory({2, 70}).states, 1);
   EXPECT_EQ(SequenceCache::memory_needed({2, 70}, layers, kEndless),
@@ -169,7 +169,7 @@ TEST(StateSlots, HoldNaNWhereTheyAreFreeIfThePoolPoisons) {
     EXPECT_TRUE(is_nan(0)) << "no longer the head";
     EXPECT_FALSE(is_nan(1));
   }
-  for (int64_t lane = 0; lane < kLanes; ++lane) EXPECT_TRUE(is_nan(lane)) << "nobody's";
+  for (int64_t lane = 0; lane < kLanes; ++lane) EXPECT_TRUE(is_nan(lane)) << "no sequence's";
 }
 
 TEST(StateSlots, AStepReadsWhatThePreviousOneWroteEvenInFlight) {
@@ -217,7 +217,7 @@ TEST(StateSlots, AreRewoundToTheKeptLaneOnly) {
   one.expect_states(9);
 }
 
-TEST(StateSlots, HaveALaneForEveryStepInFlightBesidesTheKeptOne) {
+TEST(StateSlots, HaveTheKeptLaneAndOneForEveryStepInFlight) {
   Hybrid one(1);
   one.append(5);
   one.cache->keep_states();

@@ -1,5 +1,7 @@
 """The code of every page runs, and its commands have the flags that it shows.
 
+`make test` runs the pages for newcomers, `make test-full` all.
+
 The ```python blocks of a page are one program, run in an empty folder with the default model. A
 block that cannot run here starts with ```python no-run, and the page says why.
 """
@@ -17,6 +19,7 @@ import pytest
 import typer.main
 
 from sinkstream.cli.program import COMMANDS, build_app
+from tests.python.lanes import cases
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -35,7 +38,14 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.usefixtures("on_own_processors")
-@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    cases(
+        [page for page in PAGES if fences(page, "python")],
+        always=lambda page: page.name in ("README.md", "getting_started.md"),
+    ),
+    ids=name_of,
+)
 def test_the_code_of_a_page_runs(page: Path, smollm2: Path, tmp_path: Path) -> None:
     program = "\n".join(fences(page, "python"))
     done = subprocess.run(

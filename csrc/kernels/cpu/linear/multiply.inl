@@ -322,6 +322,9 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
   const int64_t units = divide_up(tile.cols, kUnit);
   const int64_t tiles = divide_up(tile.tokens, kMaxTile);
   const auto bytes_before = [&](int64_t unit) { return tile.panel_bytes * unit / units; };
+  const int64_t together = bytes_before(units < kUnits ? units : kUnits);
+  const int64_t distance =
+      tile.prefetch_distance > together ? tile.prefetch_distance : together;  // at least the next
   ValueMemory memory;
   alignas(64) float sums[kMostTokens][kPanelRows];
   __builtin_memset(sums, 0, tiles * kMaxTile * sizeof(sums[0]));
@@ -335,9 +338,8 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
     values.words = kernels.decode(tile, first, values.count, &memory);
     PrefetchParts prefetch;
     if (tile.prefetches_panel) {
-      const int64_t begin = bytes_before(first), end = bytes_before(first + values.count);
-      const int64_t bytes = end - begin;
-      const int64_t distance = tile.prefetch_distance > bytes ? tile.prefetch_distance : bytes;
+      const int64_t begin = bytes_before(first);
+      const int64_t bytes = bytes_before(first + values.count) - begin;
       prefetch = prefetch_parts(tile.panel + begin + distance, bytes, tiles, values.count);
     }
     for (int64_t n = 0; n < tiles; ++n) {
@@ -361,10 +363,12 @@ constexpr int few_tokens(Way way, const PanelFormat& format) {
   const bool is_common = format.number == Number::kBFloat16 ||
                          (has_integers(format) && format.values == CodeValues::kInteger &&
                           format.bits >= 4 && format.bits % 2 == 0);
-  const bool is_default =
-      way == Way::kInt8 || !is_coded(format) || way == (kLanes == 16 ? Way::kDots : Way::kInt16);
+  const bool is_default = way == Way::kInt8 || way == (kLanes == 16 ? Way::kDots : Way::kInt16) ||
+                          (kLanes == 8 && !is_coded(format));
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
   if (!is_common || !is_default) return 1;
+  // To decode these is one operation; as floats they would take twice the memory.
+  if (kLanes == 8 && !is_coded(format)) return 1 << 30;
   return kLanes == 16 && way == Way::kDots && is_coded(format) ? 4 : 8;
 }
 

@@ -29,11 +29,10 @@ _FIELDS: dict[str, Value] = {
     "logit_scale": lambda spec: 1 / spec.logit_scale,
     "residual_scale": lambda spec: spec.blocks[0].residual_scale,
 }
-_DENSE = "Load a Granite model without experts."
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    config.must_be("num_local_experts", 0, _DENSE)
+    config.must_be("num_local_experts", 0, "Load a Granite model without experts.")
     no_windows(config)
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
