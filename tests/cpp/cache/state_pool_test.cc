@@ -193,6 +193,7 @@ TEST(StateSlots, ADroppedStepChangesNothing) {
   one.drop();
   EXPECT_EQ(one.cache->length(), 6);
   one.expect_states(6);
+  EXPECT_FALSE(one.cache->states()->stands_for(7)) << "the dropped token's lane is free";
   one.append(1);  // another token at the index of the dropped one
   one.append(3);
   EXPECT_THROW(one.cache->state(0, 6), InternalError) << "it has passed";

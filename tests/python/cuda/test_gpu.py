@@ -34,7 +34,7 @@ def test_a_machine_without_a_gpu_says_why(llama: Path, tmp_path: Path) -> None:
         assert caught.value.param == "device"
         assert str(caught.value) == (
             'load: `device` must be "cpu" on this machine, but is "cuda": this build has no CUDA '
-            "kernels. Rebuild it with nvcc on PATH."
+            "kernels. Rebuild it with nvcc on PATH and SINKSTREAM_CUDA=ON."
         )
         missing.write_text("no library")
         assert "cannot be loaded" in str(devices.find_gpu())

@@ -72,6 +72,6 @@ def test_the_models_of_make_test_have_every_part_of_a_decoder() -> None:
 def test_a_part_is_a_field_with_its_value() -> None:
     gemma, mpt = parts_of(spec_of("gemma2")), parts_of(spec_of("mpt-clipped"))
     assert ("windows of layers", frozenset({True, False})) in gemma
-    assert (".blocks.attention.soft_cap", "another") in gemma - mpt
-    assert (".blocks.attention.clip", "another") in mpt - gemma
+    assert (".blocks.mixer.soft_cap", "another") in gemma - mpt
+    assert (".blocks.mixer.clip", "another") in mpt - gemma
     assert ("windows of layers", frozenset()) in mpt
