@@ -128,10 +128,10 @@ CTEST = ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-te
 # chooses; a kernel table is not emulated if the processor can run it; and the tests of attention do not
 # run a second time to see that their tolerances are tight.
 GPU_ORDERS := forward random reverse
-COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+COMMIT = $(shell git rev-parse HEAD 2>/dev/null)
 SINKSTREAM_GPU_ORDER ?= $(word $(shell echo $$(( 0x0$(shell expr substr "$(COMMIT)" 1 4) % 3 + 1 ))),$(GPU_ORDERS))
 IN_CPU = $(shell grep -m1 -o -w $(1) /proc/cpuinfo 2>/dev/null)
-LEFT_OUT := TolerancesAreTight $(if $(call IN_CPU,avx512_bf16),avx512_emulated) $(if $(call IN_CPU,amx_int8),amx_emulated)
+LEFT_OUT = TolerancesAreTight $(if $(call IN_CPU,avx512_bf16),avx512_emulated) $(if $(call IN_CPU,amx_int8),amx_emulated)
 
 .PHONY: test-cpp test-cpp-full
 test-cpp: $(VENV)/.package-and-tests ## Run the C++ tests

@@ -19,7 +19,8 @@ if(SINKSTREAM_CUDA STREQUAL "OFF")
   return()
 endif()
 
-# The kernels take as long to compile as all the rest, so a machine without a GPU does without them. dxg: WSL.
+# The kernels take as long to compile as all the rest, so a machine without a GPU does without them.
+# dxg: WSL.
 file(GLOB gpus ${SINKSTREAM_DEVICES}/nvidia[0-9]* ${SINKSTREAM_DEVICES}/dxg)
 if(SINKSTREAM_CUDA STREQUAL "AUTO" AND NOT gpus)
   message(STATUS "Building without the CUDA kernels: this machine has no NVIDIA GPU. For them: "
