@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.server.errors import from_exception
-from sinkstream.server.responses.asking import NAMES
+from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.turns import deleted
 
 

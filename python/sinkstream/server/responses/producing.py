@@ -11,12 +11,11 @@ from typing import Any
 
 from sinkstream.errors import SinkstreamError
 from sinkstream.server.errors import ApiError
-from sinkstream.server.reading import pieces
-from sinkstream.server.responses.asking import NAMES
-from sinkstream.server.responses.kept import note_of
-from sinkstream.server.responses.live import Live
-from sinkstream.server.responses.opening import opening_of_echo
-from sinkstream.server.responses.state import Outcome
+from sinkstream.server.reply_pieces import pieces
+from sinkstream.server.responses.live_responses import Live
+from sinkstream.server.responses.response_bodies import NAMES
+from sinkstream.server.responses.response_state import Outcome
+from sinkstream.server.responses.stored_responses import note_of, opening_of_echo
 from sinkstream.server.running import Reply, Start, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.turns import TurnEnd, TurnFacts
@@ -30,13 +29,9 @@ _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
 def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
-    """Begin to generate. The task does not fail; errors are stored in `live`.
+    """Begin to generate, with `start`. The task does not fail; errors are stored in `live`.
 
-    Args:
-        service: The server.
-        live: The response.
-        start: Begins its turn.
-        held_bytes: Memory that the reply may take.
+    The reply may take `held_bytes` of memory.
     """
     service.live.add(live)
     live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))

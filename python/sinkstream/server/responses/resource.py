@@ -6,9 +6,8 @@ from typing import Any
 
 from sinkstream.server import logprobs
 from sinkstream.server.logprobs import Bytes
-from sinkstream.server.responses.deltas import Deltas
-from sinkstream.server.responses.encoded_thought import encode_thought
-from sinkstream.server.responses.state import ResponseState
+from sinkstream.server.responses.items import encode_thought
+from sinkstream.server.responses.response_state import Deltas, ResponseState
 
 
 def message_id(response_id: str) -> str:

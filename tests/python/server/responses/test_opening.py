@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.responses.echo import echo_of
-from sinkstream.server.responses.opening import opening_of_echo, opening_with
-from sinkstream.server.responses.requests import ResponseRequest, response_tools
+from sinkstream.server.responses.response_bodies import ResponseRequest, echo_of, response_tools
+from sinkstream.server.responses.stored_responses import opening_of_echo, opening_with
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": "string"}}}
 IN_ORDER = {"type": "function", "name": "f", "description": "A b.", "parameters": SCHEMA}

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.byte_budget import ByteBudget
+from sinkstream.server.admission import ByteBudget
 from sinkstream.server.pool import Pool
 from sinkstream.server.responses import producing
-from sinkstream.server.responses.live import Live, LiveResponses
+from sinkstream.server.responses.live_responses import Live, LiveResponses
 from sinkstream.server.responses.resource import Resources
-from sinkstream.server.responses.state import ResponseState
+from sinkstream.server.responses.response_state import ResponseState
 
 
 class Notes:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from sinkstream.server.errors import ApiError
-from sinkstream.server.responses.events import Events
-from sinkstream.server.responses.opening import Opening
 from sinkstream.server.responses.resource import Resources
+from sinkstream.server.responses.response_events import Events
+from sinkstream.server.responses.stored_responses import Opening
 from sinkstream.server.turns import Turn
 
 _KEPT_S = 60.0
@@ -50,11 +50,7 @@ class Live:
             await self._changed.wait()
 
     async def admitted(self, within_s: float) -> None:
-        """Wait until the reply begins, but not for a seat.
-
-        Raises:
-            ApiError: It was refused.
-        """
+        """Wait until the reply begins, but not for a seat; raise the error if it was refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self.begun()

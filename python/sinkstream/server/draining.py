@@ -15,14 +15,10 @@ _END_S = 5.0  # for replies to be committed, after they were shortened
 
 
 async def retire(service: Service, within_s: float) -> None:
-    """Close idle sockets, let replies finish, end those that last longer, and park everything.
+    """Close idle sockets, let replies finish, and park everything.
 
-    Replies that are ended have the finish reason `length`: their clients can continue from their
-    turns, which are stored.
-
-    Args:
-        service: The server.
-        within_s: The time that replies have to finish.
+    Replies that take longer than `within_s` are ended with the finish reason `length`: their
+    clients can continue from their turns, which are stored.
     """
     service.drain_begins.set()
     await park_all(service)
