@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.errors import InvalidArgument
-from sinkstream.sessions.conversation_state import ConversationState
+from sinkstream.sessions.token_session import ConversationState
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags

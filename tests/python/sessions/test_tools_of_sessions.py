@@ -425,6 +425,6 @@ def test_a_template_without_a_place_for_tools_is_refused(
 def test_damaged_tools_in_a_file_are_named(open_model: Open, text: str, tmp_path: Path) -> None:
     model = open_model("hermes")
     with open_session(model) as session:
-        session._save(tmp_path / "x.session", lambda: None, {"tools": text})
+        session._tokens.save(tmp_path / "x.session", lambda: None, {"tools": text})
     with pytest.raises(CheckpointError, match=r"`tools` of x\.session must be valid tools, as sav"):
         model.load_session(tmp_path / "x.session")

@@ -17,8 +17,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 from sinkstream.errors import SessionBusy, SinkstreamError
-from sinkstream.model import Model
-from sinkstream.request.options import StreamOptions, has_grammar
+from sinkstream.host import Host, ReplyOptions
+from sinkstream.model import Model, host_of
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.stream_request import StreamRequest
 from sinkstream.server.conversations.canonical import (
     canonical_messages,
     encode,
@@ -46,9 +48,8 @@ from sinkstream.server.conversations.transcript import StoredTurn
 from sinkstream.server.conversations.upkeep import Upkeep
 from sinkstream.server.plain_turns import PlainTurn, begin_text
 from sinkstream.server.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
-from sinkstream.streams.stream import Stream
+from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
-from sinkstream.text.tools.tool_replies import read_tools
 
 logger = logging.getLogger("sinkstream")
 
@@ -72,18 +73,17 @@ class Conversations:
             InvalidArgument: The chat template cannot be split into turns.
         """
         settings = settings or Settings()
-        self._model = model
-        host = model._host()
-        self._turns = model._turn_format()
-        if not self._turns.is_exact:
-            logger.warning("%s", self._turns.difference)
+        self._host = host_of(model)
+        turns = self._host.turns()
+        if not turns.is_exact:
+            logger.warning("%s", turns.difference)
         capacity = model.capacity
-        identity = identity_of(model)
+        identity = identity_of(self._host)
         self._store = open_store(store, identity, settings)
         self._store.on_lost = self._lost
         self._ownership = Ownership(self._store, self._is_running)
         seats = settings.seats or capacity.max_sequences
-        self._settling = Settling(model, self._store, settings.thoughts)
+        self._settling = Settling(self._host, self._store, settings.thoughts)
         saving = Saving(
             self._store,
             self._ownership.held,
@@ -91,8 +91,7 @@ class Conversations:
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
         )
         self._states = States(
-            host,
-            self._turns,
+            self._host,
             self._store,
             seats,
             max_replay=settings.max_replay,
@@ -128,11 +127,12 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        options = self._model._checked_options(request.options, request.tools, request.thinking)
-        deadline = deadline_of(options.get("timeout_s"))
+        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        complete = self._host.complete(asked)
+        deadline = deadline_of(complete.options["timeout_s"])
         match, claim = self._claimed(request)
         try:
-            return self._begun(request, options, match, claim, deadline)
+            return self._begun(request, complete, match, claim, deadline)
         finally:
             if request.store:
                 self._started(claim.session)
@@ -140,7 +140,7 @@ class Conversations:
     def _begun(
         self,
         request: TurnRequest,
-        options: StreamOptions,
+        complete: StreamRequest,
         match: Match,
         claim: Claim,
         deadline: Deadline | None,
@@ -154,13 +154,13 @@ class Conversations:
                 self._states.residency.release(match.resident)
             raise
         found = self._found(request, match, claim, end, following, deadline)
-        if deadline is not None:
-            options = {**options, "timeout_s": deadline.left_s}
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
         self._store.reach("loaded")
         try:
-            stream = self._stream(request, options, match, found)
+            given = match.unread[-1]["content"] if request.continue_final else ""
+            session, ids = found.resident.session, found.ids.tolist()
+            stream = session.reply_to(ServedStream, ids, complete, given)
         except BaseException:  # such as an option out of range: the session is as it was
             self._states.residency.unclaim(found.resident)
             raise
@@ -232,16 +232,6 @@ class Conversations:
             )
         return True
 
-    def _stream(
-        self, request: TurnRequest, options: StreamOptions, match: Match, found: Found
-    ) -> Stream:
-        """Start the reply with `options`, which have the grammar of the tools."""
-        given = match.unread[-1]["content"] if request.continue_final else ""
-        has_rule = request.tools is not None or has_grammar(request.options)
-        tools = read_tools(request.tools, request.options)
-        reader = self._model._reader(request.thinking, tools, given, has_rule=has_rule)
-        return found.resident.session._stream_ids(found.ids.tolist(), reader, **options)
-
     def _match(self, request: TurnRequest) -> Match:
         messages = canonical_messages(request.messages, continue_final=request.continue_final)
         if request.previous:
@@ -259,11 +249,11 @@ class Conversations:
     def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
         ids = read_messages(
-            self._model._turn_format(request.thinking, request.tools),
+            self._host.turns(request.thinking, request.tools),
             match.unread,
             end.start,
             continue_final=request.continue_final,
-            has_thoughts=self._model._thought_tags(request.thinking) is not None,
+            has_thoughts=self._host.tags(request.thinking) is not None,
             drops=self._settling.drops(request.thinking),
         )
         return array("i", ids)
@@ -321,7 +311,7 @@ class Conversations:
         claim: Claim,
         found: Found,
         following: array[int],
-        stream: Stream,
+        stream: ServedStream,
     ) -> RunningTurn:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
@@ -373,7 +363,7 @@ class Conversations:
                 store.begin(claim, new)
         except BaseException:
             self._ended(turn)
-            stream._record = None
+            stream.record = None
             raise
         return turn
 
@@ -525,7 +515,7 @@ class Conversations:
         """
         with ExitStack() as stack:
             stack.enter_context(self.room())
-            turn = begin_text(self._model, prompt, options, salt)
+            turn = begin_text(self._host, prompt, options, salt)
             turn.on_end = stack.pop_all().close
             return turn
 
@@ -657,11 +647,8 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def identity_of(model: Model) -> str:
+def identity_of(host: Host) -> str:
     """Describe what stored token ids and hashes depend on."""
-    capacity = model.capacity
-    template = blake2b((model._text.chat_template or "").encode(), digest_size=8).hexdigest()
-    return (
-        f"{model._native.fingerprint()}, sinks {capacity.sinks}, window {capacity.window}, "
-        f"template {template}"
-    )
+    sinks, window = host.spec.kept(*host.window)
+    template = blake2b((host.text.chat_template or "").encode(), digest_size=8).hexdigest()
+    return f"{host.native.fingerprint()}, sinks {sinks}, window {window}, template {template}"

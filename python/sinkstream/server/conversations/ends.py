@@ -23,7 +23,7 @@ from sinkstream.server.conversations.settling import End, Settling
 from sinkstream.server.conversations.snapshots import state_at
 from sinkstream.server.conversations.states import NOTHING, Found, States, found_at
 from sinkstream.server.conversations.store import Store
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.token_session import TokenSession
 from sinkstream.streams.worker import wanted
 
 
@@ -132,7 +132,7 @@ class Ends:
         return replace(found, read=len(found.ids), read_s=read_s)
 
     def _read(
-        self, session: Session, ids: array[int], node: Node, deadline: Deadline | None
+        self, session: TokenSession, ids: array[int], node: Node, deadline: Deadline | None
     ) -> None:
         """Read ids up to a form.
 
@@ -142,7 +142,7 @@ class Ends:
         """
         left_s = None if deadline is None else deadline.left_s
         with (
-            session._start_reading(ids.tolist(), state_at(node), left_s) as stream,
+            session.start_reading(ids.tolist(), state_at(node), left_s) as stream,
             self._states.residency.waiting(stream.cancel),
         ):
             reason = stream.result().finish_reason
@@ -153,7 +153,7 @@ class Ends:
         if reason == "timeout":
             assert deadline is not None  # it has ended the stream
             raise ReadingTimedOut(deadline.timeout_s)
-        session._state = state_at(node)
+        session.state = state_at(node)
 
     def save_to(self, end: End, path: Path) -> None:
         """Bring an end of a stored turn into a session, and write that session to a file.
@@ -178,8 +178,8 @@ class Ends:
         try:
             ids = found.ids[: -len(NOTHING)]
             if ids:
-                session._read(ids.tolist(), state_at(node))
-            session._save(path, wanted)
+                session.read(ids.tolist(), state_at(node))
+            session.save(path, wanted)
         except BaseException:
             self._states.residency.discard(found.resident)
             raise

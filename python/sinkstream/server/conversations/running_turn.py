@@ -16,7 +16,7 @@ from sinkstream.server.conversations.residency import Residency, Resident
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import TurnEnd, TurnFacts, note_of_calls
 from sinkstream.streams.events import FinishReason
-from sinkstream.streams.stream import Stream
+from sinkstream.streams.served_stream import ServedStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RunningTurn:
     def __init__(
         self,
         begun: Begun,
-        stream: Stream,
+        stream: ServedStream,
         facts: TurnFacts,
         store: Store | None,
         residency: Residency,
@@ -64,7 +64,7 @@ class RunningTurn:
         self._recorder = Recorder(begun.new, store, begun.claim)
         self.stream = stream
         self.facts = facts
-        stream._record = self._recorder.add
+        stream.record = self._recorder.add
 
     @property
     def conversation(self) -> str:
@@ -100,7 +100,7 @@ class RunningTurn:
             if self._end is None:
                 if self._failure is not None:
                     raise self._failure
-                reason = self.stream._drain()
+                reason = self.stream.drain()
                 try:
                     node_id = self._commit(reason)
                     if self._is_handed_over and reason == "cancelled":
@@ -109,7 +109,7 @@ class RunningTurn:
                     self._failure = error
                     raise
                 finally:
-                    self.stream._record = None
+                    self.stream.record = None
                     self._on_end(self)
                 stream = self.stream
                 self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
@@ -153,7 +153,7 @@ class RunningTurn:
     def _tokens_now(self) -> int:
         """Return the tokens in the session's sequence, once the engine has let go of it."""
         session = self._begun.resident.session
-        session._conclude_last_turn()
+        session.conclude_last_turn()
         return session.stats.tokens
 
     def _node(self, reason: FinishReason, tokens: int) -> Node | None:

@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
+from sinkstream.host import Host
 from sinkstream.server.conversations.node import Form, Node
 from sinkstream.server.conversations.residency import Residency, Resident, undo
 from sinkstream.server.conversations.saving import Saving
 from sinkstream.server.conversations.snapshots import load_snapshot
 from sinkstream.server.conversations.store import Store
 from sinkstream.server.turns import TurnState, deleted
-from sinkstream.sessions.conversation_state import ConversationState
-from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.sessions.token_session import ConversationState, TokenSession
 
 logger = logging.getLogger("sinkstream")
 
@@ -64,7 +63,6 @@ class States:
     def __init__(
         self,
         host: Host,
-        turns: TurnFormat,
         store: Store,
         seats: int,
         *,
@@ -76,7 +74,6 @@ class States:
 
         Args:
             host: The model.
-            turns: The parts of its conversations.
             store: Where turns and snapshots are.
             seats: The sequences to use.
             max_replay: The most tokens to replay; None for no limit.
@@ -84,7 +81,6 @@ class States:
             thoughts: What sessions that are saved for a client do with thoughts.
         """
         self._host = host
-        self._turns = turns
         self._store = store
         self._max_replay = max_replay
         self._thoughts = thoughts
@@ -257,7 +253,7 @@ class States:
             with self._store.files.reading(file) as path:
                 session = self._seated(
                     lambda: Resident(
-                        load_snapshot(self._host, self._turns, node, path, salt, self._thoughts),
+                        load_snapshot(self._host, node, path, salt, self._thoughts),
                         node,
                     )
                 )
@@ -271,8 +267,8 @@ class States:
     def _opened(self, ids: array[int], salt: str) -> Resident:
         # The last token is always read: its logits begin the reply.
         native = self._host.native.open_session(None, ids[:-1].tolist(), salt)
-        session = Session(
-            native, self._host, self._turns, ConversationState(), thoughts=self._thoughts
+        session = TokenSession(
+            native, self._host, ConversationState(), fields=self._thoughts.fields
         )
         return Resident(session, None)
 

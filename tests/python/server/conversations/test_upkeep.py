@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sinkstream
+from sinkstream.model import host_of
 from sinkstream.server.conversations import heartbeat
 from sinkstream.server.conversations.claim import SessionMoved
 from sinkstream.server.conversations.conversations import Conversations, identity_of
@@ -153,7 +154,7 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
     conversations._upkeep.run()
     assert len(times) == 2
     conversations.close()
-    left = SqliteStore.open(tmp_path, identity_of(model), replica="two")
+    left = SqliteStore.open(tmp_path, identity_of(host_of(model)), replica="two")
     assert left._rows("SELECT name FROM replicas") == []  # it is not announced after its end
     left.close()
 
