@@ -562,7 +562,7 @@ def asking(
 
 
 def with_tools(
-    model: sinkstream.Model, given: Any, tools: Tools | None, thinking: Any = None
+    model: sinkstream.Model, given: Any, tools: Any, thinking: Any = None
 ) -> Any:
     """Return the options of a reply to ids that follows the grammar of tools."""
     if tools is None:
