@@ -12,6 +12,7 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
+from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.admission import Admission
 from sinkstream.server.byte_budget import ByteBudget
@@ -23,7 +24,6 @@ from sinkstream.server.pulse import Pulse
 from sinkstream.server.responses.live import LiveResponses
 from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
-from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream

@@ -8,7 +8,8 @@ from functools import partial
 
 from starlette.datastructures import Headers
 
-from sinkstream.server.conversations.node import new_id
+from sinkstream.conversations.node import new_id
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.server.errors import from_exception, invalid
 from sinkstream.server.identity import check_model
 from sinkstream.server.requests import StreamSettings
@@ -31,7 +32,6 @@ from sinkstream.server.responses.state import ResponseState
 from sinkstream.server.service import Service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of_response
-from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import response_bytes
 
 _MANY_ITEMS = 256  # more of them are read on the pool
