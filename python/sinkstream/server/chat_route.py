@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
@@ -22,7 +23,6 @@ from sinkstream.server.service import Service, ready_service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of_chat
 from sinkstream.server.tools import as_chunk, tools_of
-from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import engine_salt
 from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
@@ -20,7 +21,6 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import engine_salt
 from sinkstream.server.whole_replies import prompt_bytes, whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 

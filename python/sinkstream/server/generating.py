@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
 from sinkstream.server.exchange import Exchange
 from sinkstream.server.frames import Frames
@@ -19,7 +20,6 @@ from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
 from sinkstream.server.timings import timings_of
-from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
 from sinkstream.streams.scored_prompt import ScoredPrompt

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
+from sinkstream.conversations.turns import Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
 from sinkstream.server.admission import Admission
@@ -24,7 +25,6 @@ from sinkstream.server.pulse import Pulse
 from sinkstream.server.responses.live import LiveResponses
 from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
-from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream

@@ -7,13 +7,14 @@ from typing import Any
 
 from starlette.requests import Request
 
+from sinkstream.conversations.plain_turns import open_reply
 from sinkstream.server.chat_route import without_unknown
 from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.parsing import parse
 from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.texts import Texts, open_reply
+from sinkstream.server.texts import Texts
 from sinkstream.server.tools import tools_of
 
 

@@ -8,8 +8,9 @@ from functools import partial
 
 from starlette.datastructures import Headers
 
+from sinkstream.conversations.node import new_id
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.host import ReplyOptions
-from sinkstream.server.conversations.node import new_id
 from sinkstream.server.errors import from_exception, invalid
 from sinkstream.server.identity import check_model
 from sinkstream.server.requests import StreamSettings
@@ -32,7 +33,6 @@ from sinkstream.server.responses.state import ResponseState
 from sinkstream.server.service import Service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of_response
-from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import response_bytes
 
 _MANY_ITEMS = 256  # more of them are read on the pool
