@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, Unpack
 
 from sinkstream import _core
-from sinkstream.errors import CapacityError, InvalidArgument, warn_caller
+from sinkstream.errors import InvalidArgument
 from sinkstream.host import ReplyOptions
 from sinkstream.observe.notebook import cache_bar, counted, summary
 from sinkstream.request.checks import as_ids
@@ -18,14 +17,7 @@ from sinkstream.request.options import REPLY_TOKENS, TurnOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions.file import write_session_file
-from sinkstream.sessions.thoughts import (
-    STAYS,
-    Asked,
-    SplitReply,
-    Thoughts,
-    least_capacity,
-    without_thoughts,
-)
+from sinkstream.sessions.thoughts import DroppedThoughts, Thoughts, closing
 from sinkstream.sessions.token_session import ConversationState, SessionStats, TokenSession
 from sinkstream.sessions.tools import (
     NO_TOOLS,
@@ -82,12 +74,9 @@ class Session(ClosesOnExit):
         self._turns = turns
         self._thoughts = thoughts
         self._tools = tools
-        self._asked: Asked | None = None  # the last turn, until its thoughts have been dropped
-        # The last turn, and the same without its thoughts, once these have been dropped.
-        self._read_again: tuple[_core.TokenStream | None, _core.TokenStream | None] = None, None
-        self._replies_read_again = 0  # in the last turn
-        self._turns_read_again = 0  # replies that the native session does not count
-        self._has_warned = False
+        self._dropped = DroppedThoughts(
+            tokens, turns, thoughts, waits_for_results=tools.keeps_thoughts
+        )
 
     def __repr__(self) -> str:
         live = counted(self.stats.live_tokens, "live token")
@@ -135,9 +124,9 @@ class Session(ClosesOnExit):
         tools = self._tools.of_turn(options)
         results = None if self._tools.tools is None else check_results(content)
         with self._tokens.one_caller():
-            loop = None if results is None else self._loop()
+            loop = None if results is None else self._dropped.loop()
             if loop is None:
-                self._drop_thoughts(before="user" if results is None else "tool")
+                self._dropped.drop(before="user" if results is None else "tool")
             is_ids = results is None and not isinstance(content, str)
             if is_ids:
                 check_unread_calls(tools)
@@ -151,8 +140,12 @@ class Session(ClosesOnExit):
             if is_ids or not self._thoughts.drops:
                 return self._start_reply(request, self._host.reader(request))
             if loop is not None and results is not None:
-                return self._continue_loop(loop, results, request)
-            return self._start_to_drop(results or [{"role": "user", "content": content}], request)
+                return self._dropped.continue_loop(loop, results, request, self._start_reply)
+            said = results or [{"role": "user", "content": content}]
+            return self._dropped.start(said, request, self._start_reply)
+
+    def _start_reply(self, request: StreamRequest, reader: ThoughtReader | None) -> Stream:
+        return self._tokens.start_reply(Stream, request, reader, self._take_back)
 
     @shows_options(TurnOptions, max_tokens=REPLY_TOKENS)
     def generate(
@@ -201,7 +194,7 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._tokens.one_caller():
-            self._drop_thoughts(before=_as_next(role))
+            self._dropped.drop(before=_as_next(role))
             ids = self._ids_of_turn(content, role, replies=False)
             return self._tokens.read(ids, ConversationState(role))
 
@@ -215,9 +208,9 @@ class Session(ClosesOnExit):
             Exception: Any error that `append` raises.
         """
         with self._tokens.one_caller():
-            if self._asked is not None:
+            if self._dropped.asked is not None:
                 before = _as_next(role)
-                await in_thread(lambda _: self._drop_thoughts(before=before), lambda _: None)
+                await in_thread(lambda _: self._dropped.drop(before=before), lambda _: None)
             ids = self._ids_of_turn(content, role, replies=False)
             return await self._tokens.aread(ids, ConversationState(role))
 
@@ -246,30 +239,15 @@ class Session(ClosesOnExit):
             self._take_back(self._tokens.last_turn())
 
     def _take_back(self, turn: _core.TokenStream) -> None:
-        tokens = self._tokens
-        with tokens.one_caller():
-            asked = self._asked
-            if asked is not None and asked.source is not None and turn is asked.stream:
-                if not asked.has_results:
-                    self._continue_at(asked.source, asked.state)
-                else:
-                    self._host.native.take_back(tokens.native, turn)
-                    self._asked = asked.before
-                return
-            is_read_again = tokens.turn is self._read_again[1] and turn in self._read_again
-            last = tokens.turn if is_read_again and tokens.turn is not None else turn
-            self._host.native.take_back(tokens.native, last)
-            self._asked = None
-            if is_read_again:
-                self._read_again = None, None
-                self._turns_read_again -= self._replies_read_again
+        with self._tokens.one_caller():
+            self._dropped.take_back(turn)
 
     def _ids_of_turn(
         self, content: str | Sequence[int] | Sequence[Message], role: str, *, replies: bool
     ) -> list[int]:
         last = self._tokens.conclude_last_turn()
         if isinstance(content, str):
-            ids = self._closing(last)
+            ids = closing(self._tokens, self._turns, last)
             after = self._tokens.state.after
             if replies:
                 ids = ids + self._turns.user(content, after=after)
@@ -286,161 +264,9 @@ class Session(ClosesOnExit):
 
     def _ids_of_results(self, results: Sequence[Message]) -> list[int]:
         last = self._tokens.conclude_last_turn()
-        return self._closing(last) + self._turns.request(*results, after=self._tokens.state.after)
-
-    def _closing(self, last: int | None) -> list[int]:
-        return self._turns.closing(last) if self._tokens.state.reply_is_open else []
-
-    # ---- thoughts; see Note: [Dropped thoughts] --------------------------------------------------
-
-    def _start_reply(self, request: StreamRequest, reader: ThoughtReader | None) -> Stream:
-        return self._tokens.start_reply(Stream, request, reader, self._take_back)
-
-    def _start_to_drop(self, said: Sequence[Message], request: StreamRequest) -> Stream:
-        """Start a turn after which the session can return to its earlier state."""
-        tokens = self._tokens
-        last = tokens.conclude_last_turn()
-        before, end = tokens.native, tokens.length + len(request.prompt)
-        fork = None
-        limit = request.max_tokens
-        capacity = least_capacity(self._host.spec, self.sinks, self.window)
-        if limit is None or end + limit > capacity or self._tools.keeps_thoughts:
-            fork = self._fork_or_none()
-        tags = self._thoughts.tags
-        assert tags is not None
-        reader = self._host.reader(request)
-        asked = Asked(
-            split=self._split_of(request),
-            calls=[] if reader is None else reader.calls,
-            said=tuple(said),
-            has_thoughts=tags.form.is_prompted,
-            state=tokens.state,
-            closing=self._closing(last),
-            end=end,
-            source=before if fork else None,
+        return closing(self._tokens, self._turns, last) + self._turns.request(
+            *results, after=self._tokens.state.after
         )
-        try:
-            tokens.native = fork or before
-            stream = self._start_reply(request, reader)
-        except BaseException:
-            tokens.native = before
-            if fork is not None:
-                fork.close()
-            raise
-        self._asked = replace(asked, stream=tokens.turn)
-        return stream
-
-    def _split_of(self, request: StreamRequest) -> SplitReply:
-        """Return what splits the whole reply later."""
-        if request.tools is not None:
-            of_tools = self._host.tool_replies.split
-            return partial(of_tools, tools=request.tools, thinking=request.thinking)
-        tags = self._thoughts.tags
-        assert tags is not None
-        return (tags if request.grammar is None else tags.all_text()).split
-
-    def _loop(self) -> Asked | None:
-        """Return the last turn with its reply, if its thoughts stay until the results are read."""
-        asked = self._asked
-        if asked is None or asked.source is None or not self._tools.keeps_thoughts:
-            return None
-        self._tokens.conclude_last_turn()
-        reply, is_whole = self._last_reply(asked)
-        try:
-            return asked.with_reply(reply, is_whole=is_whole)
-        except InvalidArgument:  # dropping the thoughts says why
-            return None
-
-    def _continue_loop(
-        self, loop: Asked, results: Sequence[Message], request: StreamRequest
-    ) -> Stream:
-        """Start the reply to results in the fork in which the calls were made."""
-        assert self._asked is not None  # `loop` is this turn, with its reply
-        reader = self._host.reader(request)
-        asked = replace(
-            loop,
-            has_results=True,
-            split=self._split_of(request),
-            calls=[] if reader is None else reader.calls,
-            said=(*loop.said, *results),
-            end=self._tokens.length + len(request.prompt),
-            before=replace(self._asked, before=None),
-        )
-        stream = self._start_reply(request, reader)
-        self._asked = replace(asked, stream=self._tokens.turn)
-        return stream
-
-    def _last_reply(self, asked: Asked) -> tuple[list[int], bool]:
-        """Return the ids of the last reply that the model still sees, and whether these are all."""
-        ids, count = self.token_ids, self._tokens.length - asked.end
-        seen = len(ids) - (self.sinks if self.stats.evicted_tokens else 0)
-        return ids[len(ids) - min(count, seen) :], count <= seen
-
-    def _fork_or_none(self) -> _core.Session | None:
-        try:
-            return self._host.native.fork_session(self._tokens.native)
-        except CapacityError:
-            return None
-
-    def _drop_thoughts(self, before: str | None = None) -> None:
-        """Read the last turn again without its thoughts, if the session drops them and it has any.
-
-        Args:
-            before: The role of the message that follows; None if unknown.
-
-        Raises:
-            SessionBusy: The turn is still running.
-        """
-        asked = self._asked
-        if asked is None:
-            return
-        self._tokens.conclude_last_turn()
-        reply, is_whole = self._last_reply(asked)
-        self._asked = None
-        exchange = None
-        if reply or asked.has_results:
-            try:
-                exchange = without_thoughts(
-                    asked, reply, self._turns, is_whole=is_whole, before=before
-                )
-            except InvalidArgument as error:
-                self._warn_once(str(error))
-        turn = self._tokens.turn
-        if exchange is None or not self._go_back(asked):
-            if asked.source is not None:
-                asked.source.close()
-            return
-        self._tokens.read(exchange, ConversationState("assistant"))
-        self._read_again = turn, self._tokens.turn
-        self._replies_read_again = asked.replies
-        self._turns_read_again += asked.replies
-
-    def _go_back(self, asked: Asked) -> bool:
-        """Return to the state before the last turn, if that is possible."""
-        if asked.source is not None:
-            self._continue_at(asked.source, asked.state)
-            return True
-        tokens = self._tokens
-        assert tokens.turn is not None  # the turn that was asked for
-        try:
-            self._host.native.take_back(tokens.native, tokens.turn)
-        except (CapacityError, InvalidArgument):
-            self._warn_once(STAYS)
-            return False
-        tokens.state = asked.state
-        return True
-
-    def _continue_at(self, source: _core.Session, state: ConversationState) -> None:
-        """Continue the session that was forked for the last turn, instead of the fork."""
-        tokens = self._tokens
-        fork, tokens.native = tokens.native, source
-        fork.close()
-        tokens.state, self._asked, tokens.turn = state, None, None
-
-    def _warn_once(self, sentence: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warn_caller(sentence)
 
     # ---- whole conversations ---------------------------------------------------------------------
 
@@ -457,10 +283,10 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._tokens.one_caller():
-            self._drop_thoughts()
+            self._dropped.drop()
             forked = self._tokens.forked()
             fork = Session(forked, self._turns, thoughts=self._thoughts, tools=self._tools)
-            fork._turns_read_again = self._turns_read_again
+            fork._dropped.turns_read_again = self._dropped.turns_read_again
             return fork
 
     async def afork(self) -> Session:
@@ -501,17 +327,15 @@ class Session(ClosesOnExit):
     def _save(self, path: str | os.PathLike[str], check: Check) -> None:
         self._host.native.fingerprint()  # reads all weights the first time: before the lock
         with self._tokens.one_caller():
-            self._drop_thoughts()
+            self._dropped.drop()
             record = self._tokens.record()
-            turns = record.state.turns + self._turns_read_again
+            turns = record.state.turns + self._dropped.turns_read_again
             record = replace(record, state=replace(record.state, turns=turns))
         write_session_file(path, record, check)
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
-        asked, self._asked = self._asked, None
-        if asked is not None and asked.source is not None:
-            asked.source.close()
+        self._dropped.close()
         self._tokens.close()
 
     # ---- inspection ------------------------------------------------------------------------------
@@ -550,9 +374,9 @@ class Session(ClosesOnExit):
     def stats(self) -> SessionStats:
         """Return the current counts; while a turn is running, as of the last step."""
         stats = self._tokens.stats
-        if self._turns_read_again == 0:
+        if self._dropped.turns_read_again == 0:
             return stats
-        return replace(stats, turns=stats.turns + self._turns_read_again)
+        return replace(stats, turns=stats.turns + self._dropped.turns_read_again)
 
     @property
     def sinks(self) -> int:
@@ -568,7 +392,7 @@ class Session(ClosesOnExit):
 def release_second(session: Session) -> None:
     """Release the second sequence that the last turn may hold, by dropping its thoughts."""
     with session._tokens.one_caller():
-        session._drop_thoughts()
+        session._dropped.drop()
 
 
 def _as_next(role: str) -> str:

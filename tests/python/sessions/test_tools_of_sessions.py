@@ -284,9 +284,9 @@ def test_a_long_loop_of_calls_remembers_its_last_reply_only(open_model: Open) ->
         reply = think(talk, "the sea", 0, **CALL)
         for number in range(1, 4):
             reply = think(talk, results_of(reply), number, **CALL)
-        assert session._asked is not None
-        assert session._asked.before is not None
-        assert session._asked.before.before is None
+        assert session._dropped.asked is not None
+        assert session._dropped.asked.before is not None
+        assert session._dropped.asked.before.before is None
         before, options = session.token_ids, letters(model, 4, "</think>", max_tokens=300)
         last = session.stream(results_of(reply), **CALL, **options)
         last.result()
