@@ -264,9 +264,8 @@ class Session(ClosesOnExit):
 
     def _ids_of_results(self, results: Sequence[Message]) -> list[int]:
         last = self._tokens.conclude_last_turn()
-        return closing(self._tokens, self._turns, last) + self._turns.request(
-            *results, after=self._tokens.state.after
-        )
+        ids = self._turns.request(*results, after=self._tokens.state.after)
+        return closing(self._tokens, self._turns, last) + ids
 
     # ---- whole conversations ---------------------------------------------------------------------
 
