@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.model import Model
+from sinkstream.host import Host
 from sinkstream.request.options import SAMPLING, StreamOptions
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid, not_supported
@@ -162,25 +162,25 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("a forced function call", "function_call")
 
 
-def thinking_of_chat(model: Model, body: ChatRequest) -> Thinking:
+def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
     """Return what a chat request says; None if the model's chat template does not read it."""
     kwargs = body.chat_template_kwargs or {}
     effort = kwargs.get("reasoning_effort", body.reasoning_effort)
     switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
     _check_type(effort, str, "reasoning_effort", _KWARGS)
     _check_type(switch, bool, "enable_thinking", _KWARGS)
-    return _as_the_template_reads(model, effort, switch)
+    return _as_the_template_reads(host, effort, switch)
 
 
-def thinking_of_response(model: Model, reasoning: dict[str, Any] | None) -> Thinking:
+def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinking:
     """Return what the `reasoning` of a response says, in the same way."""
     effort = (reasoning or {}).get("effort")
     _check_type(effort, str, "effort", "reasoning")
-    return _as_the_template_reads(model, effort, None)
+    return _as_the_template_reads(host, effort, None)
 
 
-def _as_the_template_reads(model: Model, effort: str | None, switch: bool | None) -> Thinking:
-    source = model._text.chat_template
+def _as_the_template_reads(host: Host, effort: str | None, switch: bool | None) -> Thinking:
+    source = host.text.chat_template
     if source is None:
         return None
     names = compile_template(source).names

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import whole_bytes
@@ -26,7 +27,6 @@ from sinkstream.server.reply_pieces import Piece, as_chunk
 from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import TurnRequest
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
 _MESSAGE_FIELDS = (
@@ -45,7 +45,7 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of_chat(service.model, body)
+    thinking = thinking_of_chat(service.host, body)
     given = body.tools, body.tool_choice, body.parallel_tool_calls
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:
@@ -53,7 +53,7 @@ async def chat(request: Request) -> Response:
             "body: `continue_final_message` must not be true with `tools`.",
             "continue_final_message",
         )
-    await service.grammars.compile(service.model, options, names, tools, thinking)
+    await service.grammars.compile(service.host, options, names, tools, thinking)
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import engine_salt
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import prompt_bytes, whole_bytes
@@ -21,7 +22,6 @@ from sinkstream.server.reply_pieces import Piece
 from sinkstream.server.request_bodies import CompletionRequest
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import engine_salt
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
 
@@ -49,7 +49,7 @@ async def completions(request: Request) -> Response:
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
-    await service.grammars.compile(service.model, options, names)
+    await service.grammars.compile(service.host, options, names)
     salt = engine_salt(log.tenant, body.cache_salt or "")
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from sinkstream.conversations.opening import is_postgres
 from sinkstream.errors import InvalidArgument
-from sinkstream.server.conversations.opening import is_postgres
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
 from sinkstream.server.request_bodies import Generation, StreamSettings
@@ -17,7 +18,6 @@ from sinkstream.server.request_log import RequestLog
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
-from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import (
     cache_facts,
     counts,
@@ -260,7 +260,7 @@ async def _deliver(
 
 
 async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
-    first = partial(job.dialect.first, reply.index, turn.stream._inbox.prompt)
+    first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
     return await job.service.pool.run(first) if job.dialect.with_tokens else first()
 
 

@@ -16,6 +16,7 @@ from functools import partial
 
 import uvicorn
 
+from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
@@ -27,7 +28,6 @@ from sinkstream.server.process_settings import collect_repeatedly, set_for_servi
 from sinkstream.server.service import Service
 from sinkstream.server.socket_limits import BoundedSocket
 from sinkstream.server.store_choice import open_turns
-from sinkstream.server.turns import Turns
 
 logger = logging.getLogger("sinkstream.server")
 _POLL_S = 0.02

@@ -6,10 +6,9 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
-from sinkstream.model import Model
+from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
@@ -113,7 +112,7 @@ class GrammarQueue:
 
     async def compile(
         self,
-        model: Model,
+        host: Host,
         options: StreamOptions,
         names: Mapping[str, str],
         tools: Tools | None = None,
@@ -131,8 +130,8 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            check = partial(model._checked_options, options, tools, thinking)
-            await loop.run_in_executor(self._executor, check)
+            wanted = ReplyOptions(options, thinking=thinking, tools=tools)
+            await loop.run_in_executor(self._executor, host.compile_grammar, wanted)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:

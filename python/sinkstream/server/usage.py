@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
+from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.streams.events import FinishReason, Stats
 
 # Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.

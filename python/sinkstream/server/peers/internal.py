@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.answer import Receive
-from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.middleware import App
 from sinkstream.server.peers.asking import RELEASE
 from sinkstream.server.peers.secret import is_peer

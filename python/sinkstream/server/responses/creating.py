@@ -10,9 +10,11 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
+from sinkstream.conversations.node import new_id
+from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
+from sinkstream.host import ReplyOptions
 from sinkstream.server.admission import response_bytes
 from sinkstream.server.body_options import thinking_of_response
-from sinkstream.server.conversations.node import new_id
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
@@ -34,7 +36,6 @@ from sinkstream.server.responses.response_bodies import (
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
 from sinkstream.server.service import Service
-from sinkstream.server.turns import NotFound, Turn, TurnRequest
 
 _MANY_ITEMS = 256  # more of them are read on the pool
 
@@ -148,10 +149,10 @@ async def create(
     names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
-    await service.grammars.compile(service.model, options, names, tools)
+    await service.grammars.compile(service.host, options, names, tools)
     try:
         if tools is None:
-            service.model._check_options(options, None)
+            service.host.check_options(ReplyOptions(options))
     except Exception as error:
         raise from_exception(error, names) or error from None
     held_bytes = response_bytes(options)
@@ -191,7 +192,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
         cache_salt=body.cache_salt or "",
         tools=tools,
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
-        thinking=thinking_of_response(service.model, body.reasoning),
+        thinking=thinking_of_response(service.host, body.reasoning),
     )
     return Asked(service, turn, body.instructions)
 

@@ -148,7 +148,7 @@ def response_tools(body: ReadRequest) -> Tools | None:
 
 def echo_of(service: Service, body: ResponseRequest, name: str, *, store: bool) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
-    defaults = service.model._defaults
+    defaults = service.host.defaults
     return {
         "id": name,
         "object": "response",

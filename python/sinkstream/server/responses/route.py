@@ -10,6 +10,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import Answer, send_json
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.generating import headers_of, progress_of
@@ -24,7 +25,6 @@ from sinkstream.server.responses.response_bodies import ReadRequest, ResponseReq
 from sinkstream.server.responses.response_events import as_sse
 from sinkstream.server.server_sent_events import EventWriter, Send
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import NotFound
 
 _T = TypeVar("_T")
 

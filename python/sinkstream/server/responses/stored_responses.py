@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from sinkstream.conversations.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
 from sinkstream.request.tools import Tools
 from sinkstream.server.body_options import as_chat_tools, tools_of
 from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
-from sinkstream.server.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
 from sinkstream.text.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}

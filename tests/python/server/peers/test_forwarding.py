@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.conversations.claim import Replica
+from sinkstream.conversations.claim import Replica
 from sinkstream.server.peers.forwarding import Forwarding
 from sinkstream.server.request_log import KEY, RequestLog, Scope
 
