@@ -217,7 +217,7 @@ def collecting() -> Iterator[Counter[str]]:
     try:
         yield left
         gc.collect()
-        left.update(type(one).__qualname__ for one in gc.garbage)
+        left.update(type(one).__qualname__ for one in gc.garbage if not is_address(one))
         left.update(repr(one) for one in gc.garbage if isinstance(one, BaseException))
     finally:
         gc.set_debug(0)
@@ -225,12 +225,17 @@ def collecting() -> Iterator[Counter[str]]:
         gc.enable()
 
 
+def is_address(one: object) -> bool:
+    """Return whether this is such as ("127.0.0.1", 80): it refers to nothing that could be left."""
+    return isinstance(one, tuple) and all(isinstance(part, str | int) for part in one)
+
+
 @cache
 def left_by_asyncio() -> Counter[str]:
     """Return what one connection leaves whose protocol does nothing."""
     lost: list[asyncio.Event] = []
 
-    class Silent(asyncio.BufferedProtocol):
+    class Silent(asyncio.Protocol):
         def connection_lost(self, exc: Exception | None) -> None:
             lost.pop().set()
 
