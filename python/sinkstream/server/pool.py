@@ -34,6 +34,9 @@ class Pool:
 
     Two are at work at a time. Those that wait, inside `waiting`, do not count. There are as many
     threads as calls have begun and not ended, and at most two more, which are idle.
+
+    Threads hand their places on without the event loop, which anyio's limiter needs for each: while
+    a thousand streams keep the loop busy for 20 ms a turn, that lets a tenth of the calls pass.
     """
 
     def __init__(self) -> None:
