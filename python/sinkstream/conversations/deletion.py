@@ -1,4 +1,4 @@
-"""Deletes turns, and closes those that a dead owner left, in the caller's transaction."""
+"""Deletes turns, and closes those that a dead process left, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) 
 
 
 def close_unfinished(connection: Connection, conversation: str | None = None) -> None:
-    """Close running turns whose owner has died; delete those that had generated nothing.
+    """Close running turns whose process has died; delete those that had generated nothing.
 
     Args:
         connection: Inside a transaction.
@@ -78,7 +78,7 @@ def close_unfinished(connection: Connection, conversation: str | None = None) ->
         if conversation is None
         else connection.execute(f"{query} AND conversation = ?", [conversation]).fetchall()
     )
-    for node_id, owner, before, given, tokens in rows:
+    for node_id, of_turn, before, given, tokens in rows:
         reply = ReplyHash(before)
         reply.add(given.decode())
         ids: array[int] = array("i")
@@ -93,7 +93,7 @@ def close_unfinished(connection: Connection, conversation: str | None = None) ->
             ids.frombytes(part)
             reply.add(text.decode())
         if not ids:
-            delete_nodes(connection, owner, [node_id])
+            delete_nodes(connection, of_turn, [node_id])
             continue
         connection.execute(
             "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = 'interrupted' "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.conversations.canonical import canonical_messages, has_reasoning
-from sinkstream.conversations.claim import Claim
+from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.node import (
     Form,
     Node,
@@ -156,12 +156,12 @@ class Settling:
             return End(at, drafts)
         return end
 
-    def stored(self, end: End, claim: Claim) -> End:
+    def stored(self, end: End, writer: ConversationWriter) -> End:
         """Store the drafts of an end; forms that other requests have stored first stay.
 
         Raises:
             NotFound: The conversation was deleted meanwhile.
-            SessionMoved: Another replica has taken it.
+            SessionMoved: Another process has taken it.
             StoreError: The store cannot be written.
         """
         node = end.node
@@ -171,7 +171,7 @@ class Settling:
             if not end.forms:
                 return end
             forms = [*map(stored_form, end.forms)]
-            if self._store.add_forms(claim, forms).result():
+            if writer.add_forms(forms).result():
                 return End(forms[-1].node, forms, end.forms[-1].node.id)
         raise deleted(turn_of(node.id))
 

@@ -1,6 +1,6 @@
 """What happens between turns: snapshots that failed, parking, and deletion by age and size.
 
-Conversations that other replicas own are not touched.
+Conversations that this process may not write are not touched.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sinkstream.conversations.claim import Claim, SessionMoved
-from sinkstream.conversations.ownership import Ownership
+from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.states import States
 from sinkstream.conversations.store import Store
+from sinkstream.conversations.store_error import SessionMoved
 from sinkstream.errors import SinkstreamError
 
 logger = logging.getLogger("sinkstream")
-
-_ORPHANS_S = 3600.0
-"""How often files without a row are deleted, and how old they must be: others are being written."""
 
 _USAGE_PAUSE = 100.0
 """Adding up the sizes of all turns may take a hundredth of the time."""
@@ -37,7 +35,7 @@ class _Failures:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error in the block, unless another replica has taken the conversation."""
+        """Note an error in the block, unless another process has taken the conversation."""
         try:
             yield
         except SessionMoved:
@@ -64,28 +62,27 @@ class Upkeep:
         self,
         states: States,
         store: Store,
-        ownership: Ownership,
+        fence: Fence,
         settings: Settings,
         *,
-        delete: Callable[[Claim, float], bool],
+        delete: Callable[[ConversationWriter, float], bool],
     ) -> None:
         """Run every `settings.upkeep_s` seconds.
 
         Args:
             states: The sessions in memory.
             store: The store.
-            ownership: What this replica may write.
+            fence: What this process may write.
             settings: The limits.
             delete: Deletes a conversation that has not been used since a time, unless it is
                 running; returns whether it did.
         """
         self._states = states
         self._store = store
-        self._ownership = ownership
+        self._fence = fence
         self._settings = settings
         self._delete = delete
         self._is_ending = threading.Event()
-        self._swept = time.monotonic()
         self._usage_due = float("-inf")
         self._thread = threading.Thread(target=self._loop, name="sinkstream-upkeep", daemon=True)
         self._thread.start()
@@ -98,10 +95,7 @@ class Upkeep:
     def run(self) -> None:
         """Do everything that is due. A failure does not prevent the rest."""
         failures = _Failures()
-        if self._store.replica:
-            self._recover(failures)
-            with failures.noted():
-                self._delete_orphans()
+        self._fence.look_after(failures.noted)
         with failures.noted():
             self._store.delete_loose_files()
         residency, saving = self._states.residency, self._states.saving
@@ -122,25 +116,11 @@ class Upkeep:
         failures.log()
 
     def _is_foreign(self, resident: Resident) -> bool:
-        """Return whether another replica owns the conversation, which has continued there."""
+        """Return whether the conversation has continued in another process."""
         node = resident.node
-        if node is None or not resident.is_stored or not self._store.replica:
+        if node is None or not resident.is_stored:
             return False
-        return self._ownership.held(node.conversation) is None
-
-    def _recover(self, failures: _Failures) -> None:
-        """Close the running turns of dead replicas, and of an earlier replica with this name."""
-        sessions: list[str] = []
-        with failures.noted():
-            sessions = self._store.abandoned(self._store.replica)
-        for session in sessions:
-            with failures.noted():
-                self._ownership.adopt(session)
-
-    def _delete_orphans(self) -> None:
-        if time.monotonic() - self._swept > _ORPHANS_S:
-            self._swept = time.monotonic()
-            self._store.delete_orphans(_ORPHANS_S)
+        return self._fence.held(node.conversation) is None
 
     def _with(self, resident: Resident, work: Callable[[Resident], None]) -> None:
         if not self._states.residency.keep(resident):
@@ -163,9 +143,9 @@ class Upkeep:
                 self._delete_own(conversation, used)
 
     def _delete_own(self, conversation: str, used: float) -> bool:
-        """Delete a conversation unless another replica owns it; return whether it was deleted."""
-        claim = self._ownership.adopt(conversation)
-        return claim is not None and self._delete(claim, used)
+        """Delete a conversation unless another process owns it; return whether it was deleted."""
+        writer = self._fence.adopt(conversation)
+        return writer is not None and self._delete(writer, used)
 
     def _shrink(self, failures: _Failures) -> None:
         most, began = self._settings.max_bytes, time.monotonic()
@@ -177,11 +157,11 @@ class Upkeep:
         over = usage.transcripts + usage.snapshots - most
         if over <= 0:
             return
-        # Every replica goes through the same lists; what others own, they delete.
+        # Every process goes through the same lists; what others own, they delete.
         for node_id, size in self._store.oldest_snapshots():
             with failures.noted():
                 node = self._store.state(node_id)
-                if node is not None and self._ownership.adopt(node.conversation) is not None:
+                if node is not None and self._fence.adopt(node.conversation) is not None:
                     self._states.saving.drop_snapshot(node_id)
                 over -= size
             if over <= 0:

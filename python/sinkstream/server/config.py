@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sinkstream.conversations.opening import is_postgres
 from sinkstream.errors import InvalidArgument
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+_DATABASE = ("postgresql://", "postgres://")
+_BUCKET = "s3://"
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 # Lowest and highest value of each number.
@@ -105,6 +106,17 @@ class ServerConfig:
         """Return whether only this machine can connect."""
         return is_loopback(self.host)
 
+    @property
+    def is_in_database(self) -> bool:
+        """Return whether `store` is the address of a database, not a folder."""
+        return self.store.startswith(_DATABASE)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the store is one that `sinkstream.cluster` opens."""
+        has_peers = bool(self.replica or self.peer_secret)
+        return has_peers or self.is_in_database or self.snapshots.startswith(_BUCKET)
+
 
 def check_config(config: ServerConfig) -> None:
     """Check the settings.
@@ -168,7 +180,7 @@ def _check_peers(config: ServerConfig) -> None:
     secret = config.peer_secret
     if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):
         raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
-    has_name = config.replica or is_postgres(config.store)  # which has a default
+    has_name = config.replica or config.is_in_database  # which has a default
     if secret and not has_name:
         raise _refusal("replica", "must be given with `peer_secret`, but is not.")
     if config.address and not _ORIGIN.fullmatch(config.address):

@@ -27,7 +27,7 @@ def say(**line: Any) -> None:
 
 def wait_for_a_part(conversations: Conversations, node: str) -> None:
     deadline = time.monotonic() + 120
-    while not conversations._store._rows("SELECT 1 FROM parts WHERE node = ?", [node]):
+    while not conversations._store.rows("SELECT 1 FROM parts WHERE node = ?", [node]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -247,7 +247,7 @@ def test_a_session_that_leaves_does_not_wait_for_the_saver(
         conversations.delete("", other.facts.session)
         assert len(saves) == 1
     else:
-        assert conversations.release(other.facts.session)
+        assert conversations._running.hand_over(other.facts.session, 0.2)
         assert conversations._store.snapshot_of(other.node)
     assert not may_end.is_set()
     may_end.set()
@@ -268,7 +268,7 @@ def test_all_are_parked_once_they_are_saved(
     monkeypatch.setattr(saving, "save", save)
     node = ask(conversations, [user("One")]).node
     assert is_saving.wait(30)
-    conversations.park_all()
+    conversations._states.residency.park_all()
     assert resident_nodes(conversations) == set()
     assert conversations._store.snapshot_of(node)
     conversations.close()

@@ -173,7 +173,7 @@ def test_a_template_that_keeps_thoughts_is_followed(models: Models, tmp_path: Pa
             reply = chat.say(f"Message {i}", seed=i, sampling=more, tokens=12)
         ids = read_ids(conversations, reply.node)
         assert reply.bits == alone(model, ids[:-12], FAR - 1, 12, **more)
-        forms = conversations._store._rows("SELECT id FROM forms")
+        forms = conversations._store.rows("SELECT id FROM forms")
         assert (forms != []) == (thoughts == "drop")
         found.append(reply.facts.prompt_tokens)
         conversations.close()
@@ -317,7 +317,7 @@ def test_what_is_not_stored_is_read_as_the_template_writes_it(
         chat.say(f"Message {i}", seed=i, sampling=more, tokens=12, store=i < 3)
         reply = chat.say(f"More {i}", seed=i, sampling=more, tokens=12, store=False)
         assert reply.bits == fresh(model, chat.messages[:-1], i, 12, more)
-    ids = [row[0] for row in chat.conversations._store._rows("SELECT id FROM forms")]
+    ids = [row[0] for row in chat.conversations._store.rows("SELECT id FROM forms")]
     assert len(ids) == 2
 
 
@@ -355,12 +355,12 @@ def test_forms_are_deleted_with_their_turns(models: Models, tmp_path: Path) -> N
     store = conversations._store
     assert any(is_settled_id(name) for name, _ in store.oldest_snapshots())
     conversations.delete("", replies[3].node)
-    assert len(store._rows("SELECT id FROM forms")) == 3
+    assert len(store.rows("SELECT id FROM forms")) == 3
     reply = chat.branch(chat.messages[:6]).say("On", seed=8, sampling=more)
     assert reply.bits == fresh(model, [*chat.messages[:6], user("On")], 8, 8, more)
     conversations.delete("", reply.facts.session)
     for table in ("forms", "nodes", "snapshots"):
-        assert store._rows(f"SELECT * FROM {table}") == []
+        assert store.rows(f"SELECT * FROM {table}") == []
     assert list((tmp_path / "snapshots").rglob("*.session")) == []
 
 

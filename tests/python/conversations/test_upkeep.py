@@ -11,22 +11,16 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.conversations import heartbeat
-from sinkstream.conversations.claim import SessionMoved
-from sinkstream.conversations.conversations import Conversations, identity_of
-from sinkstream.conversations.residency import Resident
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.settings import Settings
-from sinkstream.conversations.sqlite_store import SqliteStore
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.store_error import SessionMoved, StoreError
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import (
-    OPENED,
     STILL,
     Chat,
     ask,
     open_conversations,
     user,
-    wait_until,
 )
 
 
@@ -57,7 +51,7 @@ ERRORS = [
 
 
 def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
-    conversations = open_conversations(model, folder, replica="one", **settings)
+    conversations = open_conversations(model, folder, **settings)
     for text in "ab":
         Chat(conversations).say(text)
     return conversations
@@ -116,12 +110,11 @@ def test_a_conversation_that_cannot_be_deleted_keeps_none_of_the_others(
     assert len(conversations._store.conversations("")) == 1
 
 
-@pytest.mark.parametrize("stage", ["abandoned", "delete_orphans", "usage"])
+@pytest.mark.parametrize("stage", ["delete_loose_files", "usage"])
 def test_a_stage_that_fails_keeps_none_of_the_others(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     conversations = two_chats(model, tmp_path, park_s=0.0, ttl_s=0.0)
-    conversations._upkeep._swept = float("-inf")
     monkeypatch.setattr(conversations._store, stage, always(ERRORS[1]))
     time.sleep(0.01)
     conversations._upkeep.run()
@@ -130,52 +123,12 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
     monkeypatch.undo()
 
 
-def seen(conversations: Conversations) -> float:
-    ((found,),) = conversations._store._rows("SELECT seen FROM replicas WHERE name = 'one'")
-    return float(found)
-
-
-def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
-    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.02)
-    conversations = two_chats(model, tmp_path, snapshot_tokens=0)
-    states = conversations._states
-    save, times = states.saving.save, []
-
-    def slow_save(resident: Resident) -> None:
-        before = seen(conversations)
-        wait_until(lambda: seen(conversations) > before)
-        times.append(before)
-        save(resident)
-
-    monkeypatch.setattr(states.saving, "save", slow_save)
-    conversations._upkeep.run()
-    assert len(times) == 2
-    conversations.close()
-    left = SqliteStore.open(tmp_path, identity_of(model), replica="two")
-    assert left._rows("SELECT name FROM replicas") == []  # it is not announced after its end
-    left.close()
-
-
-def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
-    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.02)
-    conversations = two_chats(model, tmp_path)
-    store = conversations._store
-    monkeypatch.setattr(store, "announce", fails_first(store.announce, ERRORS[1]))
-    before = seen(conversations)
-    wait_until(lambda: seen(conversations) > before)
-
-
 # ---- the sweep by size ---------------------------------------------------------------------------
 
 
 def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conversations:
-    settings = location.settings("one", upkeep_s=STILL, saved_early=0, snapshot_tokens=1 << 40)
-    conversations = Conversations(model, location.address, settings)
-    OPENED.append(conversations)
+    settings = {"upkeep_s": STILL, "saved_early": 0, "snapshot_tokens": 1 << 40}
+    conversations = location.conversations(model, **settings)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
     return conversations
@@ -184,13 +137,13 @@ def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conv
 def counted(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets each statement that reads."""
     store, said = conversations._store, list[str]()
-    rows = store._rows
+    rows = store.rows
 
     def note(query: str, values: Any = ()) -> list[Any]:
         said.append(query)
         return rows(query, values)
 
-    monkeypatch.setattr(store, "_rows", note)
+    monkeypatch.setattr(store, "rows", note)
     return said
 
 
