@@ -10,13 +10,12 @@ from pathlib import Path
 from sinkstream.cluster.owners import Owners
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.fence import Fence
-from sinkstream.conversations.opening import snapshot_folder
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings, snapshot_folder
 from sinkstream.conversations.snapshot_files import SnapshotFiles
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import StoreError
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
 

@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sinkstream.conversations.connection import Connection
 from sinkstream.conversations.conversation_writer import ConversationWriter
-from sinkstream.conversations.deletion import close_unfinished, in_marks
+from sinkstream.conversations.database import Connection, in_marks
+from sinkstream.conversations.deletion import close_unfinished
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import NewNode
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 
 _GONE_S = 30.0  # a replica that was not seen for so long
 

@@ -15,8 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sinkstream.checkpoint.quoting import first_line
-from sinkstream.conversations.schema import INDEXES, TABLES, VERSION, columns_of
-from sinkstream.conversations.store_error import (
+from sinkstream.conversations.database import INDEXES, TABLES, VERSION, columns_of
+from sinkstream.conversations.errors import (
     StoreError,
     full_error,
     other_columns,

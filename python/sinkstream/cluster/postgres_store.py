@@ -26,10 +26,10 @@ from sinkstream.cluster.postgres_database import (
     postgres_error,
     prepare,
 )
+from sinkstream.conversations.database import RETRY_S, Writer
+from sinkstream.conversations.errors import StoreError, closed_error
 from sinkstream.conversations.snapshot_files import SnapshotFiles
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import StoreError, closed_error
-from sinkstream.conversations.writer import RETRY_S, Writer
 
 _T = TypeVar("_T")
 

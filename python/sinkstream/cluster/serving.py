@@ -8,8 +8,8 @@ from sinkstream.cluster.opening import SharedSettings, shared_conversations
 from sinkstream.cluster.peers.asking import Asking
 from sinkstream.cluster.peers.internal import Internal, fence_of
 from sinkstream.cluster.replica_fence import ReplicaFence
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.store_error import StoreError
 from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app

@@ -19,8 +19,8 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from sinkstream.checkpoint.quoting import first_line
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.snapshot_files import Done
-from sinkstream.conversations.store_error import StoreError
 
 logger = logging.getLogger("sinkstream")
 

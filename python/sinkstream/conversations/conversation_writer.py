@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from sinkstream.conversations.connection import Connection, Job
+from sinkstream.conversations.database import Connection, Job
 from sinkstream.conversations.deletion import delete_nodes, exists, with_forms
-from sinkstream.conversations.loose_files import doom, is_added, note_new, try_keep
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.node import Form, NewNode, Node
-from sinkstream.conversations.snapshot_files import new_file_name
+from sinkstream.conversations.snapshot_files import (
+    doom,
+    is_added,
+    new_file_name,
+    note_new,
+    try_keep,
+)
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import StoreError
 
 _SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
 _LATER_S = 1e-6  # the order of snapshots is that of their writes, even if a clock goes back

@@ -10,32 +10,25 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    canonical_messages,
     encode,
     hash_after,
     without_reasoning,
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
-from sinkstream.conversations.ends import Ends
-from sinkstream.conversations.interrupted import Deadline, deadline_of
-from sinkstream.conversations.lookup import Lookup, Match
+from sinkstream.conversations.ends import Deadline, Ends, deadline_of
+from sinkstream.conversations.errors import SessionMoved, closed_error
+from sinkstream.conversations.lookup import Lookup, Match, Place, Places
 from sinkstream.conversations.node import NewNode, new_id
-from sinkstream.conversations.opening import Opener, open_folder
+from sinkstream.conversations.opening import Opener, Settings, identity_of, open_folder
 from sinkstream.conversations.plain_turns import PlainTurn, begin_text
 from sinkstream.conversations.reading import read_messages
 from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTurns
-from sinkstream.conversations.saver import Saver
-from sinkstream.conversations.saving import Saving
-from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.settling import End, Settling
+from sinkstream.conversations.snapshots import Saver, Saving
 from sinkstream.conversations.states import Found, States, found_at
-from sinkstream.conversations.store_error import SessionMoved, closed_error
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.conversations.upkeep import Upkeep
@@ -49,17 +42,6 @@ from sinkstream.text.tools.tool_replies import read_tools
 logger = logging.getLogger("sinkstream")
 
 _TITLE = 80  # characters
-_TRIES = 4  # to own the conversation that a request continues
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a turn begins."""
-
-    match: Match
-    conversation: str
-    writer: ConversationWriter | None
-    """Of the conversation; None if the turn is not stored."""
 
 
 class Conversations:
@@ -110,8 +92,9 @@ class Conversations:
             thoughts=self._settling.of_sessions,
         )
         self._ends = Ends(self._states, self._store, self._settling)
-        self._lookup = Lookup(self._store, self._states.residency, identity)
         self._running = RunningTurns(self._states.residency)
+        lookup = Lookup(self._store, self._states.residency, identity)
+        self._places = Places(lookup, self.fence, self._running, self._settling.loses_thoughts)
         self._is_closed = False
         self.fence.watch(self._running)
         self._upkeep = Upkeep(
@@ -121,7 +104,9 @@ class Conversations:
             settings,
             delete=self._delete_idle,
         )
-        self._saver = Saver(self._states, _or(settings.saved_early, max(1, seats // 4)))
+        self._saver = Saver(
+            saving, self._states.residency, _or(settings.saved_early, max(1, seats // 4))
+        )
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -138,7 +123,7 @@ class Conversations:
             raise closed_error()
         options = self._model._checked_options(request.options, request.tools, request.thinking)
         deadline = deadline_of(options.get("timeout_s"))
-        place = self._place(request)
+        place = self._places.of(request)
         try:
             return self._begun(request, options, place, deadline)
         finally:
@@ -149,7 +134,7 @@ class Conversations:
         self,
         request: TurnRequest,
         options: StreamOptions,
-        place: _Place,
+        place: Place,
         deadline: Deadline | None,
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
@@ -178,59 +163,6 @@ class Conversations:
             self._states.residency.discard(found.resident)
             raise
 
-    def _place(self, request: TurnRequest) -> _Place:
-        """Return where a request continues.
-
-        Its conversation counts as running from here on, so that no other process is given it.
-        """
-        for _ in range(_TRIES):
-            match = self._recovered_match(request)
-            conversation = new_id("sess") if match.base is None else match.base.conversation
-            if not request.store:
-                return _Place(match, conversation, None)
-            writer = self._started_writer(conversation, is_new=match.base is None)
-            if writer is not None:
-                return _Place(match, conversation, writer)
-            # Taking it closes turns that others had not finished: the match may be longer then.
-            self.fence.own(conversation)
-        raise SessionMoved(conversation)
-
-    def _started_writer(self, conversation: str, *, is_new: bool) -> ConversationWriter | None:
-        """Return what writes a conversation; one of its turns then counts as running."""
-        writer = None
-        self._running.start(conversation)
-        try:
-            fence = self.fence
-            writer = fence.begin(conversation) if is_new else fence.confirmed(conversation)
-        finally:
-            if writer is None:
-                self._running.started(conversation)
-        return writer
-
-    def _recovered_match(self, request: TurnRequest) -> Match:
-        """Return the turn that a request continues, even if its process died meanwhile."""
-        try:
-            return self._match(request)
-        except NotFound:
-            if not self._recover(request.tenant, request.previous or ""):
-                raise
-        return self._match(request)
-
-    def _recover(self, tenant: str, name: str) -> bool:
-        """Close a running turn if no living process runs it; return whether it was.
-
-        Raises:
-            SessionBusy: Another process is running it.
-        """
-        session = self._store.unfinished_session(tenant, name)
-        if session is None or self.fence.held(session) is not None:
-            return False
-        if self.fence.adopt(session) is None and self._store.is_running(session):
-            raise SessionBusy(
-                f"stream: `previous` must name a turn that has ended, but {name} is running."
-            )
-        return True
-
     def _stream(
         self, request: TurnRequest, options: StreamOptions, match: Match, found: Found
     ) -> Stream:
@@ -240,14 +172,6 @@ class Conversations:
         tools = read_tools(request.tools, request.options)
         reader = self._model._reader(request.thinking, tools, given, has_rule=has_rule)
         return found.resident.session._stream_ids(found.ids.tolist(), reader, **options)
-
-    def _match(self, request: TurnRequest) -> Match:
-        messages = canonical_messages(request.messages, continue_final=request.continue_final)
-        if request.previous:
-            return self._lookup.by_name(request.previous, request, messages)
-        return self._lookup.by_messages(
-            request, messages, partial(self._settling.loses_thoughts, request.thinking)
-        )
 
     def _end(self, request: TurnRequest, match: Match) -> End:
         """Return the state that the messages which have not been read yet follow."""
@@ -273,7 +197,7 @@ class Conversations:
         Raises:
             Exception: Any error about a message or a name that `begin` raises.
         """
-        match = self._match(request)
+        match = self._places.match(request)
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)
@@ -291,7 +215,7 @@ class Conversations:
         if may_run:
             self._store.write_queued()  # its beginning may be in the queue
         found = self._store.text_of(tenant, name, may_run=may_run)
-        if found is None and self._recover(tenant, name):
+        if found is None and self._places.recover(tenant, name):
             found = self._store.text_of(tenant, name)
         if found is None:
             raise NotFound(
@@ -315,7 +239,7 @@ class Conversations:
     def _follow(
         self,
         request: TurnRequest,
-        place: _Place,
+        place: Place,
         end: End,
         found: Found,
         following: array[int],
@@ -377,7 +301,7 @@ class Conversations:
     def _found(
         self,
         request: TurnRequest,
-        place: _Place,
+        place: Place,
         end: End,
         following: array[int],
         deadline: Deadline | None,
@@ -539,13 +463,3 @@ def _title(messages: Sequence[Message]) -> str:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def identity_of(model: Model) -> str:
-    """Describe what stored token ids and hashes depend on."""
-    capacity = model.capacity
-    template = blake2b((model._text.chat_template or "").encode(), digest_size=8).hexdigest()
-    return (
-        f"{model._native.fingerprint()}, sinks {capacity.sinks}, window {capacity.window}, "
-        f"template {template}"
-    )

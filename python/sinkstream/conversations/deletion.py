@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sinkstream.conversations.canonical import ReplyHash
-from sinkstream.conversations.connection import Connection
+from sinkstream.conversations.database import Connection, in_marks
 from sinkstream.conversations.node import is_settled_id, settled_id
-
-_AT_ONCE = 512  # ids in a statement
-
-
-def in_marks(
-    values: Sequence[object], first: int = _AT_ONCE
-) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield values in groups, each with the placeholders of an IN list.
-
-    The first group has at most `first` values; the next ones are larger. The last value of a
-    group is repeated until their number is a power of two. So there are few different statements: a
-    connection keeps those that it has prepared.
-    """
-    begin, count = 0, first
-    while some := values[begin : begin + count]:
-        begin, count = begin + count, min(4 * count, _AT_ONCE)
-        size = 1 << (len(some) - 1).bit_length()
-        yield ",".join("?" * size), [*some, *[some[-1]] * (size - len(some))]
 
 
 def exists(connection: Connection, node_id: str) -> bool:

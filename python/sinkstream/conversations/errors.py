@@ -1,4 +1,4 @@
-"""The errors of a store."""
+"""What goes wrong with a conversation: its store, its state, or the reading of its messages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,34 @@ class SessionMoved(SinkstreamError, RuntimeError):
         super().__init__(
             f"stream: the conversation {session} moved to another replica before this turn "
             "was complete. Send the request again."
+        )
+
+
+class StateLost(SinkstreamError, RuntimeError):
+    """A conversation's state would take more tokens to rebuild than are allowed."""
+
+    code = "state_lost"
+
+
+class ReadingEnded(SinkstreamError, RuntimeError):
+    """A request has ended while its conversation was being read."""
+
+
+class ReadingCancelled(ReadingEnded):
+    """Its client has left, or the server is shutting down."""
+
+    code = "cancelled"
+
+
+class ReadingTimedOut(ReadingEnded):
+    """Its time has passed. What has been read stays."""
+
+    code = "timeout"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"stream: the conversation must be read within {timeout_s:g} s (`timeout_s`), but was "
+            "not. Send the request again: reading continues where it stopped."
         )
 
 

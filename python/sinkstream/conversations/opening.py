@@ -1,8 +1,16 @@
-"""How conversations are kept: the numbers that an operator may choose."""
+"""How conversations are kept, and the store of the only process that uses it: a folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from sinkstream.conversations.fence import Fence
+from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
+from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +44,38 @@ class Settings:
     """How often idle sessions, age and size are checked."""
     snapshots: str = ""
     """A folder for snapshots, in which each store has a subfolder; "" is one in the store's."""
+
+
+Opener = Callable[[str], Fence]
+"""Opens a store that belongs to the model which a text identifies, and returns its fence."""
+
+
+def open_folder(folder: Path, model: str, settings: Settings) -> Fence:
+    """Open a store in a folder; create it if there is none.
+
+    Args:
+        folder: Where it is.
+        model: Identifies the model, its S and W, and its chat template.
+        settings: Where its snapshots are.
+
+    Raises:
+        StoreError: It cannot be used; the message says why.
+    """
+    files = snapshot_folder(settings.snapshots) if settings.snapshots else None
+    return Fence(SqliteStore.open(folder, model, files=files, full_sync=settings.full_sync))
+
+
+def snapshot_folder(folder: str) -> Callable[[bytes], SnapshotFiles]:
+    """Return a function that opens the files of the store with a given secret."""
+    path = Path(folder).expanduser()
+    return lambda secret: SnapshotFolder(path / folder_of(secret))
+
+
+def identity_of(model: Model) -> str:
+    """Describe what stored token ids and hashes depend on."""
+    capacity = model.capacity
+    template = blake2b((model._text.chat_template or "").encode(), digest_size=8).hexdigest()
+    return (
+        f"{model._native.fingerprint()}, sinks {capacity.sinks}, window {capacity.window}, "
+        f"template {template}"
+    )

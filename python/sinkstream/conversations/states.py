@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from sinkstream.conversations.errors import StateLost
 from sinkstream.conversations.node import Form, Node
 from sinkstream.conversations.residency import Residency, Resident, undo
-from sinkstream.conversations.saving import Saving
-from sinkstream.conversations.snapshots import load_snapshot
+from sinkstream.conversations.snapshots import Saving, load_snapshot
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import TurnState, deleted
-from sinkstream.errors import CapacityError, CheckpointError, SinkstreamError
+from sinkstream.errors import CapacityError, CheckpointError
 from sinkstream.sessions.conversation_state import ConversationState
 from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts
@@ -23,12 +23,6 @@ logger = logging.getLogger("sinkstream")
 
 NOTHING = array("i", [-1])
 """What follows a turn that is not continued: no session has read any part of it."""
-
-
-class StateLost(SinkstreamError, RuntimeError):
-    """A conversation's state would take more tokens to rebuild than are allowed."""
-
-    code = "state_lost"
 
 
 @dataclass(frozen=True, slots=True)

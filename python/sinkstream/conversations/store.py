@@ -1,6 +1,7 @@
-"""What is read from a store: the same statements for SQLite and PostgreSQL.
+"""The tree of turns in a database, and the snapshots of sessions in files.
 
-A completed turn never changes. Every read sees what was committed.
+Any thread may call any method. `ConversationWriter` writes. Reading sees what was committed: a
+completed turn never changes. Knows nothing about models or sessions in memory.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from sinkstream.conversations.deletion import in_marks
+from sinkstream.conversations.database import Connection, Job, Writer, in_marks
+from sinkstream.conversations.deletion import delete_snapshots
 from sinkstream.conversations.node import (
     SETTLED,
     Form,
@@ -21,6 +24,15 @@ from sinkstream.conversations.node import (
     is_settled_id,
     settled_id,
     turn_of,
+)
+from sinkstream.conversations.snapshot_files import (
+    AT_ONCE,
+    DOOMED_S,
+    WRITING_S,
+    FileDeletions,
+    SnapshotFiles,
+    doom,
+    forget,
 )
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import TurnText
@@ -310,3 +322,88 @@ def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
         form_tokens, array("i", form_ids or b""),
     )  # fmt: skip
     return StoredTurn(*values)
+
+
+_Result = TypeVar("_Result")
+
+
+class Store(StoreReads):
+    """An open store."""
+
+    secret: bytes
+    files: SnapshotFiles
+    _writer: Writer
+    _deletions: FileDeletions
+
+    def _use(self, writer: Writer) -> None:
+        """Write through `writer`, and delete the files that it frees."""
+        self._writer = writer
+        self._deletions = FileDeletions(self.files)
+        writer.on_freed = self.delete_file
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is queued, and close the database. May be called more than once."""
+
+    def submit(self, job: Job[_Result]) -> Future[_Result]:
+        """Queue a job for the writing thread; wait only while its queue is full.
+
+        Raises:
+            StoreError: The store is closed.
+        """
+        return self._writer.submit(job)
+
+    def try_submit(self, job: Job[_Result]) -> Future[_Result] | None:
+        """Queue a job if there is room; return None if there is not. Never waits."""
+        return self._writer.try_submit(job)
+
+    def write_queued(self) -> None:
+        """Wait until what has been queued is written. Blocks briefly."""
+        self.submit(lambda _: None).result()
+
+    # ---- snapshots, in a job ---------------------------------------------------------------------
+
+    def free(self, *files: str, cleans: bool = False) -> None:
+        """Delete files after the commit of the job that calls this.
+
+        Args:
+            files: Their names.
+            cleans: Whether text was deleted, of which no copy may be left.
+        """
+        self._writer.freed.extend(files)
+        self._writer.must_clean |= cleans
+
+    def remove_snapshot(self, connection: Connection, node_id: str, but: str = "") -> None:
+        """Delete a snapshot and its file, unless its name is `but`."""
+        found = connection.execute("SELECT file FROM snapshots WHERE node = ?", [node_id])
+        row = found.fetchone()
+        if row is not None and row[0] != but:
+            delete_snapshots(connection, [node_id])
+            self.free(row[0])
+
+    # ---- files that no row names -----------------------------------------------------------------
+
+    def delete_file(self, name: str) -> None:
+        """Delete a file soon. Does not fail: a file that remains is deleted by a later sweep."""
+        self._deletions.delete(name)
+
+    def delete_loose_files(self) -> None:
+        """Delete files of deleted snapshots, and those whose writer has died, once they are old.
+
+        Raises:
+            StoreError: The store cannot be read or written.
+        """
+        gone = self._deletions.take_gone()
+        if gone:
+            self.submit(lambda connection: forget(connection, gone)).result()
+        rows = self.rows(
+            f"SELECT file, is_doomed, {self.clock} - since FROM loose_files "
+            f"WHERE since <= {self.clock} - ? ORDER BY since LIMIT ?",
+            [DOOMED_S, AT_ONCE],
+        )
+        late = [file for file, is_doomed, age in rows if not is_doomed and age >= WRITING_S]
+        if late:  # their writers can no longer add them, and the next sweep deletes them
+            self.submit(lambda connection: doom(connection, late)).result()
+        for file, is_doomed, _ in rows:
+            if is_doomed:
+                self.delete_file(file)

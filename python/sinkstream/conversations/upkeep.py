@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.fence import Fence
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.residency import Resident
-from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.states import States
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved
 from sinkstream.errors import SinkstreamError
 
 logger = logging.getLogger("sinkstream")

@@ -6,10 +6,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from sinkstream.conversations.conversations import Conversations, identity_of
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.errors import StoreError
+from sinkstream.conversations.opening import Settings, identity_of
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.settings import Settings
-from sinkstream.conversations.store_error import StoreError
 from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder
 from sinkstream.model import Model

@@ -15,13 +15,13 @@ from typing import Any
 from sinkstream.cluster.owners import Claim, Owners
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.canonical import ReplyHash, beginning, hash_after
+from sinkstream.conversations.database import Writer
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import NewNode, Node, new_id
 from sinkstream.conversations.residency import Residency, Resident
 from sinkstream.conversations.running_turns import Begun, RunningTurn
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 from sinkstream.conversations.turns import TurnFacts
-from sinkstream.conversations.writer import Writer
 
 TENANT = "ada"
 Jobs = list[tuple[Any, "Delivered"]]

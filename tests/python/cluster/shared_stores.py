@@ -12,8 +12,8 @@ from sinkstream.cluster.opening import SharedSettings, open_shared, shared_conve
 from sinkstream.cluster.owners import Claim, Owners
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.database import TABLES
 from sinkstream.conversations.node import NewNode, Node
-from sinkstream.conversations.schema import TABLES
 from sinkstream.conversations.store import Store
 from tests.python.conversations import stores
 from tests.python.conversations.talk import OPENED

@@ -18,11 +18,11 @@ import pytest
 from sinkstream.cluster import owners as owners_module
 from sinkstream.cluster.owners import Claim, Replica
 from sinkstream.cluster.replica_fence import ReplicaFence
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import Node, new_id
 from sinkstream.conversations.snapshot_files import new_file_name
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 from sinkstream.server.pool import THREADS, Pool
 from tests.python.cluster.shared_stores import (
     SharedLocation,

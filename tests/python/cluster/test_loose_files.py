@@ -11,11 +11,11 @@ import pytest
 
 from sinkstream.cluster.owners import Claim
 from sinkstream.cluster.replica_fence import ReplicaFence
-from sinkstream.conversations import loose_files
+from sinkstream.conversations import snapshot_files
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import Node
 from sinkstream.conversations.snapshot_files import SnapshotFolder
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 from tests.python.cluster import shared_stores
 from tests.python.cluster.shared_stores import SharedLocation, claim_of, finish, owners
 from tests.python.conversations.stores import begun
@@ -82,7 +82,7 @@ def test_files_of_a_deleted_conversation_are_deleted_after_a_kill(location: Shar
     assert loose(two) == {files[0]: 1}
     sweep(two)  # the first one may still be about to delete it
     assert path_of(two, files[0]).exists()
-    grow_older(two, loose_files.DOOMED_S)
+    grow_older(two, snapshot_files.DOOMED_S)
     sweep(two)
     assert [path_of(two, file).exists() for file in files] == [False, True]
     assert foreign.exists()
@@ -124,7 +124,7 @@ def test_a_file_that_is_being_written_is_left_alone(location: SharedLocation) ->
     one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
-    grow_older(two, loose_files.WRITING_S - 60)
+    grow_older(two, snapshot_files.WRITING_S - 60)
     sweep(two)
     assert path_of(two, file).exists()
     claim_to(one, node).add_snapshot(node, file, 15)
@@ -136,7 +136,7 @@ def test_a_file_whose_writer_was_killed_is_deleted(location: SharedLocation) -> 
     one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
-    for age_s in (loose_files.WRITING_S, loose_files.DOOMED_S):
+    for age_s in (snapshot_files.WRITING_S, snapshot_files.DOOMED_S):
         assert path_of(two, file).exists()
         grow_older(two, age_s)
         sweep(two)
@@ -151,7 +151,7 @@ def test_a_writer_that_is_too_late_names_no_file_that_is_deleted(
     one, two = location.open("one"), location.open("two")
     node = conversation(one)
     file = written(one, node)
-    for age_s in (loose_files.WRITING_S, loose_files.DOOMED_S)[: 1 + is_gone]:
+    for age_s in (snapshot_files.WRITING_S, snapshot_files.DOOMED_S)[: 1 + is_gone]:
         grow_older(two, age_s)
         sweep(two)
     claim_to(one, node).add_snapshot(node, file, 15)
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
         claim_to(store, node).delete_all().result()
-        grow_older(store, loose_files.DOOMED_S)
+        grow_older(store, snapshot_files.DOOMED_S)
         sweep(store)
     assert loose(store) == {file: 1}
     sweep(store)
@@ -183,7 +183,7 @@ def test_a_file_is_deleted_only_after_the_commit(location: SharedLocation) -> No
     file = saved(store, node)
 
     def fails(connection: Any) -> None:
-        store._remove(connection, node.id)
+        store.remove_snapshot(connection, node.id)
         raise StoreError("store: the disk is full.")
 
     with pytest.raises(StoreError, match="full"):

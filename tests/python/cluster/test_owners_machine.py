@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sinkstream.conversations import recorder
+from sinkstream.conversations import running_turns
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import Node
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 from tests.python.cluster.postgres import PostgresServer
 from tests.python.cluster.sandbox import Begins, Replica, Replying, check_tree
 from tests.python.cluster.shared_stores import SharedLocation
@@ -286,7 +286,7 @@ def run(opened: Callable[[], Opens], examples: int, *, derandomize: bool) -> Non
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_PART_TOKENS", 3)
+    monkeypatch.setattr(running_turns, "_PART_TOKENS", 3)
 
 
 @pytest.fixture

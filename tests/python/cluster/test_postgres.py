@@ -16,12 +16,12 @@ import pytest
 import sinkstream
 from sinkstream.cluster import postgres_database, postgres_store
 from sinkstream.cluster.opening import SharedSettings, open_shared
-from sinkstream.conversations import writer
-from sinkstream.conversations.connection import Connection
+from sinkstream.conversations import database
+from sinkstream.conversations.database import Connection
+from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import new_id
 from sinkstream.conversations.snapshot_files import SnapshotFolder
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import SessionMoved, StoreError
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import InvalidArgument
 from tests.python.cluster.postgres import PostgresServer
@@ -129,7 +129,7 @@ def test_a_commit_whose_outcome_is_not_known_is_repeated_once(
 def test_a_database_that_stays_away_is_an_error_in_time(
     postgres: PostgresServer, location: SharedLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "RETRY_S", 0.5)
+    monkeypatch.setattr(database, "RETRY_S", 0.5)
     monkeypatch.setattr(postgres_store, "RETRY_S", 0.5)
     store = location.open("a")
     node = written(store)

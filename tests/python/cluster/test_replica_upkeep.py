@@ -10,7 +10,8 @@ import pytest
 
 import sinkstream
 from sinkstream.cluster import replica_fence
-from sinkstream.conversations.conversations import Conversations, identity_of
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import identity_of
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
 from tests.python.cluster.shared_stores import SharedLocation, fence_of

@@ -20,8 +20,8 @@ import sinkstream
 from sinkstream.cluster import snapshot_bucket
 from sinkstream.cluster.opening import SharedSettings, shared_conversations
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.loose_files import DOOMED_S
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import StoreError
+from sinkstream.conversations.snapshot_files import DOOMED_S
 from tests.python.cluster.shared_stores import fence_of
 from tests.python.cluster.test_loose_files import grow_older, lose_deletions
 from tests.python.conversations.talk import OPENED, STILL, Chat, alone, path_ids

@@ -13,9 +13,9 @@ import pytest
 
 import sinkstream
 from sinkstream.cluster import owners
-from sinkstream.conversations import recorder
+from sinkstream.conversations import running_turns
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.store_error import SessionMoved
+from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import SessionBusy
 from tests.python.cluster.shared_stores import SharedLocation, claimed, contents, fence_of
@@ -57,7 +57,7 @@ OTHERS: list[Point] = ["note", "snapshot", "delete"]
 def test_a_replica_that_wakes_up_late_changes_nothing(
     model: sinkstream.Model, location: SharedLocation, monkeypatch: pytest.MonkeyPatch, point: Point
 ) -> None:
-    monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
+    monkeypatch.setattr(running_turns, "_PART_TOKENS", 4)
     one = replica(model, location, "one", snapshot_tokens=0)
     two = replica(model, location, "two", snapshot_tokens=0)
     chat = Chat(one)
@@ -166,7 +166,7 @@ def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
     model: sinkstream.Model, location: SharedLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It need not wait for the end of the reply, which may be far away."""
-    monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
+    monkeypatch.setattr(running_turns, "_PART_TOKENS", 4)
     one, two = replica(model, location, "one"), replica(model, location, "two")
     chat = Chat(one)
     chat.say("Hello")
@@ -247,7 +247,7 @@ def test_a_turn_that_is_running_ends_before_its_conversation_is_released(
 def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
     model: sinkstream.Model, location: SharedLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
+    monkeypatch.setattr(running_turns, "_PART_TOKENS", 4)
     one, two = replica(model, location, "one"), replica(model, location, "two")
     turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     name = turn.facts.node
@@ -270,7 +270,7 @@ def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
 def test_upkeep_closes_what_dead_replicas_have_left(
     model: sinkstream.Model, location: SharedLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_PART_TOKENS", 4)
+    monkeypatch.setattr(running_turns, "_PART_TOKENS", 4)
     one, two = replica(model, location, "one"), replica(model, location, "two")
     turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     while not two._store.rows("SELECT 1 FROM parts"):

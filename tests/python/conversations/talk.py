@@ -10,7 +10,7 @@ from typing import Any
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.turns import TurnFacts, TurnRequest
 
 SINKS, WINDOW = 4, 60
@@ -144,7 +144,7 @@ class Chat:
 def lose_snapshot(conversations: Conversations, node_id: str) -> None:
     """Lose a snapshot, as with the disk that it was on."""
     store = conversations._store
-    store._writer.submit(lambda connection: store._remove(connection, node_id)).result()
+    store._writer.submit(lambda connection: store.remove_snapshot(connection, node_id)).result()
 
 
 def forget(conversations: Conversations, *, snapshots: bool) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.canonical import hash_after
-from sinkstream.conversations.recorder import _PART_TOKENS
+from sinkstream.conversations.running_turns import _PART_TOKENS
 from tests.python.conversations.talk import (
     alone,
     ask,

@@ -13,9 +13,9 @@ import pytest
 import sinkstream
 from sinkstream.conversations import residency
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.residency import Resident
-from sinkstream.conversations.saving import Saving
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.snapshots import Saving
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import CapacityError
 from tests.python.conversations.talk import (

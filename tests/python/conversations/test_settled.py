@@ -20,7 +20,8 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.interrupted import Deadline, ReadingCancelled, ReadingTimedOut
+from sinkstream.conversations.ends import Deadline
+from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.node import Node, is_settled_id, settled_id
 from sinkstream.conversations.transcript import shown_messages
 from sinkstream.conversations.turns import TurnRequest
@@ -659,7 +660,7 @@ def test_a_form_is_no_longer_read_once_its_client_has_left(models: Models, tmp_p
             await reading
 
     asyncio.run(run())
-    assert not conversations._running
+    assert conversations._running.all() == []
     reply = ask(conversations, asked, seed=3, sampling=more)
     assert reply.bits == fresh(model, asked, 3, 8, more)
 

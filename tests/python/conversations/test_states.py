@@ -10,8 +10,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.states import StateLost
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import StateLost, StoreError
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument
 from sinkstream.sessions.session import Session

@@ -19,16 +19,13 @@ import pytest
 import sinkstream
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.deletion import in_marks
+from sinkstream.conversations.database import TABLES, Writer, in_marks
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.node import Node, new_id
-from sinkstream.conversations.schema import TABLES
-from sinkstream.conversations.sqlite_database import SqliteWriteConnection
-from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.conversations.sqlite_store import SqliteStore, SqliteWriteConnection
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import StoreError
 from sinkstream.conversations.turns import NotFound, TurnRequest
-from sinkstream.conversations.writer import Writer
 from sinkstream.errors import SessionBusy
 from tests.python.conversations.stores import StoreLocation, begun, finish, writer_of
 from tests.python.conversations.talk import (

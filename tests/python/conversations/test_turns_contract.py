@@ -10,8 +10,8 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.turns import NotFound, TurnRequest, Turns
 
 OPTIONS: Any = {"max_tokens": 6, "ignore_eos": True, "temperature": 1.0, "seed": 5}

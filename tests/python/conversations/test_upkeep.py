@@ -12,8 +12,8 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.settings import Settings
-from sinkstream.conversations.store_error import SessionMoved, StoreError
+from sinkstream.conversations.errors import SessionMoved, StoreError
+from sinkstream.conversations.opening import Settings
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import (
     STILL,
@@ -160,6 +160,7 @@ def test_a_sweep_reads_the_sizes_of_all_turns_once(
         assert conversations._store.conversations("") == []
         everything = [one for one in said if "SUM" in one and "WHERE" not in one]
         sums.append([one for one in everything if "snapshots" not in one])
+        conversations.close()
     assert [len(each) for each in sums] == ([1, 1] if location.is_postgres else [0, 0])
 
 

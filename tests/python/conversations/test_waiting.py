@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from sinkstream.conversations.keyed_lock import KeyedLock
+from sinkstream.conversations.ends import KeyedLock
 from sinkstream.conversations.residency import Residency, Resident
 from sinkstream.server.pool import THREADS, Pool
 from tests.python.server.test_pool import until

@@ -11,6 +11,7 @@ pytest.importorskip("httpx", reason="needs the extra `cluster`")
 
 from sinkstream.cluster.peers.fetching import PeerGone, Peers
 
+HOST = [(b"host", b"peer")]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-own: a\r\n\r\nok"
 
 
@@ -26,7 +27,7 @@ def answered(*parts: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         writer.close()
 
     async def ask(address: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        async with Peers().fetch(address, "GET", b"/", [], b"") as response:
+        async with Peers().fetch(address, "GET", b"/", HOST, b"") as response:
             body = b"".join([part async for part in response.parts()])
             return response.status, response.headers, body
 
@@ -77,7 +78,7 @@ def test_a_target_is_sent_exactly_as_it_is() -> None:
         writer.close()
 
     async def ask(address: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        async with Peers().fetch(address, "POST", target, [], b"") as response:
+        async with Peers().fetch(address, "POST", target, HOST, b"") as response:
             return response.status, response.headers, b""
 
     asyncio.run(_with_peer(talk, ask))
