@@ -99,15 +99,14 @@ class PostgresStore(Store):
             open=True,
             name="sinkstream-readers",
         )
-        self._use(Writer(connection))
+        self.write_with(Writer(connection))
 
     def close(self) -> None:
         """Write what is queued, and disconnect. May be called more than once."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._writer.close()
-        self.files.close()
+        self.end_writing()
         self._pool.close()
         self._connection.close()
 

@@ -18,20 +18,20 @@ from sinkstream.conversations.canonical import (
     without_reasoning,
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
-from sinkstream.conversations.ends import Deadline, Ends, deadline_of
 from sinkstream.conversations.errors import SessionMoved, closed_error
 from sinkstream.conversations.lookup import Lookup, Match, Place, Places
+from sinkstream.conversations.maintenance import Maintenance
 from sinkstream.conversations.node import NewNode, new_id
 from sinkstream.conversations.opening import Opener, Settings, identity_of, open_folder
 from sinkstream.conversations.plain_turns import PlainTurn, begin_text
 from sinkstream.conversations.reading import read_messages
+from sinkstream.conversations.restore import Found, StateRestorer, found_at
 from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTurns
-from sinkstream.conversations.settling import End, Settling
-from sinkstream.conversations.snapshots import Saver, Saving
-from sinkstream.conversations.states import Found, States, found_at
+from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
+from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
+from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
-from sinkstream.conversations.upkeep import Upkeep
 from sinkstream.errors import SessionBusy
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions, has_grammar
@@ -75,37 +75,37 @@ class Conversations:
             self.fence = store(identity)
         self._store = self.fence.store
         seats = settings.seats or capacity.max_sequences
-        self._settling = Settling(model, self._store, settings.thoughts)
-        saving = Saving(
+        self._dropped = ThoughtsDropped(model, self._store, settings.thoughts)
+        snapshots = Snapshots(
             self._store,
             self.fence.held,
             replay_tokens=_or(settings.replay_tokens, capacity.tokens // 8),
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
         )
-        self._states = States(
+        self._restorer = StateRestorer(
             host,
             self._turns,
             self._store,
             seats,
             max_replay=settings.max_replay,
-            saving=saving,
-            thoughts=self._settling.of_sessions,
+            snapshots=snapshots,
+            thoughts=self._dropped.of_sessions,
         )
-        self._ends = Ends(self._states, self._store, self._settling)
-        self._running = RunningTurns(self._states.residency)
-        lookup = Lookup(self._store, self._states.residency, identity)
-        self._places = Places(lookup, self.fence, self._running, self._settling.loses_thoughts)
+        self._session_at = SessionAt(self._restorer, self._store, self._dropped)
+        self._running = RunningTurns(self._restorer.residency)
+        lookup = Lookup(self._store, self._restorer.residency, identity)
+        self._places = Places(lookup, self.fence, self._running, self._dropped.loses_thoughts)
         self._is_closed = False
         self.fence.watch(self._running)
-        self._upkeep = Upkeep(
-            self._states,
+        self._maintenance = Maintenance(
+            self._restorer,
             self._store,
             self.fence,
             settings,
             delete=self._delete_idle,
         )
-        self._saver = Saver(
-            saving, self._states.residency, _or(settings.saved_early, max(1, seats // 4))
+        self._snapshot_thread = SnapshotThread(
+            snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
     # ---- turns -----------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Conversations:
             following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
-                self._states.residency.release(match.resident)
+                self._restorer.residency.release(match.resident)
             raise
         found = self._found(request, place, end, following, deadline)
         if deadline is not None:
@@ -154,13 +154,13 @@ class Conversations:
         try:
             stream = self._stream(request, options, match, found)
         except BaseException:  # such as an option out of range: the session is as it was
-            self._states.residency.unclaim(found.resident)
+            self._restorer.residency.give_back(found.resident)
             raise
         try:
             return self._follow(request, place, end, found, following, stream)
         except BaseException:
             stream.close()
-            self._states.residency.discard(found.resident)
+            self._restorer.residency.discard(found.resident)
             raise
 
     def _stream(
@@ -177,7 +177,7 @@ class Conversations:
         """Return the state that the messages which have not been read yet follow."""
         if match.base is None or match.resident is not None:
             return End(match.base)
-        return self._settling.end_of(match.base, request.thinking, request.tools, match.unread)
+        return self._dropped.end_of(match.base, request.thinking, request.tools, match.unread)
 
     def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
@@ -187,7 +187,7 @@ class Conversations:
             end.start,
             continue_final=request.continue_final,
             has_thoughts=self._model._thought_tags(request.thinking) is not None,
-            drops=self._settling.drops(request.thinking),
+            drops=self._dropped.drops(request.thinking),
         )
         return array("i", ids)
 
@@ -203,7 +203,7 @@ class Conversations:
             following = self._following(request, match, end)
         finally:
             if match.resident is not None:
-                self._states.residency.release(match.resident)
+                self._restorer.residency.release(match.resident)
         return len(following) + end.tokens
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
@@ -274,8 +274,8 @@ class Conversations:
             ids=found.ids,
             starts_at=end.node if is_exact and not found.is_fork else None,
             tokens_before=found.tokens_before,
-            may_be_settled=self._settling.may_be_settled(thinking, end.node, match.unread, given),
-            drops=self._settling.drops(thinking),
+            may_be_settled=self._dropped.may_be_settled(thinking, end.node, match.unread, given),
+            drops=self._dropped.drops(thinking),
         )
         facts = TurnFacts(
             state=found.state,
@@ -287,7 +287,7 @@ class Conversations:
             read_tokens=found.read,
             read_s=found.read_s,
         )
-        turn = RunningTurn(begun, stream, facts, self._states.residency, self._running.discard)
+        turn = RunningTurn(begun, stream, facts, self._restorer.residency, self._running.discard)
         self._running.add(turn)
         try:
             if place.writer is not None:
@@ -310,12 +310,12 @@ class Conversations:
         if match.resident is not None:
             resident = match.resident
             if request.forks:
-                resident = self._states.fork_of(resident) or resident
+                resident = self._restorer.fork_of(resident) or resident
             return found_at(resident, "resident", following)
         if end.node is None:
-            return self._states.new(following, request.engine_salt)
+            return self._restorer.new(following, request.engine_salt)
         if end.node.is_form:
-            return self._ends.settled(
+            return self._session_at.settled(
                 end,
                 following,
                 request.engine_salt,
@@ -323,7 +323,7 @@ class Conversations:
                 deadline=deadline,
             )
         moves = request.store and not request.has_siblings
-        return self._states.after(
+        return self._restorer.after(
             end.node,
             following,
             request.engine_salt,
@@ -335,7 +335,7 @@ class Conversations:
 
     def wait_in(self, waiting: Waiting) -> None:
         """Make threads wait for the model in a context; see `Turns.wait_in`."""
-        self._states.residency.waiting = self.fence.waiting = waiting
+        self._restorer.residency.waiting = self.fence.waiting = waiting
 
     @contextmanager
     def room(self) -> Iterator[None]:
@@ -344,11 +344,11 @@ class Conversations:
         Raises:
             CapacityError: Turns are running in all sequences.
         """
-        self._states.residency.take_seat()
+        self._restorer.residency.take_seat()
         try:
             yield
         finally:
-            self._states.residency.free_seat()
+            self._restorer.residency.free_seat()
 
     def begin_text(
         self, prompt: str | Sequence[int], options: StreamOptions, salt: str
@@ -396,7 +396,7 @@ class Conversations:
         node = self._store.last_turn(tenant, name)
         if node is None:
             raise _no_session(name)
-        self._ends.save_to(self._settling.last_end(node), path)
+        self._session_at.save_to(self._dropped.last_end(node), path)
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a conversation, or a turn with all turns that follow it, also on disk.
@@ -439,14 +439,14 @@ class Conversations:
         if self._is_closed:
             return
         self._is_closed = True
-        self._upkeep.close()
-        self._saver.close()
+        self._maintenance.close()
+        self._snapshot_thread.close()
         for turn in self._running.all():
             try:
                 turn.end()
             except Exception as error:  # the others are to be committed all the same
                 logger.warning("store: a turn could not be committed: %s", error)
-        self._states.residency.park_all()
+        self._restorer.residency.park_all()
         self.fence.close()
         self._store.close()
 

@@ -36,7 +36,7 @@ class Match:
     before: bytes
     """The hash at that turn's end."""
     resident: Resident | None = None
-    """The session of a turn that is not in the store, claimed."""
+    """The session of a turn that is not in the store, acquired."""
 
 
 class Lookup:
@@ -82,7 +82,7 @@ class Lookup:
                     break
                 unread = messages[counts[after] :]
                 is_it = _is_unstored(request.tenant, after, is_settled=loses_thoughts(unread))
-                resident = self._residency.claim(is_it)
+                resident = self._residency.acquire(is_it)
                 if resident is not None:
                     return Match(resident.node, unread, after, resident)
         if not stored:
@@ -111,7 +111,7 @@ class Lookup:
                 f"stream: `store` must be false to continue {name}, which was not stored.",
                 param="store",
             )
-        resident = self._residency.claim(is_it)
+        resident = self._residency.acquire(is_it)
         if resident is None or resident.node is None:
             raise SessionBusy(
                 f"stream: `previous` must name a turn that is idle, but {name} is being continued. "

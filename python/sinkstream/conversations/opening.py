@@ -40,7 +40,7 @@ class Settings:
     """Of `Model.session`: what conversations keep of the thoughts of earlier replies."""
     full_sync: bool = False
     """Whether a committed turn also survives a power cut."""
-    upkeep_s: float = 5.0
+    maintenance_s: float = 5.0
     """How often idle sessions, age and size are checked."""
     snapshots: str = ""
     """A folder for snapshots, in which each store has a subfolder; "" is one in the store's."""

@@ -302,7 +302,7 @@ class RunningTurns:
         if self.has(conversation):
             return False
         belongs = _belongs_to(conversation)
-        while (resident := self.residency.claim(belongs, leaves=True)) is not None:
+        while (resident := self.residency.acquire(belongs, leaves=True)) is not None:
             self.residency.discard(resident)
         return not self.residency.find(belongs)
 
@@ -327,7 +327,7 @@ class RunningTurns:
         else:
             return False
         belongs = _belongs_to(conversation)
-        while (resident := self.residency.claim(belongs, keeps=True, leaves=True)) is not None:
+        while (resident := self.residency.acquire(belongs, keeps=True, leaves=True)) is not None:
             self.residency.park(resident)
         return True
 

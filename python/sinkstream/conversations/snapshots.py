@@ -66,8 +66,8 @@ def _labels(node: Node) -> dict[str, str | int]:
     return {"node": node.id, "tenant": node.tenant, "hash": node.hash.hex()}
 
 
-class Saving:
-    """Of sessions that the caller has claimed or keeps. Any thread may call it."""
+class Snapshots:
+    """Of sessions that the caller has acquired or keeps. Any thread may call it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Saving:
         return 0 < self.unsaved(resident) >= self._snapshot_tokens
 
     def save(self, resident: Resident) -> None:
-        """Write a claimed or kept session's snapshot, if this process may write the conversation.
+        """Write an acquired or kept session's snapshot, if this process may write the conversation.
 
         Raises:
             OSError: The file cannot be written.
@@ -155,16 +155,16 @@ class Saving:
             logger.warning("store: a parked session will be replayed: %s", error)
 
 
-class Saver:
+class SnapshotThread:
     """A thread that saves idle sessions.
 
     A session that has grown by a window is saved before its next turn, however soon that comes.
     While all seats are taken, the next ones to be freed are saved, so that freeing one is quick.
     """
 
-    def __init__(self, saving: Saving, residency: Residency, count: int) -> None:
+    def __init__(self, snapshots: Snapshots, residency: Residency, count: int) -> None:
         """Keep the next `count` sessions to give up their seats saved."""
-        self._saving = saving
+        self._snapshots = snapshots
         self._residency = residency
         self._count = count
         self._is_ending = threading.Event()
@@ -185,14 +185,14 @@ class Saver:
             self._residency.set_saver(False)
 
     def _loop(self) -> None:
-        saving, residency = self._saving, self._residency
+        snapshots, residency = self._snapshots, self._residency
         while (
-            resident := residency.next_to_save(saving.needs_saving, self._count, self._is_ending)
+            resident := residency.next_to_save(snapshots.needs_saving, self._count, self._is_ending)
         ) is not None:
-            # Tried once, whatever comes of it; upkeep and parking try again.
+            # Tried once, whatever comes of it; maintenance and parking try again.
             resident.tried = resident.node
             try:
-                saving.save(resident)
+                snapshots.save(resident)
             except SessionMoved:
                 pass  # the process that has taken the conversation saves it
             except (OSError, SinkstreamError) as error:

@@ -306,7 +306,7 @@ class SqliteStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._use(Writer(writing))
+        self.write_with(Writer(writing))
 
     def _match_files(self, connection: SqliteWriteConnection) -> None:
         """Delete files without a row, and rows without a file."""
@@ -323,8 +323,7 @@ class SqliteStore(Store):
         if self._is_closed:
             return
         self._is_closed = True
-        self._writer.close()
-        self.files.close()
+        self.end_writing()
         self._close_readers()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -335,8 +335,8 @@ class Store(StoreReads):
     _writer: Writer
     _deletions: FileDeletions
 
-    def _use(self, writer: Writer) -> None:
-        """Write through `writer`, and delete the files that it frees."""
+    def write_with(self, writer: Writer) -> None:
+        """Write through `writer`, and delete the files that it frees; called once."""
         self._writer = writer
         self._deletions = FileDeletions(self.files)
         writer.on_freed = self.delete_file
@@ -344,6 +344,11 @@ class Store(StoreReads):
     @abstractmethod
     def close(self) -> None:
         """Write what is queued, and close the database. May be called more than once."""
+
+    def end_writing(self) -> None:
+        """Write what is queued, and wait for the files that are being deleted."""
+        self._writer.close()
+        self.files.close()
 
     def submit(self, job: Job[_Result]) -> Future[_Result]:
         """Queue a job for the writing thread; wait only while its queue is full.

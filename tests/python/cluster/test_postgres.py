@@ -85,7 +85,7 @@ def test_a_turn_goes_on_after_the_database_was_away(
     model: sinkstream.Model, postgres: PostgresServer, location: SharedLocation,
     fault: Callable[[PostgresServer, SharedLocation], None],
 ) -> None:  # fmt: skip
-    conversations = location.conversations(model, seats=2, upkeep_s=STILL, saved_early=0)
+    conversations = location.conversations(model, seats=2, maintenance_s=STILL, saved_early=0)
     chat = Chat(conversations)
     chat.say("Hello")
     request = TurnRequest("", [*chat.messages, user("More")], options(1, 300))

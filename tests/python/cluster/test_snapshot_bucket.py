@@ -75,7 +75,7 @@ def objects(server: str) -> int:
 def replica(model: sinkstream.Model, folder: Path, name: str) -> Conversations:
     settings = SharedSettings(
         seats=1,
-        upkeep_s=STILL,
+        maintenance_s=STILL,
         replay_tokens=0,
         saved_early=0,
         snapshot_tokens=1 << 40,
@@ -120,7 +120,7 @@ def test_objects_of_a_deleted_conversation_are_deleted_after_a_kill(
     one.delete("", session)
     assert objects(bucket) == 3
     grow_older(two._store, DOOMED_S)
-    two._upkeep.run()
+    two._maintenance.run()
     end = time.monotonic() + 20
     while objects(bucket) > 2:
         assert time.monotonic() < end

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from tests.python.conversations.test_maintenance import (
+    test_a_sweep_deletes_no_more_than_is_over,
+    test_a_sweep_reads_the_sizes_of_all_turns_once,
+    test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long,
+)
 from tests.python.conversations.test_store import (
     store,
     test_a_closed_store_is_not_read,
@@ -14,11 +19,6 @@ from tests.python.conversations.test_store import (
     test_parts_are_joined_in_their_order,
     test_the_first_hash_that_is_a_turn_wins,
     test_threads_that_have_ended_keep_no_file_open,
-)
-from tests.python.conversations.test_upkeep import (
-    test_a_sweep_deletes_no_more_than_is_over,
-    test_a_sweep_reads_the_sizes_of_all_turns_once,
-    test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long,
 )
 
 __all__ = [

@@ -36,9 +36,9 @@ from tests.python.conversations.talk import (
 def replica(
     model: sinkstream.Model, location: SharedLocation, name: str, **more: Any
 ) -> Conversations:
-    settings = {"seats": 1, "upkeep_s": STILL, "saved_early": 0, **more}
+    settings = {"seats": 1, "maintenance_s": STILL, "saved_early": 0, **more}
     opened = location.conversations(model, name, **settings)
-    opened._saver.close()  # snapshots are written when the test says so
+    opened._snapshot_thread.close()  # snapshots are written when the test says so
     return opened
 
 
@@ -65,7 +65,7 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
     session = second.facts.session
     works: dict[Point, Callable[[], Any]] = {
         "note": lambda: one.note(second.node, "late"),
-        "snapshot": lambda: one._upkeep.run(),
+        "snapshot": lambda: one._maintenance.run(),
         "delete": lambda: one.delete("", session),
     }
     stall = Stall(one, point)
@@ -76,7 +76,7 @@ def test_a_replica_that_wakes_up_late_changes_nothing(
     other = Chat(two, chat.messages)
     replies = [other.say(f"From the second one, {i}", seed=i) for i in range(2)]
     assert all(is_exact(model, two, reply, i) for i, reply in enumerate(replies))
-    two._upkeep.run()
+    two._maintenance.run()
     before = contents(two._store)
     stall.goes_on.set()
     error = late.join()
@@ -179,7 +179,7 @@ def test_a_stream_ends_when_a_part_of_it_cannot_be_written(
     assert turn.stream.finish_reason == "cancelled"
     with pytest.raises(SessionMoved, match=reply.facts.session):
         turn.end()
-    assert one._states.residency.all() == []
+    assert one._restorer.residency.all() == []
     assert one._running.all() == []
     assert is_exact(model, two, reply, 3)
 
@@ -198,7 +198,7 @@ def test_a_replica_that_is_asked_saves_what_it_has(
     reply = chat.say("Here now", seed=4)
     assert reply.facts.state == "loaded"
     assert is_exact(model, two, reply, 4)
-    assert one._states.residency.all() == []
+    assert one._restorer.residency.all() == []
     assert fence_of(one).owner_of(reply.node) == fence_of(one).owner_of(reply.facts.session)
     owner = fence_of(one).owner_of(reply.node)
     assert owner is not None
@@ -275,10 +275,10 @@ def test_upkeep_closes_what_dead_replicas_have_left(
     turn = one.begin(TurnRequest("", [user("Endlessly")], options(1, 1 << 40)))
     while not two._store.rows("SELECT 1 FROM parts"):
         next(turn.stream)
-    two._upkeep.run()
+    two._maintenance.run()
     assert two._store.node(turn.facts.node) is None
     monkeypatch.setattr(owners, "_GONE_S", -1.0)
-    two._upkeep.run()
+    two._maintenance.run()
     node = two._store.node(turn.facts.node)
     assert node is not None
     assert node.finish_reason == "interrupted"
@@ -290,12 +290,12 @@ def test_a_sweep_deletes_only_what_no_other_replica_uses(
     one = replica(model, location, "one")
     two = replica(model, location, "two", ttl_s=0.0, max_conversations=0, max_bytes=0)
     theirs, own = Chat(one).say("Theirs"), Chat(two).say("Own")
-    one._upkeep.run()
-    two._upkeep.run()
+    one._maintenance.run()
+    two._maintenance.run()
     assert [name for name, _ in two.conversations("")] == [theirs.facts.session]
     assert fence_of(two).owners.owner(own.facts.session) is None
     fence_of(one).park_all()  # now it has no owner
-    two._upkeep.run()
+    two._maintenance.run()
     assert two.conversations("") == []
 
 
@@ -308,9 +308,9 @@ def test_what_another_replica_has_continued_leaves_memory(
     Chat(two, chat.messages).say("Elsewhere", seed=1)
     with pytest.raises(SessionMoved):
         one.note(reply.node, "late")
-    one._upkeep.run()
-    assert one._states.residency.all() == []
-    assert len(two._states.residency.all()) == 1
+    one._maintenance.run()
+    assert one._restorer.residency.all() == []
+    assert len(two._restorer.residency.all()) == 1
 
 
 def test_closing_a_replica_gives_its_conversations_up(

@@ -51,7 +51,7 @@ def test_a_conversation_is_deleted_while_its_session_is_leaving(
     chat = Chat(conversations)
     session = chat.say("Hello").facts.session
     stall = Stall(conversations, "snapshot")
-    leaving = Late(conversations._states.residency.park_all)
+    leaving = Late(conversations._restorer.residency.park_all)
     assert stall.reached.wait(WAIT_S)
     deleting = Late(lambda: conversations.delete("", session))
     deleting.wait(_SOON_S)

@@ -117,7 +117,7 @@ def test_names_of_snapshots_are_not_interned(
     chat = Chat(conversations)
     monkeypatch.setattr(sys, "intern", noted)
     chat.say("Hello")
-    conversations._states.residency.park_all()
+    conversations._restorer.residency.park_all()
     assert chat.say("On").facts.state == "loaded"
     Path("a.session").with_name("b.session")
     assert {name for name in interned if ".session" in name} == {"a.session", "b.session"}

@@ -53,7 +53,7 @@ def test_only_its_owner_may_read_it(model: sinkstream.Model, tmp_path: Path) -> 
     try:
         conversations = open_conversations(model, tmp_path / "a" / "store", snapshot_tokens=0)
         Chat(conversations).say("One")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         paths = list((tmp_path / "a" / "store").rglob("*"))
         assert {mode(path) for path in paths if path.is_dir()} == {0o700}
         assert {mode(path) for path in paths if path.is_file()} == {0o600}
@@ -356,7 +356,7 @@ def parked(model: sinkstream.Model, folder: Path) -> Chat:
     chat = Chat(conversations)
     for i in range(5):
         chat.say(f"Message {i}", seed=i)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     return chat
 
 
@@ -378,7 +378,7 @@ def test_a_snapshot_that_is_not_its_turns_is_replayed_instead(
     else:  # the file of another conversation, whole
         other = Chat(conversations)
         other.say("Another client's secret")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         (theirs,) = [each for each in snapshots(tmp_path / "one") if each != path]
         shutil.copy(theirs, path)
     reply = chat.say("Next", seed=9)
@@ -427,7 +427,7 @@ def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_pat
     earlier = "UPDATE conversations SET used = used - 3601"
     conversations._store._writer.submit(lambda connection: connection.execute(earlier)).result()
     young.say("Still here", seed=1)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert len(conversations.conversations("")) == 1
     assert young.say("On").facts.state == "resident"
     assert old.branch(old.messages).say("On").facts.state == "new"
@@ -443,13 +443,13 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     chats = [Chat(conversations) for _ in range(3)]
     for i, chat in enumerate(chats):
         chat.say(f"I am {i}")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
     usage = conversations._store.usage()
     assert len(snapshots(tmp_path)) == 3
     conversations.close()
     most = usage.transcripts + usage.snapshots // 2
     conversations = open_conversations(model, tmp_path, max_bytes=most)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert len(snapshots(tmp_path)) == 1  # the newest
     assert len(conversations.conversations("")) == 3
     chat = chats[0].branch(chats[0].messages)
@@ -457,7 +457,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     assert chat.say("Two").facts.state == "replayed"
     conversations.close()
     conversations = open_conversations(model, tmp_path, max_bytes=0)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert snapshots(tmp_path) == []
     assert conversations.conversations("") == []
     conversations.close()
@@ -467,7 +467,7 @@ def test_a_tenant_keeps_its_latest_conversations(model: sinkstream.Model, tmp_pa
     conversations = open_conversations(model, tmp_path, max_conversations=2)
     sessions = [ask(conversations, [user(f"{i}")], tenant="ada").facts.session for i in range(4)]
     bobs = ask(conversations, [user("x")], tenant="bob").facts.session
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert [name for name, _ in conversations.conversations("ada")] == sessions[:1:-1]
     assert [name for name, _ in conversations.conversations("bob")] == [bobs]
     conversations.close()
@@ -480,7 +480,7 @@ def test_what_is_deleted_is_gone(model: sinkstream.Model, tmp_path: Path, by: st
     first = chat.say("One")
     second = chat.say("Two", seed=1)
     kept = other.say("Kept")
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     name = first.node if by == "node" else first.facts.session
     for stranger in ("bob", "x"):
         with pytest.raises(NotFound):
@@ -563,7 +563,7 @@ def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
     chat = Chat(conversations)
     for i in range(turns):
         chat.say(f"{i}")
-    states = conversations._states
+    states = conversations._restorer
     assert states.residency.park_idle()
     after = states.after
 

@@ -33,7 +33,7 @@ def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
 
 @pytest.fixture
 def turns(model: sinkstream.Model, tmp_path: Path) -> Iterator[Conversations]:
-    made = Conversations(model, tmp_path, Settings(upkeep_s=3600))
+    made = Conversations(model, tmp_path, Settings(maintenance_s=3600))
     yield made
     made.close()
 

@@ -29,7 +29,7 @@ def turns(
     request: pytest.FixtureRequest, model: sinkstream.Model, tmp_path: Path
 ) -> Iterator[Turns]:
     kept = request.param == "kept"
-    settings = Settings(upkeep_s=3600, seats=2)
+    settings = Settings(maintenance_s=3600, seats=2)
     made: Turns = Conversations(model, tmp_path, settings) if kept else PlainTurns(model)
     yield made
     made.close()

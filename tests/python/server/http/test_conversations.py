@@ -258,7 +258,7 @@ def test_what_is_read_again_when_the_server_ends_says_so(
     is_reading, is_over = threading.Event(), threading.Event()
 
     def read(conversations: Conversations, *_: Any) -> Any:
-        with conversations._states.residency.waiting(is_over.set):
+        with conversations._restorer.residency.waiting(is_over.set):
             is_reading.set()
             assert is_over.wait(30)
         raise ReadingCancelled("stream: the request was ended.")

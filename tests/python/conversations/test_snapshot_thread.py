@@ -31,7 +31,7 @@ class Saves:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.error: Exception | None = None
-        save = conversations._states.saving.save
+        save = conversations._restorer.snapshots.save
 
         def noted(resident: Resident) -> None:
             assert resident.node is not None
@@ -41,7 +41,7 @@ class Saves:
                 raise self.error
             save(resident)
 
-        monkeypatch.setattr(conversations._states.saving, "save", noted)
+        monkeypatch.setattr(conversations._restorer.snapshots, "save", noted)
 
     def early(self) -> list[str]:
         """Return the turns that the thread has begun to save."""
@@ -61,7 +61,7 @@ def test_a_new_conversation_waits_for_no_snapshot(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = opened(model, tmp_path)
-    saves, residency = Saves(conversations, monkeypatch), conversations._states.residency
+    saves, residency = Saves(conversations, monkeypatch), conversations._restorer.residency
     first, second, third = begun(conversations, 3)
     for oldest in (first, second, third):
         wait_until(lambda oldest=oldest: conversations._store.snapshot_of(oldest.node))
@@ -83,8 +83,8 @@ def test_nothing_is_saved_while_a_seat_is_free(
     begun(conversations, 1)
     for _ in range(20):
         chat.say("go on")
-    assert conversations._states.residency._next_victims(9) == []
-    conversations._saver.close()
+    assert conversations._restorer.residency._next_victims(9) == []
+    conversations._snapshot_thread.close()
     assert saves.done == []
 
 
@@ -99,7 +99,7 @@ def test_only_those_that_leave_next_are_saved_and_once(
     node = replies[2].node
     for _ in range(10):  # the one used last goes on: the others stay the next ones
         node = ask(conversations, [user("go on")], previous=node).node
-    conversations._saver.close()
+    conversations._snapshot_thread.close()
     assert saves.early() == [reply.node for reply in replies[:count]]
 
 
@@ -109,7 +109,7 @@ def test_what_a_short_replay_restores_is_not_saved(
     conversations = opened(model, tmp_path, replay_tokens=10_000, saved_early=3)
     saves = Saves(conversations, monkeypatch)
     begun(conversations, 6)
-    conversations._saver.close()
+    conversations._snapshot_thread.close()
     assert saves.done == []
 
 

@@ -90,8 +90,8 @@ def test_a_replay_begins_at_the_nearest_snapshot(
 
 
 def forget_sessions_only(conversations: Conversations) -> None:
-    for resident in conversations._states.residency.all():
-        conversations._states.residency.discard(resident)
+    for resident in conversations._restorer.residency.all():
+        conversations._restorer.residency.discard(resident)
 
 
 def test_a_reply_is_undone_while_nothing_has_left_the_window(
@@ -207,7 +207,7 @@ def test_a_session_whose_turn_cannot_be_undone_is_closed(
     with pytest.raises(StoreError, match="no"):
         branch.say("B", tokens=2, seed=1)
     monkeypatch.undo()
-    assert all(one.state == "idle" for one in conversations._states.residency.all())
+    assert all(one.state == "idle" for one in conversations._restorer.residency.all())
     again = chat.branch(chat.messages[:2]).say("B", tokens=2, seed=1)
     assert again.bits == first.bits
 

@@ -16,14 +16,14 @@ from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
 from tests.python.cluster.shared_stores import SharedLocation, fence_of
 from tests.python.conversations.talk import STILL, Chat, wait_until
-from tests.python.conversations.test_upkeep import ERRORS, fails_first
+from tests.python.conversations.test_maintenance import ERRORS, fails_first
 
 
 def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
-    settings = {"upkeep_s": STILL, "saved_early": 0, "seats": 3, **settings}
+    settings = {"maintenance_s": STILL, "saved_early": 0, "seats": 3, **settings}
     location = SharedLocation(folder, folder / "snapshots")
     conversations = location.conversations(model, "one", **settings)
-    conversations._saver.close()
+    conversations._snapshot_thread.close()
     for text in "ab":
         Chat(conversations).say(text)
     return conversations
@@ -44,9 +44,9 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
 
     monkeypatch.setattr(fence if stage.startswith("_") else fence.owners, stage, fails)
     time.sleep(0.01)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert called == [stage]
-    assert conversations._states.residency.all() == []
+    assert conversations._restorer.residency.all() == []
     assert conversations._store.conversations("") == []
 
 
@@ -60,8 +60,8 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
 ) -> None:
     monkeypatch.setattr(replica_fence, "_BEAT_S", 0.02)
     conversations = two_chats(model, tmp_path, snapshot_tokens=0)
-    states = conversations._states
-    save, times = states.saving.save, []
+    states = conversations._restorer
+    save, times = states.snapshots.save, []
 
     def slow_save(resident: Resident) -> None:
         before = seen(conversations)
@@ -69,8 +69,8 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
         times.append(before)
         save(resident)
 
-    monkeypatch.setattr(states.saving, "save", slow_save)
-    conversations._upkeep.run()
+    monkeypatch.setattr(states.snapshots, "save", slow_save)
+    conversations._maintenance.run()
     assert len(times) == 2
     conversations.close()
     left = SqliteStore.open(tmp_path, identity_of(model), is_shared=True)

@@ -14,10 +14,10 @@ from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import ReadingCancelled, ReadingEnded, ReadingTimedOut
 from sinkstream.conversations.node import Node, turn_of
 from sinkstream.conversations.residency import Resident
-from sinkstream.conversations.settling import End, Settling
+from sinkstream.conversations.restore import NOTHING, Found, StateRestorer, found_at
 from sinkstream.conversations.snapshots import state_at
-from sinkstream.conversations.states import NOTHING, Found, States, found_at
 from sinkstream.conversations.store import Store
+from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
 from sinkstream.conversations.turns import Waiting
 from sinkstream.sessions.session import Session
 from sinkstream.streams.worker import wanted
@@ -88,14 +88,14 @@ def deadline_of(timeout_s: object) -> Deadline | None:
     return Deadline(timeout_s, time.monotonic() + timeout_s)
 
 
-class Ends:
+class SessionAt:
     """See Note: [Settled forms] in `node.py`. Any thread may call it."""
 
-    def __init__(self, states: States, store: Store, settling: Settling) -> None:
-        """Use the sessions of `states`, and the forms that `settling` makes and stores."""
-        self._states = states
+    def __init__(self, restorer: StateRestorer, store: Store, dropped: ThoughtsDropped) -> None:
+        """Use the sessions of `restorer`, and the forms that `dropped` makes and stores."""
+        self._restorer = restorer
         self._store = store
-        self._settling = settling
+        self._dropped = dropped
         self._reading = KeyedLock()  # of each turn whose form is read
 
     def settled(
@@ -128,15 +128,15 @@ class Ends:
         node = end.node
         assert node is not None  # it is a form
         with self._reading_of(node, deadline):
-            settling = self._settling
-            end = settling.refreshed(end) if writer is None else settling.stored(end, writer)
+            dropped = self._dropped
+            end = dropped.refreshed(end) if writer is None else dropped.stored(end, writer)
             found = self._at_form(end, following, salt, deadline)
-        passing = self._states.residency.claim(
+        passing = self._restorer.residency.acquire(
             lambda one: one.is_passing and _is_of(one, node), leaves=True
         )
         if passing is not None:
-            self._states.residency.discard(passing)
-        resident = self._states.fork_or_use(found.resident, evicts=True)
+            self._restorer.residency.discard(passing)
+        resident = self._restorer.fork_or_use(found.resident, evicts=True)
         is_fork = resident is not found.resident
         begun = found_at(resident, found.state, following, found.read)
         return replace(begun, read=found.read, read_s=found.read_s, is_fork=is_fork)
@@ -148,7 +148,7 @@ class Ends:
         Raises:
             ReadingTimedOut: The deadline has passed.
         """
-        waiting = self._states.residency.waiting
+        waiting = self._restorer.residency.waiting
         with ExitStack() as stack:
             until = None if deadline is None else deadline.until
             try:
@@ -166,13 +166,13 @@ class Ends:
         assert node is not None  # it is a form
         nothing = array("i")
         for name in filter(None, (node.id, end.draft)):
-            resident = self._states.residency.at(name, following, keeps=True)
+            resident = self._restorer.residency.at(name, following, keeps=True)
             if resident is not None:
                 resident.node, resident.is_stored = node, not node.is_draft
-                self._states.residency.hold(resident)
+                self._restorer.residency.hold(resident)
                 return Found(resident, "resident", nothing, 0, 0)
-        states = self._states
-        found = states.undone(node, nothing) or states.rebuilt(node, nothing, salt, forms)
+        restorer = self._restorer
+        found = restorer.undone(node, nothing) or restorer.rebuilt(node, nothing, salt, forms)
         resident = found.resident
         known = forms[0].node.parent if forms else node.id
         try:
@@ -182,14 +182,14 @@ class Ends:
             read_s = time.monotonic() - began
             resident.saved_tokens = 0 if known is None else self._store.saved_tokens(known)
         except ReadingEnded:
-            self._states.residency.take_back(resident, found.ids, found.tokens_before)
+            self._restorer.residency.take_back(resident, found.ids, found.tokens_before)
             raise
         except BaseException:
-            self._states.residency.discard(resident)
+            self._restorer.residency.discard(resident)
             raise
         resident.is_stored = not node.is_draft
         resident.node, resident.undo, resident.cancelled_ids = node, None, array("i")
-        states.residency.hold(resident)
+        restorer.residency.hold(resident)
         return replace(found, read=len(found.ids), read_s=read_s)
 
     def _read(
@@ -204,7 +204,7 @@ class Ends:
         left_s = None if deadline is None else deadline.left_s
         with (
             session._start_reading(ids.tolist(), state_at(node), left_s) as stream,
-            self._states.residency.waiting(stream.cancel),
+            self._restorer.residency.waiting(stream.cancel),
         ):
             reason = stream.result().finish_reason
         if reason == "cancelled":
@@ -229,12 +229,12 @@ class Ends:
         salt = f"of {node.id}"
         if node.is_form:
             with self._reading_of(node, None):
-                found = self._at_form(self._settling.refreshed(end), NOTHING, salt, None)
+                found = self._at_form(self._dropped.refreshed(end), NOTHING, salt, None)
             node = found.resident.node
             assert node is not None  # the form
             found = replace(found, ids=NOTHING)
         else:
-            found = self._states.after(node, NOTHING, salt, moves=False)
+            found = self._restorer.after(node, NOTHING, salt, moves=False)
         session = found.resident.session
         try:
             ids = found.ids[: -len(NOTHING)]
@@ -242,11 +242,11 @@ class Ends:
                 session._read(ids.tolist(), state_at(node))
             session._save(path, wanted)
         except BaseException:
-            self._states.residency.discard(found.resident)
+            self._restorer.residency.discard(found.resident)
             raise
         if ids:
             found.resident.node, found.resident.undo = node, None
-        self._states.residency.release(found.resident)
+        self._restorer.residency.release(found.resident)
 
 
 def _is_of(resident: Resident, form: Node) -> bool:

@@ -66,14 +66,14 @@ def test_a_snapshot_that_cannot_be_written_keeps_none_of_the_others(
     error: Exception,
 ) -> None:
     conversations = two_chats(model, tmp_path, snapshot_tokens=0)
-    states = conversations._states
-    monkeypatch.setattr(states.saving, "save", fails_first(states.saving.save, error))
+    states = conversations._restorer
+    monkeypatch.setattr(states.snapshots, "save", fails_first(states.snapshots.save, error))
     with caplog.at_level(logging.WARNING, "sinkstream"):
-        conversations._upkeep.run()
+        conversations._maintenance.run()
     assert len(list(conversations._store.oldest_snapshots())) == 1
     assert [one.state for one in states.residency.all()] == ["idle", "idle"]
     assert caplog.text.count("upkeep failed in 1 place ") == (error is not ERRORS[-1])
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert len(list(conversations._store.oldest_snapshots())) == 2
 
 
@@ -86,11 +86,11 @@ def test_snapshots_that_cannot_be_written_leave_parking_and_expiry(
     conversations = two_chats(
         model, tmp_path, snapshot_tokens=0, replay_tokens=0, park_s=0.0, ttl_s=0.0
     )
-    monkeypatch.setattr(conversations._states.saving, "save", always(ERRORS[0]))
+    monkeypatch.setattr(conversations._restorer.snapshots, "save", always(ERRORS[0]))
     time.sleep(0.01)
     with caplog.at_level(logging.WARNING, "sinkstream"):
-        conversations._upkeep.run()
-    assert conversations._states.residency.all() == []
+        conversations._maintenance.run()
+    assert conversations._restorer.residency.all() == []
     assert conversations._store.conversations("") == []
     assert caplog.text.count("upkeep failed in 2 places ") == 1
 
@@ -103,7 +103,7 @@ def test_a_conversation_that_cannot_be_deleted_keeps_none_of_the_others(
     settings: dict[str, Any],
 ) -> None:
     conversations = two_chats(model, tmp_path, **settings)
-    upkeep = conversations._upkeep
+    upkeep = conversations._maintenance
     monkeypatch.setattr(upkeep, "_delete", fails_first(upkeep._delete, ERRORS[1]))
     time.sleep(0.01)
     upkeep.run()
@@ -117,8 +117,8 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
     conversations = two_chats(model, tmp_path, park_s=0.0, ttl_s=0.0)
     monkeypatch.setattr(conversations._store, stage, always(ERRORS[1]))
     time.sleep(0.01)
-    conversations._upkeep.run()
-    assert conversations._states.residency.all() == []
+    conversations._maintenance.run()
+    assert conversations._restorer.residency.all() == []
     assert conversations._store.conversations("") == []
     monkeypatch.undo()
 
@@ -127,7 +127,7 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
 
 
 def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conversations:
-    settings = {"upkeep_s": STILL, "saved_early": 0, "snapshot_tokens": 1 << 40}
+    settings = {"maintenance_s": STILL, "saved_early": 0, "snapshot_tokens": 1 << 40}
     conversations = location.conversations(model, **settings)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
@@ -154,9 +154,9 @@ def test_a_sweep_reads_the_sizes_of_all_turns_once(
     sums = []
     for count in (2, 6):
         conversations = filled(model, location, count)
-        conversations._upkeep._settings = Settings(max_bytes=0)
+        conversations._maintenance._settings = Settings(max_bytes=0)
         said = counted(conversations, monkeypatch)
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         assert conversations._store.conversations("") == []
         everything = [one for one in said if "SUM" in one and "WHERE" not in one]
         sums.append([one for one in everything if "snapshots" not in one])
@@ -172,8 +172,8 @@ def test_a_sweep_deletes_no_more_than_is_over(
     newest = [name for name, _ in store.conversations("")][:3]
     before = store.usage().transcripts
     over = sum(store.size_of(name) for name, _ in store.conversations("")[3:])
-    conversations._upkeep._settings = Settings(max_bytes=before - over)
-    conversations._upkeep.run()
+    conversations._maintenance._settings = Settings(max_bytes=before - over)
+    conversations._maintenance.run()
     assert [name for name, _ in store.conversations("")] == newest
     assert store.usage().transcripts <= before - over
 
@@ -182,7 +182,7 @@ def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
     model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = filled(model, location, 1)
-    upkeep, store = conversations._upkeep, conversations._store
+    upkeep, store = conversations._maintenance, conversations._store
     usage, asked = store.usage, list[float]()
 
     def slow() -> Any:

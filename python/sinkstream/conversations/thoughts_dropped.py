@@ -68,7 +68,7 @@ def start_after(node: Node | None) -> StartPoint:
     return StartPoint("assistant") if node.is_form else StartPoint("assistant", True, node.last_id)
 
 
-class Settling:
+class ThoughtsDropped:
     """Of the conversations in a store. Any thread may call it."""
 
     def __init__(self, model: Model, store: Store, thoughts: str | None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sinkstream.conversations.errors import StateLost
 from sinkstream.conversations.node import Form, Node
 from sinkstream.conversations.residency import Residency, Resident, undo
-from sinkstream.conversations.snapshots import Saving, load_snapshot
+from sinkstream.conversations.snapshots import Snapshots, load_snapshot
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import TurnState, deleted
 from sinkstream.errors import CapacityError, CheckpointError
@@ -52,7 +52,7 @@ def found_at(resident: Resident, state: TurnState, ids: array[int], replayed: in
     return Found(resident, state, ids[len(resident.cancelled_ids) :], replayed, tokens)
 
 
-class States:
+class StateRestorer:
     """Finds, loads and replays states. Any thread may call it."""
 
     def __init__(
@@ -63,7 +63,7 @@ class States:
         seats: int,
         *,
         max_replay: int | None,
-        saving: Saving,
+        snapshots: Snapshots,
         thoughts: Thoughts,
     ) -> None:
         """Use a model's sequences for conversations.
@@ -74,7 +74,7 @@ class States:
             store: Where turns and snapshots are.
             seats: The sequences to use.
             max_replay: The most tokens to replay; None for no limit.
-            saving: Writes their snapshots.
+            snapshots: Writes their snapshots.
             thoughts: What sessions that are saved for a client do with thoughts.
         """
         self._host = host
@@ -82,9 +82,9 @@ class States:
         self._store = store
         self._max_replay = max_replay
         self._thoughts = thoughts
-        self.saving = saving
-        self.residency = Residency(seats, saving.secure, saving.is_due)
-        saving.residents = self.residency.all
+        self.snapshots = snapshots
+        self.residency = Residency(seats, snapshots.secure, snapshots.is_due)
+        snapshots.residents = self.residency.all
 
     def new(self, ids: array[int], salt: str) -> Found:
         """Open a session that will read a conversation from its beginning.
@@ -172,7 +172,7 @@ class States:
                 resident = self._loaded(at, salt)
             if resident is not None:
                 if len(ids) - len(following) != replayed:
-                    self.residency.unclaim(resident)
+                    self.residency.give_back(resident)
                     raise deleted(node.id)
                 return found_at(resident, "replayed" if replayed > fresh else state, ids, replayed)
             ids = (new[at.id].ids if at.id in new else self._store.ids_of(at.id)) + ids
@@ -199,7 +199,7 @@ class States:
             if resident is None and (found := self.undone(node, following)) is not None:
                 resident = found.resident
             return resident
-        source = self.residency.claim(
+        source = self.residency.acquire(
             lambda one: one.node is not None and one.node.id == node.id and not one.cancelled_ids,
             keeps=True,
         )
@@ -211,12 +211,12 @@ class States:
         if not source.cancelled_ids and self.residency.try_seat(evicts=evicts):
             fork = self._fork_into_seat(source)
         if fork is None:
-            self.saving.secure(source)
+            self.snapshots.secure(source)
             return self.residency.use(source)
         return fork
 
     def fork_of(self, source: Resident) -> Resident | None:
-        """Return a fork of a claimed session, which is then idle; None if there is no room.
+        """Return a fork of an acquired session, which is then idle; None if there is no room.
 
         Other idle sessions give up their seats.
         """
@@ -257,7 +257,7 @@ class States:
                 )
         except CheckpointError as error:
             logger.warning("store: a snapshot is not used, and its turn is replayed: %s", error)
-            self.saving.drop_snapshot(node.id)
+            self.snapshots.drop_snapshot(node.id)
             return None
         session.saved_tokens = node.tokens
         return session

@@ -20,9 +20,9 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.ends import Deadline
 from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.node import Node, is_settled_id, settled_id
+from sinkstream.conversations.session_at import Deadline
 from sinkstream.conversations.transcript import shown_messages
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import EngineDead, SessionBusy
@@ -305,7 +305,7 @@ def test_conversations_take_turns_with_one_sequence(models: Models, tmp_path: Pa
             assert reply.bits == fresh(model, chat.messages[:-1], i, 12, more)
             found.add(reply.facts.state)
     assert found <= {"new", "loaded", "replayed", "undone", "resident"}
-    assert len(conversations._states.residency.all()) == 1
+    assert len(conversations._restorer.residency.all()) == 1
 
 
 def test_what_is_not_stored_is_read_as_the_template_writes_it(
@@ -352,7 +352,7 @@ def test_forms_are_deleted_with_their_turns(models: Models, tmp_path: Path) -> N
     conversations = open_conversations(model, tmp_path, snapshot_tokens=0, replay_tokens=0)
     chat = Chat(conversations)
     replies = [chat.say(f"Message {i}", seed=i, sampling=more) for i in range(6)]
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     store = conversations._store
     assert any(is_settled_id(name) for name, _ in store.oldest_snapshots())
     conversations.delete("", replies[3].node)
@@ -372,8 +372,8 @@ def test_a_snapshot_bounds_what_is_read_after_a_kill(models: Models, tmp_path: P
     chat = Chat(conversations)
     for i in range(8):
         chat.say(f"Message {i}", seed=i, sampling=more, tokens=12)
-        conversations._upkeep.run()
-    states = conversations._states
+        conversations._maintenance.run()
+    states = conversations._restorer
     for resident in states.residency.all():
         states.residency.discard(resident)
     reply = chat.say("On", seed=8, sampling=more)
@@ -674,7 +674,7 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
         chat.say(f"Message {i}", seed=i, sampling=more, tokens=12)
     chat.say("x " * 60_000, seed=9, sampling=more)
     asked = [*chat.messages, user("Next")]
-    real, to_read = conversations._ends._read, []
+    real, to_read = conversations._session_at._read, []
 
     def noted(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
         to_read.append(len(ids))
@@ -692,7 +692,7 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
             threading.Thread(target=cancel_after_some_steps, args=(cancel,)).start()
         yield
 
-    conversations._ends._read = noted  # type: ignore[method-assign]
+    conversations._session_at._read = noted  # type: ignore[method-assign]
     conversations.wait_in(waiting)
     for _ in range(3):
         with pytest.raises(ReadingCancelled):
@@ -732,13 +732,13 @@ def test_the_time_of_a_request_goes_on_after_the_reading_of_a_form(
     conversations = open_conversations(model, tmp_path)
     chat = Chat(conversations)
     chat.say("One", seed=1, sampling=more)
-    real = conversations._ends._read
+    real = conversations._session_at._read
 
     def for_an_hour(session: Session, ids: array[int], node: Node, deadline: Deadline) -> None:
         real(session, ids, node, deadline)
         object.__setattr__(deadline, "until", deadline.until - 3600)
 
-    monkeypatch.setattr(conversations._ends, "_read", for_an_hour)
+    monkeypatch.setattr(conversations._session_at, "_read", for_an_hour)
     asked = [*chat.messages, user("Next")]
     request = TurnRequest("", asked, options(3, 1 << 30, **more, timeout_s=3600.5))
     turn = conversations.begin(request)
@@ -755,14 +755,14 @@ def test_the_time_of_a_request_bounds_its_wait_for_another_that_reads(
     chat = Chat(conversations)
     chat.say("One", seed=1, sampling=more)
     asked = [*chat.messages, user("Next")]
-    real, is_reading, go_on = conversations._ends._read, threading.Event(), threading.Event()
+    real, is_reading, go_on = conversations._session_at._read, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> None:
         is_reading.set()
         assert go_on.wait(30)
         real(*arguments)
 
-    monkeypatch.setattr(conversations._ends, "_read", late)
+    monkeypatch.setattr(conversations._session_at, "_read", late)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ask, conversations, asked, seed=3, sampling=more)
         assert is_reading.wait(30)
@@ -791,11 +791,11 @@ def test_a_session_that_cannot_go_back_is_closed(
         monkeypatch.setattr(Session, "_conclude_last_turn", fail)
         raise ReadingCancelled("no")
 
-    monkeypatch.setattr(conversations._ends, "_read", leave)
+    monkeypatch.setattr(conversations._session_at, "_read", leave)
     with pytest.raises(EngineDead, match="no"):
         conversations.begin(TurnRequest("", asked, options(3, **more)))
     monkeypatch.undo()
-    assert all(one.state == "idle" for one in conversations._states.residency.all())
+    assert all(one.state == "idle" for one in conversations._restorer.residency.all())
     reply = ask(conversations, asked, seed=3, sampling=more)
     assert reply.bits == fresh(model, asked, 3, 8, more)
 
@@ -813,17 +813,17 @@ def test_a_conversation_is_not_deleted_while_its_form_is_read(
     for i in range(2):
         Chat(conversations).say(f"Another {i}", seed=i, sampling=more)
     forget(conversations, snapshots=False)
-    real = conversations._ends._read
+    real = conversations._session_at._read
 
     def deleting(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
         if by == "upkeep":
-            conversations._upkeep.run()
+            conversations._maintenance.run()
         else:
             with pytest.raises(SessionBusy):
                 conversations.delete("", reply.facts.session)
         real(session, ids, node, deadline)
 
-    conversations._ends._read = deleting  # type: ignore[method-assign]
+    conversations._session_at._read = deleting  # type: ignore[method-assign]
     assert chat.say("Three", seed=3, sampling=more).node
 
 
@@ -842,7 +842,7 @@ def test_the_state_of_a_stored_conversation_stays(
         conversations.save("", reply.node, tmp_path / "file.session")
     elif aside != "nothing":
         ask(conversations, [*chat.messages, user("Title?")], store=False, sampling=more)
-    while conversations._states.residency.park_idle():
+    while conversations._restorer.residency.park_idle():
         pass
     again = chat.say("On", seed=99, sampling=more)
     assert again.facts.replayed_tokens < reply.facts.prompt_tokens / 2

@@ -16,7 +16,7 @@ from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.residency import Resident
-from sinkstream.conversations.states import States
+from sinkstream.conversations.restore import StateRestorer
 from sinkstream.conversations.store import Store
 from sinkstream.errors import SinkstreamError
 
@@ -55,29 +55,29 @@ class _Failures:
             )
 
 
-class Upkeep:
+class Maintenance:
     """A thread that looks after idle sessions and the store's size."""
 
     def __init__(
         self,
-        states: States,
+        restorer: StateRestorer,
         store: Store,
         fence: Fence,
         settings: Settings,
         *,
         delete: Callable[[ConversationWriter, float], bool],
     ) -> None:
-        """Run every `settings.upkeep_s` seconds.
+        """Run every `settings.maintenance_s` seconds.
 
         Args:
-            states: The sessions in memory.
+            restorer: The sessions in memory.
             store: The store.
             fence: What this process may write.
             settings: The limits.
             delete: Deletes a conversation that has not been used since a time, unless it is
                 running; returns whether it did.
         """
-        self._states = states
+        self._restorer = restorer
         self._store = store
         self._fence = fence
         self._settings = settings
@@ -98,11 +98,11 @@ class Upkeep:
         self._fence.look_after(failures.noted)
         with failures.noted():
             self._store.delete_loose_files()
-        residency, saving = self._states.residency, self._states.saving
+        residency, snapshots = self._restorer.residency, self._restorer.snapshots
         for resident in residency.all():
             with failures.noted():  # those that could not be written at once
-                if saving.is_due(resident):
-                    self._with(resident, saving.save)
+                if snapshots.is_due(resident):
+                    self._with(resident, snapshots.save)
         oldest = time.monotonic() - self._settings.park_s
         for resident in residency.all():
             with failures.noted():
@@ -123,13 +123,13 @@ class Upkeep:
         return self._fence.held(node.conversation) is None
 
     def _with(self, resident: Resident, work: Callable[[Resident], None]) -> None:
-        if not self._states.residency.keep(resident):
+        if not self._restorer.residency.keep(resident):
             return
         try:
-            if self._states.saving.unsaved(resident) > 0:
+            if self._restorer.snapshots.unsaved(resident) > 0:
                 work(resident)
         finally:
-            self._states.residency.release(resident)
+            self._restorer.residency.release(resident)
 
     def _expire(self, failures: _Failures) -> None:
         settings = self._settings
@@ -162,7 +162,7 @@ class Upkeep:
             with failures.noted():
                 node = self._store.state(node_id)
                 if node is not None and self._fence.adopt(node.conversation) is not None:
-                    self._states.saving.drop_snapshot(node_id)
+                    self._restorer.snapshots.drop_snapshot(node_id)
                 over -= size
             if over <= 0:
                 return
@@ -184,5 +184,5 @@ class Upkeep:
         return before - self._store.usage().transcripts
 
     def _loop(self) -> None:
-        while not self._is_ending.wait(self._settings.upkeep_s):
+        while not self._is_ending.wait(self._settings.maintenance_s):
             self.run()
