@@ -33,11 +33,12 @@ from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.errors import SessionBusy
-from sinkstream.model import Model
-from sinkstream.request.options import StreamOptions, has_grammar
-from sinkstream.streams.stream import Stream
+from sinkstream.host import ReplyOptions
+from sinkstream.model import Model, host_of
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.stream_request import StreamRequest
+from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
-from sinkstream.text.tools.tool_replies import read_tools
 
 logger = logging.getLogger("sinkstream")
 
@@ -62,20 +63,19 @@ class Conversations:
             InvalidArgument: The chat template cannot be split into turns.
         """
         settings = settings or Settings()
-        self._model = model
-        host = model._host()
-        self._turns = model._turn_format()
-        if not self._turns.is_exact:
-            logger.warning("%s", self._turns.difference)
+        self._host = host_of(model)
+        turns = self._host.turns()
+        if not turns.is_exact:
+            logger.warning("%s", turns.difference)
         capacity = model.capacity
-        identity = identity_of(model)
+        identity = identity_of(self._host)
         if isinstance(store, Path):
             self.fence = open_folder(store, identity, settings)
         else:
             self.fence = store(identity)
         self._store = self.fence.store
         seats = settings.seats or capacity.max_sequences
-        self._dropped = ThoughtsDropped(model, self._store, settings.thoughts)
+        self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
             self._store,
             self.fence.held,
@@ -83,8 +83,7 @@ class Conversations:
             snapshot_tokens=_or(settings.snapshot_tokens, capacity.tokens),
         )
         self._restorer = StateRestorer(
-            host,
-            self._turns,
+            self._host,
             self._store,
             seats,
             max_replay=settings.max_replay,
@@ -121,11 +120,12 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        options = self._model._checked_options(request.options, request.tools, request.thinking)
-        deadline = deadline_of(options.get("timeout_s"))
+        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        complete = self._host.complete(asked)
+        deadline = deadline_of(complete.options["timeout_s"])
         place = self._places.of(request)
         try:
-            return self._begun(request, options, place, deadline)
+            return self._begun(request, complete, place, deadline)
         finally:
             if request.store:
                 self._running.started(place.conversation)
@@ -133,7 +133,7 @@ class Conversations:
     def _begun(
         self,
         request: TurnRequest,
-        options: StreamOptions,
+        complete: StreamRequest,
         place: Place,
         deadline: Deadline | None,
     ) -> RunningTurn:
@@ -147,12 +147,12 @@ class Conversations:
                 self._restorer.residency.release(match.resident)
             raise
         found = self._found(request, place, end, following, deadline)
-        if deadline is not None:
-            options = {**options, "timeout_s": deadline.left_s}
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
         try:
-            stream = self._stream(request, options, match, found)
+            given = match.unread[-1]["content"] if request.continue_final else ""
+            session, ids = found.resident.session, found.ids.tolist()
+            stream = session.reply_to(ServedStream, ids, complete, given)
         except BaseException:  # such as an option out of range: the session is as it was
             self._restorer.residency.give_back(found.resident)
             raise
@@ -163,16 +163,6 @@ class Conversations:
             self._restorer.residency.discard(found.resident)
             raise
 
-    def _stream(
-        self, request: TurnRequest, options: StreamOptions, match: Match, found: Found
-    ) -> Stream:
-        """Start the reply with `options`, which have the grammar of the tools."""
-        given = match.unread[-1]["content"] if request.continue_final else ""
-        has_rule = request.tools is not None or has_grammar(request.options)
-        tools = read_tools(request.tools, request.options)
-        reader = self._model._reader(request.thinking, tools, given, has_rule=has_rule)
-        return found.resident.session._stream_ids(found.ids.tolist(), reader, **options)
-
     def _end(self, request: TurnRequest, match: Match) -> End:
         """Return the state that the messages which have not been read yet follow."""
         if match.base is None or match.resident is not None:
@@ -182,11 +172,11 @@ class Conversations:
     def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
         ids = read_messages(
-            self._model._turn_format(request.thinking, request.tools),
+            self._host.turns(request.thinking, request.tools),
             match.unread,
             end.start,
             continue_final=request.continue_final,
-            has_thoughts=self._model._thought_tags(request.thinking) is not None,
+            has_thoughts=self._host.tags(request.thinking) is not None,
             drops=self._dropped.drops(request.thinking),
         )
         return array("i", ids)
@@ -243,7 +233,7 @@ class Conversations:
         end: End,
         found: Found,
         following: array[int],
-        stream: Stream,
+        stream: ServedStream,
     ) -> RunningTurn:
         match = place.match
         base, resident = match.base, found.resident
@@ -294,7 +284,7 @@ class Conversations:
                 place.writer.begin(new)
         except BaseException:
             self._running.discard(turn)
-            stream._record = None
+            stream.record = None
             raise
         return turn
 
@@ -361,7 +351,7 @@ class Conversations:
         """
         with ExitStack() as stack:
             stack.enter_context(self.room())
-            turn = begin_text(self._model, prompt, options, salt)
+            turn = begin_text(self._host, prompt, options, salt)
             turn.on_end = stack.pop_all().close
             return turn
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
 from sinkstream.conversations.sqlite_store import SqliteStore
-from sinkstream.model import Model
+from sinkstream.host import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,8 @@ def snapshot_folder(folder: str) -> Callable[[bytes], SnapshotFiles]:
     return lambda secret: SnapshotFolder(path / folder_of(secret))
 
 
-def identity_of(model: Model) -> str:
+def identity_of(host: Host) -> str:
     """Describe what stored token ids and hashes depend on."""
-    capacity = model.capacity
-    template = blake2b((model._text.chat_template or "").encode(), digest_size=8).hexdigest()
-    return (
-        f"{model._native.fingerprint()}, sinks {capacity.sinks}, window {capacity.window}, "
-        f"template {template}"
-    )
+    sinks, window = host.spec.kept(*host.window)
+    template = blake2b((host.text.chat_template or "").encode(), digest_size=8).hexdigest()
+    return f"{host.native.fingerprint()}, sinks {sinks}, window {window}, template {template}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from sinkstream.conversations.turns import (
     Waiting,
 )
 from sinkstream.errors import InvalidArgument
-from sinkstream.model import Model
+from sinkstream.host import Host, ReplyOptions
+from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
-from sinkstream.streams.stream import Stream
+from sinkstream.request.stream_request import StreamRequest
+from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import check_messages, text_of_parts
 from sinkstream.text.plain_text import plain_encoder
@@ -32,7 +34,7 @@ from sinkstream.text.thinking import Thinking
 class PlainTurn:
     """A reply without a conversation."""
 
-    stream: Stream
+    stream: ServedStream
     facts: TurnFacts
     on_end: Callable[[], None] = lambda: None
     """Called once, when the reply has ended."""
@@ -52,7 +54,7 @@ class PlainTurns:
 
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""
-        self._model = model
+        self._host = host_of(model)
 
     def begin(self, request: TurnRequest) -> PlainTurn:
         """Start a reply.
@@ -63,21 +65,20 @@ class PlainTurns:
         """
         _check_previous(request)
         if not request.continue_final:
-            stream = self._model._stream(
-                request.messages,
+            wanted = ReplyOptions(
                 request.options,
                 thinking=request.thinking,
                 tools=request.tools,
                 cache_salt=request.engine_salt,
             )
-            return _turn(stream)
+            return _turn(self._host, self._host.request(request.messages, wanted))
         if request.messages[-1].get("role") != "assistant":
             raise InvalidArgument(
                 "stream: to be continued, the last message of `prompt` must have the role "
                 '"assistant".',
                 param="prompt",
             )
-        return _turn(_continue_final(self._model, request))
+        return _continued(self._host, request)
 
     def begin_text(
         self, prompt: str | Sequence[int], options: StreamOptions, salt: str
@@ -87,7 +88,7 @@ class PlainTurns:
         Raises:
             Exception: Any error that `Model.stream` raises.
         """
-        return begin_text(self._model, prompt, options, salt)
+        return begin_text(self._host, prompt, options, salt)
 
     def wait_in(self, waiting: Waiting) -> None:
         """Do nothing: nothing is read before a reply begins."""
@@ -101,7 +102,7 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        text = self._model._text
+        text = self._host.text
         tools = () if request.tools is None else request.tools.definitions
         return len(encode_chat(text, request.messages, thinking=request.thinking, tools=tools))
 
@@ -158,14 +159,14 @@ def _check_previous(request: TurnRequest) -> None:
 
 
 def begin_text(
-    model: Model, prompt: str | Sequence[int], options: StreamOptions, salt: str
+    host: Host, prompt: str | Sequence[int], options: StreamOptions, salt: str
 ) -> PlainTurn:
     """Start a completion of plain text or of token ids.
 
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(model._stream(prompt, options, cache_salt=salt))
+    return _turn(host, host.request(prompt, ReplyOptions(options, cache_salt=salt)))
 
 
 def open_reply(
@@ -184,23 +185,22 @@ def open_reply(
     return ids, final
 
 
-def _continue_final(model: Model, request: TurnRequest) -> Stream:
-    """Start a reply that continues the last message of a conversation.
-
-    Raises:
-        InvalidArgument: The messages are malformed, or only one.
-        Exception: Any error that `Model.stream` raises.
-    """
-    ids, final = open_reply(model._text, request.messages, request.thinking)
-    return model._continue(ids, final, request.thinking, request.options, request.engine_salt)
+def _continued(host: Host, request: TurnRequest) -> PlainTurn:
+    """Start a reply that continues the last message of a conversation."""
+    ids, final = open_reply(host.text, request.messages, request.thinking)
+    wanted = ReplyOptions(
+        request.options, thinking=request.thinking, cache_salt=request.engine_salt
+    )
+    return _turn(host, replace(host.complete(wanted), prompt=ids), final)
 
 
-def _turn(stream: Stream) -> PlainTurn:
+def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
+    stream = host.start(ServedStream, request, given)
     facts = TurnFacts(
         state="new",
         node="",
         session=secrets.token_hex(8),
-        prompt_tokens=stream._inbox.prompt_tokens,
+        prompt_tokens=stream.prompt_tokens,
         cached_tokens=0,
         replayed_tokens=0,
     )

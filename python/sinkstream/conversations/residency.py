@@ -20,7 +20,7 @@ from typing import Literal
 from sinkstream.conversations.node import Node
 from sinkstream.conversations.turns import Waiting
 from sinkstream.errors import CapacityError, InvalidArgument
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.token_session import TokenSession
 
 _LEAVING_S = 30.0  # the longest wait for a session that is being saved
 _SAVER_S = 1.0  # and for the saver to begin with it: it may be writing others to a slow store
@@ -31,7 +31,7 @@ _BUSY_SAVING = ("kept", "leaving")
 class Resident:
     """A session in a seat."""
 
-    session: Session
+    session: TokenSession
     node: Node | None
     """The turn that it has read to its end; None for a new conversation."""
     state: Literal["idle", "running", "kept", "leaving"] = "running"
@@ -357,7 +357,7 @@ class Residency:
             self.discard(resident)
             return
         resident.undo = None  # the engine may have begun the turn: that is what it would undo
-        session._conclude_last_turn()
+        session.conclude_last_turn()
         tokens = session.stats.tokens
         if tokens != tokens_before and not undo(resident, node):
             # A reply's last token is read with the next turn: until then it is not in `tokens`.
@@ -387,7 +387,7 @@ def undo(resident: Resident, node: Node) -> bool:
     page.
     """
     try:
-        resident.session.cancel(keep="drop")
+        resident.session.take_back(resident.session.last_turn())
     except (InvalidArgument, CapacityError):
         return False
     resident.node, resident.undo, resident.is_passing = node, None, False

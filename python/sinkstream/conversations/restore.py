@@ -14,10 +14,9 @@ from sinkstream.conversations.snapshots import Snapshots, load_snapshot
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import TurnState, deleted
 from sinkstream.errors import CapacityError, CheckpointError
-from sinkstream.sessions.conversation_state import ConversationState
-from sinkstream.sessions.session import Host, Session
+from sinkstream.host import Host
 from sinkstream.sessions.thoughts import Thoughts
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.sessions.token_session import ConversationState, TokenSession
 
 logger = logging.getLogger("sinkstream")
 
@@ -58,7 +57,6 @@ class StateRestorer:
     def __init__(
         self,
         host: Host,
-        turns: TurnFormat,
         store: Store,
         seats: int,
         *,
@@ -70,7 +68,6 @@ class StateRestorer:
 
         Args:
             host: The model.
-            turns: The parts of its conversations.
             store: Where turns and snapshots are.
             seats: The sequences to use.
             max_replay: The most tokens to replay; None for no limit.
@@ -78,7 +75,6 @@ class StateRestorer:
             thoughts: What sessions that are saved for a client do with thoughts.
         """
         self._host = host
-        self._turns = turns
         self._store = store
         self._max_replay = max_replay
         self._thoughts = thoughts
@@ -251,7 +247,7 @@ class StateRestorer:
             with self._store.files.reading(file) as path:
                 session = self._seated(
                     lambda: Resident(
-                        load_snapshot(self._host, self._turns, node, path, salt, self._thoughts),
+                        load_snapshot(self._host, node, path, salt, self._thoughts),
                         node,
                     )
                 )
@@ -265,8 +261,8 @@ class StateRestorer:
     def _opened(self, ids: array[int], salt: str) -> Resident:
         # The last token is always read: its logits begin the reply.
         native = self._host.native.open_session(None, ids[:-1].tolist(), salt)
-        session = Session(
-            native, self._host, self._turns, ConversationState(), thoughts=self._thoughts
+        session = TokenSession(
+            native, self._host, ConversationState(), fields=self._thoughts.fields
         )
         return Resident(session, None)
 

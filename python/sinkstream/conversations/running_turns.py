@@ -18,7 +18,7 @@ from sinkstream.conversations.reading import Drops
 from sinkstream.conversations.residency import Residency, Resident
 from sinkstream.conversations.turns import TurnEnd, TurnFacts, note_of_calls
 from sinkstream.streams.events import FinishReason
-from sinkstream.streams.stream import Stream
+from sinkstream.streams.served_stream import ServedStream
 
 if TYPE_CHECKING:
     from sinkstream.streams.batch import Batch
@@ -107,7 +107,7 @@ class RunningTurn:
     def __init__(
         self,
         begun: Begun,
-        stream: Stream,
+        stream: ServedStream,
         facts: TurnFacts,
         residency: Residency,
         on_end: Callable[[RunningTurn], None],
@@ -124,7 +124,7 @@ class RunningTurn:
         self._recorder = Recorder(begun.new, begun.writer)
         self.stream = stream
         self.facts = facts
-        stream._record = self._recorder.add
+        stream.record = self._recorder.add
 
     @property
     def conversation(self) -> str:
@@ -160,7 +160,7 @@ class RunningTurn:
             if self._end is None:
                 if self._failure is not None:
                     raise self._failure
-                reason = self.stream._drain()
+                reason = self.stream.drain()
                 try:
                     node_id = self._commit(reason)
                     if self._is_handed_over and reason == "cancelled":
@@ -169,7 +169,7 @@ class RunningTurn:
                     self._failure = error
                     raise
                 finally:
-                    self.stream._record = None
+                    self.stream.record = None
                     self._on_end(self)
                 stream = self.stream
                 self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
@@ -213,7 +213,7 @@ class RunningTurn:
     def _tokens_now(self) -> int:
         """Return the tokens in the session's sequence, once the engine has let go of it."""
         session = self._begun.resident.session
-        session._conclude_last_turn()
+        session.conclude_last_turn()
         return session.stats.tokens
 
     def _node(self, reason: FinishReason, tokens: int) -> Node | None:

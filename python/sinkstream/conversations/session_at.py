@@ -19,7 +19,7 @@ from sinkstream.conversations.snapshots import state_at
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
 from sinkstream.conversations.turns import Waiting
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.token_session import TokenSession
 from sinkstream.streams.worker import wanted
 
 
@@ -193,7 +193,7 @@ class SessionAt:
         return replace(found, read=len(found.ids), read_s=read_s)
 
     def _read(
-        self, session: Session, ids: array[int], node: Node, deadline: Deadline | None
+        self, session: TokenSession, ids: array[int], node: Node, deadline: Deadline | None
     ) -> None:
         """Read ids up to a form.
 
@@ -203,7 +203,7 @@ class SessionAt:
         """
         left_s = None if deadline is None else deadline.left_s
         with (
-            session._start_reading(ids.tolist(), state_at(node), left_s) as stream,
+            session.start_reading(ids.tolist(), state_at(node), left_s) as stream,
             self._restorer.residency.waiting(stream.cancel),
         ):
             reason = stream.result().finish_reason
@@ -214,7 +214,7 @@ class SessionAt:
         if reason == "timeout":
             assert deadline is not None  # it has ended the stream
             raise ReadingTimedOut(deadline.timeout_s)
-        session._state = state_at(node)
+        session.state = state_at(node)
 
     def save_to(self, end: End, path: Path) -> None:
         """Bring an end of a stored turn into a session, and write that session to a file.
@@ -239,8 +239,8 @@ class SessionAt:
         try:
             ids = found.ids[: -len(NOTHING)]
             if ids:
-                session._read(ids.tolist(), state_at(node))
-            session._save(path, wanted)
+                session.read(ids.tolist(), state_at(node))
+            session.save(path, wanted)
         except BaseException:
             self._restorer.residency.discard(found.resident)
             raise

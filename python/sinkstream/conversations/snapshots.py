@@ -13,17 +13,16 @@ from sinkstream.conversations.node import Node
 from sinkstream.conversations.residency import Residency, Resident
 from sinkstream.conversations.store import Store
 from sinkstream.errors import CheckpointError, SinkstreamError
+from sinkstream.host import Host
 from sinkstream.sessions import saved
-from sinkstream.sessions.conversation_state import ConversationState
-from sinkstream.sessions.session import Host, Session
 from sinkstream.sessions.thoughts import Thoughts
+from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.streams.worker import wanted
-from sinkstream.text.turns.turn_format import TurnFormat
 
 logger = logging.getLogger("sinkstream")
 
 
-def save_snapshot(session: Session, node: Node, path: str) -> None:
+def save_snapshot(session: TokenSession, node: Node, path: str) -> None:
     """Write the session, whose last turn is `node`, to a file that only its owner can read.
 
     A power cut may leave it damaged. The checksum reveals that, and the turn is then replayed.
@@ -31,19 +30,19 @@ def save_snapshot(session: Session, node: Node, path: str) -> None:
     Raises:
         OSError: The file cannot be written there.
     """
-    session._save(path, wanted, _labels(node), flush=False)
+    session.save(path, wanted, _labels(node), flush=False)
 
 
 def load_snapshot(
-    host: Host, turns: TurnFormat, node: Node, path: str, cache_salt: str, thoughts: Thoughts
-) -> Session:
+    host: Host, node: Node, path: str, cache_salt: str, thoughts: Thoughts
+) -> TokenSession:
     """Open the session in a file that `save_snapshot` wrote for the same turn.
 
     Raises:
         CheckpointError: It is missing, damaged, or for a different turn, model or cache type.
         CapacityError: There is no memory for another session.
     """
-    native, record = saved.load(path, host.native, host.spec, host.window, cache_salt=cache_salt)
+    native, record = saved.load(path, host, cache_salt=cache_salt)
     found = {name: record.fields.get(name) for name in _labels(node)}
     if found != _labels(node):
         native.close()
@@ -52,8 +51,8 @@ def load_snapshot(
             "turn."
         )
     system_tokens = record.state.system_tokens
-    return Session(
-        native, host, turns, state_at(node), system_tokens=system_tokens, thoughts=thoughts
+    return TokenSession(
+        native, host, state_at(node), system_tokens=system_tokens, fields=thoughts.fields
     )
 
 

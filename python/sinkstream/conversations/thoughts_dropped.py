@@ -24,10 +24,10 @@ from sinkstream.conversations.reading import BEGINNING, Drops, StartPoint, read_
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import calls_of, deleted
 from sinkstream.errors import InvalidArgument
-from sinkstream.lru_cache import LruCache
-from sinkstream.model import Model
+from sinkstream.host import Host
 from sinkstream.request.tools import Tools
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
+from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
@@ -71,13 +71,13 @@ def start_after(node: Node | None) -> StartPoint:
 class ThoughtsDropped:
     """Of the conversations in a store. Any thread may call it."""
 
-    def __init__(self, model: Model, store: Store, thoughts: str | None) -> None:
+    def __init__(self, host: Host, store: Store, thoughts: str | None) -> None:
         """Treat thoughts as `thoughts` of `Model.session` says.
 
         Raises:
             InvalidArgument: It is none of its values.
         """
-        self._model = model
+        self._host = host
         self._store = store
         self._thoughts = thoughts
         self._rules: LruCache[Thinking, Drops] = LruCache(_MOST)
@@ -87,7 +87,7 @@ class ThoughtsDropped:
     @property
     def of_sessions(self) -> Thoughts:
         """Return what sessions that are saved for a client are to do with thoughts."""
-        tags = self._model._thought_tags(None)
+        tags = self._host.tags(None)
         return Thoughts(tags, None, check_thoughts(self._thoughts, tags))
 
     def drops(self, thinking: Thinking) -> Drops:
@@ -95,8 +95,8 @@ class ThoughtsDropped:
         return self._rules.get(thinking, lambda: self._find_drops(thinking))
 
     def _find_drops(self, thinking: Thinking) -> Drops:
-        turns = self._model._turn_format(thinking)
-        has_dropped = check_thoughts(self._thoughts, self._model._thought_tags(thinking))
+        turns = self._host.turns(thinking)
+        has_dropped = check_thoughts(self._thoughts, self._host.tags(thinking))
         if not has_dropped or not isinstance(turns, TemplateTurns):
             return "never"
         return "before_user" if shows_thoughts_of_calls(turns.chat) else "always"
@@ -121,7 +121,7 @@ class ThoughtsDropped:
         """
         if end is not None and not end.is_settled:
             return False
-        tags = self._model._thought_tags(thinking)
+        tags = self._host.tags(thinking)
         if tags is None:
             return True
         return not (tags.form.is_prompted or given or any(map(has_reasoning, messages)))
@@ -136,7 +136,7 @@ class ThoughtsDropped:
         """
         if turn.is_settled or not self.loses_thoughts(thinking, messages):
             return End(turn)
-        turns = self._model._turn_format(thinking, tools)
+        turns = self._host.turns(thinking, tools)
         try:
             return self._settled(turn, turns, self.drops(thinking))
         except InvalidArgument as error:
@@ -190,7 +190,7 @@ class ThoughtsDropped:
         system, said = None, self._messages_of(first)
         if said[0]["role"] == "system":
             system, said = said[0]["content"], said[1:]
-        turns = self._model._turn_format()
+        turns = self._host.turns()
         after = None if system is None else "system"
         # Templates write tools before the first message of the user, if they write any.
         beginning = turns.opening(system) + turns.read(said[0], after=after)

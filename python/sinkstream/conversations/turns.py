@@ -17,7 +17,7 @@ from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
 from sinkstream.streams.events import FinishReason, Stats
-from sinkstream.streams.stream import Stream
+from sinkstream.streams.served_stream import ServedStream
 
 TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
 """Where the conversation before this turn was: in memory, in memory after undoing a turn, in a
@@ -138,7 +138,7 @@ class Turn(Protocol):
     """One running reply."""
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> ServedStream:
         """Return the reply; the caller reads it and closes it."""
         ...
 

@@ -10,7 +10,7 @@ from sinkstream.evaluate.forwards import feed
 from sinkstream.evaluate.plan import CHUNK
 from sinkstream.evaluate.recall_result import Answer, place_of
 from sinkstream.evaluate.recall_tasks import Question
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 
 # A model may write an answer in a few more tokens than the tokenizer would.
 _SPARE_TOKENS = 2
@@ -26,7 +26,7 @@ class AskedStream:
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
         # Written but not yet read: lines are read together at the next question.
-        self._pending = model._text.bos_ids
+        self._pending = host_of(model).text.bos_ids
         self._length = len(self._pending)
         self.evicted = 0
         """Tokens evicted by the end of the last answer."""

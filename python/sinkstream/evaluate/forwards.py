@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from sinkstream.cache import Cache
+from sinkstream.cache import Cache, skip_to
 from sinkstream.evaluate.plan import CHUNK, Plan
 from sinkstream.evaluate.surprise import Nlls, surprise
 from sinkstream.model import Model
@@ -63,7 +63,7 @@ def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
     elif plan.sinks:
         feed(model, ids[:, : plan.sinks], cache, CHUNK)
     if begin:
-        cache._native.jump(begin)
+        skip_to(cache, begin)
     feed(model, ids[:, begin:length], cache, CHUNK)
     return cache
 

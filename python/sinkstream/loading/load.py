@@ -15,8 +15,9 @@ from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
+from sinkstream.host import ModelOptions
 from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.model import Model, ModelOptions
+from sinkstream.model import Model
 from sinkstream.observe import logs
 from sinkstream.request.checks import as_bool, as_choice, as_int
 from sinkstream.request.keywords import suggests_keywords

@@ -42,7 +42,7 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of_chat(service.model, body)
+    thinking = thinking_of_chat(service.host, body)
     given = body.tools, body.tool_choice, body.parallel_tool_calls
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:
@@ -50,7 +50,7 @@ async def chat(request: Request) -> Response:
             "body: `continue_final_message` must not be true with `tools`.",
             "continue_final_message",
         )
-    await service.grammars.compile(service.model, options, names, tools, thinking)
+    await service.grammars.compile(service.host, options, names, tools, thinking)
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,

@@ -49,7 +49,7 @@ async def completions(request: Request) -> Response:
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
-    await service.grammars.compile(service.model, options, names)
+    await service.grammars.compile(service.host, options, names)
     salt = engine_salt(exchange.tenant, body.cache_salt or "")
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)

@@ -255,7 +255,7 @@ async def _deliver(
 
 
 async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
-    first = partial(job.dialect.first, reply.index, turn.stream._inbox.prompt)
+    first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
     return await job.service.pool.run(first) if job.dialect.with_tokens else first()
 
 

@@ -12,7 +12,7 @@ from sinkstream.conversations.opening import Settings, identity_of
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.server.config import NO_STORE, ServerConfig
 
 _GB = 10**9
@@ -56,7 +56,7 @@ def default_store(model: Model) -> Path:
     Raises:
         StoreError: There is no home folder.
     """
-    digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
+    digest = blake2b(identity_of(host_of(model)).encode(), digest_size=4).hexdigest()
     name = f"{Path(model.path).stem}-{digest}"
     folder = state_folder()
     if folder is None:

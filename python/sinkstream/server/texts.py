@@ -8,9 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.model import Model
+from sinkstream.host import Host
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
 from sinkstream.text.argument_name import PROMPT
@@ -24,10 +23,10 @@ from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decod
 class Texts:
     """The tokenizer, the template and the bytes of each token."""
 
-    def __init__(self, model: Model) -> None:
-        self._text: TextFormat = model._text
-        self._vocab_size = model.spec.vocab_size
-        self._table: TokenBytes | None = model._table
+    def __init__(self, host: Host) -> None:
+        self._text = host.text
+        self._vocab_size = host.spec.vocab_size
+        self._table = host.table
 
     def encode(self, content: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the ids of text.

@@ -55,7 +55,7 @@ def _piece(raw: bytes) -> str | list[int]:
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
     if body.messages is not None and body.continue_final_message:
-        ids, _ = open_reply(service.model._text, without_unknown(body.messages))
+        ids, _ = open_reply(service.host.text, without_unknown(body.messages))
     elif body.messages is not None:
         ids = texts.encode_messages(
             without_unknown(body.messages),

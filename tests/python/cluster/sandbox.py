@@ -81,7 +81,7 @@ class _Session:
     def __init__(self, tokens: int) -> None:
         self.stats = SimpleNamespace(tokens=tokens)
 
-    def _conclude_last_turn(self) -> None:
+    def conclude_last_turn(self) -> None:
         pass
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class _Stream:
     """Stands for a reply."""
 
     def __init__(self) -> None:
-        self._record: Any = None
+        self.record: Any = None
         self.stats = None
         self.thought_tokens = 0
         self.tool_calls: list[Any] = []
@@ -101,7 +101,7 @@ class _Stream:
     def cancel(self) -> None:
         self.reason = "cancelled"
 
-    def _drain(self) -> str:
+    def drain(self) -> str:
         return self.reason
 
 
@@ -126,7 +126,7 @@ class Replying:
         """Receive a part of the reply."""
         ids = [len(self.text) + i + 1 for i in range(count)]
         self.text += "x" * count
-        self.turn.stream._record(SimpleNamespace(text="x" * count, ids=ids))
+        self.turn.stream.record(SimpleNamespace(text="x" * count, ids=ids))
 
 
 class Replica:

@@ -14,6 +14,7 @@ from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.opening import identity_of
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.model import host_of
 from tests.python.cluster.shared_stores import SharedLocation, fence_of
 from tests.python.conversations.talk import STILL, Chat, wait_until
 from tests.python.conversations.test_maintenance import ERRORS, fails_first
@@ -73,7 +74,7 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
     conversations._maintenance.run()
     assert len(times) == 2
     conversations.close()
-    left = SqliteStore.open(tmp_path, identity_of(model), is_shared=True)
+    left = SqliteStore.open(tmp_path, identity_of(host_of(model)), is_shared=True)
     assert left.rows("SELECT name FROM replicas") == []  # it is not announced after its end
     left.close()
 

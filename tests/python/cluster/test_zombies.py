@@ -156,7 +156,7 @@ def test_a_turn_that_cannot_start_is_not_running(
     def fails(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(one, "_stream", fails)
+    monkeypatch.setattr(one, "_found", fails)
     with pytest.raises(OSError):  # noqa: PT011
         chat.say("On")
     assert not one._running.writes(session)

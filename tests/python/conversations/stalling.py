@@ -32,15 +32,15 @@ class Stall:
         self.point = point
         self.reached, self.goes_on = threading.Event(), threading.Event()
         _STALLS[conversations._store] = self
-        stream = conversations._stream
-        conversations._stream = self.before(stream, "loaded")  # type: ignore[method-assign]
+        conversations._found = self.after(conversations._found)  # type: ignore[method-assign]
 
-    def before(self, work: Callable[..., Any], point: str) -> Callable[..., Any]:
-        """Return work that may be stopped before it begins."""
+    def after(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what loads a turn's state, and may be stopped then."""
 
-        def run(*given: Any, **named: Any) -> Any:
-            self.at(point)
-            return work(*given, **named)
+        def run(*given: Any) -> Any:
+            found = load(*given)
+            self.at("loaded")
+            return found
 
         return run
 

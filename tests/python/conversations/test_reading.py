@@ -11,6 +11,7 @@ import sinkstream
 from sinkstream.conversations.canonical import canonical_messages
 from sinkstream.conversations.reading import BEGINNING, StartPoint, read_messages
 from sinkstream.errors import InvalidArgument
+from sinkstream.model import host_of
 from sinkstream.text.chat import encode_chat
 from tests.python.conversations.talk import assistant, user
 
@@ -22,7 +23,7 @@ def read(
 ) -> Any:
     more.setdefault("continue_final", False)
     said = canonical_messages(messages, continue_final=more["continue_final"])
-    return read_messages(model._turn_format(), said, start, **more)
+    return read_messages(host_of(model).turns(), said, start, **more)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_what_is_read_is_the_whole_rendering(model: sinkstream.Model, messages: 
 
 
 def test_reading_on_is_reading_all(model: sinkstream.Model) -> None:
-    turns = model._turn_format()
+    turns = host_of(model).turns()
     first = [SYSTEM, user("Hello")]
     later = [user("More"), assistant("Yes."), user("And?")]
     written = [*turns.reply("Hi."), *model.end_token_ids]
@@ -56,7 +57,7 @@ def test_reading_on_is_reading_all(model: sinkstream.Model) -> None:
 
 
 def test_a_reply_that_was_cut_is_closed_before_the_next_message(model: sinkstream.Model) -> None:
-    turns = model._turn_format()
+    turns = host_of(model).turns()
     written = turns.reply("Hi.")
     rest = read(model, [user("More")], StartPoint("assistant", True, written[-1]))
     assert read(model, [user("Hello")]) + written + rest == read(
@@ -67,7 +68,7 @@ def test_a_reply_that_was_cut_is_closed_before_the_next_message(model: sinkstrea
 def test_a_continued_reply_is_not_closed(model: sinkstream.Model) -> None:
     said = [user("Hello"), assistant("Once ")]
     open_ids = read(model, said, continue_final=True)
-    assert open_ids == read(model, said[:1]) + model._turn_format().reply("Once ")
+    assert open_ids == read(model, said[:1]) + host_of(model).turns().reply("Once ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import StateLost, StoreError
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.token_session import TokenSession
 from tests.python.conversations.talk import (
     CAPACITY,
     Chat,
@@ -176,7 +176,7 @@ def test_what_is_not_stored_is_not_continued_after_half_of_another_message(
 
 def test_what_is_not_stored_is_forked_if_that_is_asked_for(conversations: Conversations) -> None:
     name = ask(conversations, [user("One")], store=False).node
-    for i in range(conversations._model.capacity.max_sequences):  # all seats are taken
+    for i in range(conversations._host.options.max_sequences):  # all seats are taken
         ask(conversations, [user(f"Other {i}")])
     name = ask(conversations, [user("One")], store=False).node
     fork = ask(conversations, [user("Two")], store=False, previous=name, forks=True, seed=3)
@@ -200,7 +200,7 @@ def test_a_session_whose_turn_cannot_be_undone_is_closed(
         raise StoreError("no")
 
     if failing == "session":
-        monkeypatch.setattr(Session, "cancel", fail)
+        monkeypatch.setattr(TokenSession, "take_back", fail)
     else:
         monkeypatch.setattr(conversations._store, "saved_tokens", fail)
     branch = chat.branch(chat.messages[:2])

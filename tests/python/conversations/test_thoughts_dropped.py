@@ -26,10 +26,11 @@ from sinkstream.conversations.session_at import Deadline
 from sinkstream.conversations.transcript import shown_messages
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import EngineDead, SessionBusy
+from sinkstream.model import host_of
 from sinkstream.request.tools import check_tools
 from sinkstream.server.pool import Pool
 from sinkstream.server.texts import Texts
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.token_session import TokenSession
 from sinkstream.text.chat import encode_chat
 from tests.python.conversations.talk import (
     CAPACITY,
@@ -408,7 +409,7 @@ def test_places_are_those_without_thoughts(models: Models, tmp_path: Path) -> No
     chat = Chat(conversations)
     replies = [chat.say(f"Message {i}", seed=i, sampling=more, tokens=12) for i in range(5)]
     ids = encode_chat(model._text, chat.messages[:-1])
-    table = Texts(model).table
+    table = Texts(host_of(model)).table
     turns = conversations.transcript("", replies[0].facts.session)
     shown = [one for turn in turns[:-1] for one in shown_messages(turn, table)]
     assert model.tokenizer is not None
@@ -491,7 +492,7 @@ def test_thoughts_stay_while_a_model_waits_for_results(
                     forget(conversations, snapshots=way == "loaded")
                 told = ask(conversations, messages, tools=texts, sampling=bias, tokens=16)
                 ids = read_ids(conversations, told.node)[: -len(told.ids)]
-                given = model._checked_options(options(0, 16, **bias), texts, None)
+                given = with_tools(model, options(0, 16, **bias), texts)
                 alike = model.stream(ids, **given).result()
                 assert told.bits == (alike.token_ids, alike.logprobs)
                 base = conversations._store.node(told.node)
@@ -561,14 +562,21 @@ def asking(
         conversations.close()
 
 
+def with_tools(model: sinkstream.Model, given: Any, tools: Any, thinking: Any = None) -> Any:
+    """Return the options of a reply to ids that follows the grammar of tools."""
+    if tools is None:
+        return given
+    return host_of(model).tool_replies.options(given, tools, thinking)
+
+
 def check_bits(
     conversations: Conversations, reply: Reply, given: dict[str, Any], more: dict[str, Any]
 ) -> list[int]:
     """Check that a reply is what follows the ids that are stored before it, and return these."""
-    model = conversations._model
+    model: Any = conversations._host.model
     ids = read_ids(conversations, reply.node)[: -len(reply.ids)]
     thinking = given.get("thinking")
-    checked = model._checked_options(options(0, 8, **more), given.get("tools"), thinking)
+    checked = with_tools(model, options(0, 8, **more), given.get("tools"), thinking)
     alike = model.stream(ids, **checked).result()
     assert reply.bits == (alike.token_ids, alike.logprobs)
     assert reply.facts.prompt_tokens == len(ids)
@@ -676,7 +684,7 @@ def test_a_form_whose_reading_was_ended_is_read_further(models: Models, tmp_path
     asked = [*chat.messages, user("Next")]
     real, to_read = conversations._session_at._read, []
 
-    def noted(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
+    def noted(session: TokenSession, ids: array[int], node: Node, deadline: Any) -> None:
         to_read.append(len(ids))
         real(session, ids, node, deadline)
 
@@ -734,7 +742,7 @@ def test_the_time_of_a_request_goes_on_after_the_reading_of_a_form(
     chat.say("One", seed=1, sampling=more)
     real = conversations._session_at._read
 
-    def for_an_hour(session: Session, ids: array[int], node: Node, deadline: Deadline) -> None:
+    def for_an_hour(session: TokenSession, ids: array[int], node: Node, deadline: Deadline) -> None:
         real(session, ids, node, deadline)
         object.__setattr__(deadline, "until", deadline.until - 3600)
 
@@ -788,7 +796,7 @@ def test_a_session_that_cannot_go_back_is_closed(
         raise EngineDead("no")
 
     def leave(*_: Any) -> None:
-        monkeypatch.setattr(Session, "_conclude_last_turn", fail)
+        monkeypatch.setattr(TokenSession, "conclude_last_turn", fail)
         raise ReadingCancelled("no")
 
     monkeypatch.setattr(conversations._session_at, "_read", leave)
@@ -815,7 +823,7 @@ def test_a_conversation_is_not_deleted_while_its_form_is_read(
     forget(conversations, snapshots=False)
     real = conversations._session_at._read
 
-    def deleting(session: Session, ids: array[int], node: Node, deadline: Any) -> None:
+    def deleting(session: TokenSession, ids: array[int], node: Node, deadline: Any) -> None:
         if by == "upkeep":
             conversations._maintenance.run()
         else:

@@ -18,6 +18,7 @@ from sinkstream.conversations.transcript import (
     shown_messages,
 )
 from sinkstream.conversations.turns import NotFound, TurnRequest
+from sinkstream.model import host_of
 from sinkstream.server.texts import Texts
 
 # Of the tiny model's tokens, these are words.
@@ -49,7 +50,7 @@ def say(turns: Conversations, history: list[dict[str, str]], text: str, **more: 
 def messages_of(
     turns: Conversations, model: sinkstream.Model, name: str
 ) -> list[list[ShownMessage]]:
-    table = Texts(model).table
+    table = Texts(host_of(model)).table
     return [shown_messages(turn, table) for turn in turns.transcript("", name)]
 
 
@@ -80,8 +81,8 @@ def test_a_transcript_has_all_messages_and_their_places(
     assert [turn.parent for turn in kept] == [None, *names[:-1]]
     ids = [one for turn in kept for one in (*turn.read_ids, *turn.reply_ids)]
     assert len(ids) == kept[-1].tokens
-    texts = Texts(model)
-    assert texts.table is model._table  # built once
+    texts = Texts(host_of(model))
+    assert texts.table is host_of(model).table  # built once
     previous = 0
     for message in flat:
         assert previous <= message.begin < message.end <= len(ids)
@@ -154,7 +155,7 @@ def test_a_transcript_is_its_owners_alone(turns: Conversations) -> None:
 def test_the_tokens_of_a_thought_are_before_the_first_character(
     model: sinkstream.Model, reply: str
 ) -> None:
-    tokenizer, table = model.tokenizer, Texts(model).table
+    tokenizer, table = model.tokenizer, Texts(host_of(model)).table
     assert tokenizer is not None
 
     def shown(*texts: str) -> ShownMessage:
