@@ -23,9 +23,9 @@ from sinkstream.cli.options import Loading
 from sinkstream.cli.processor import huge_pages, instructions, processor_name
 from sinkstream.cli.terminal import printable
 from sinkstream.errors import CheckpointError
+from sinkstream.host import ModelOptions
 from sinkstream.loading.load import check_device, check_options, choose_window
 from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.model import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups
 from sinkstream.cli.info_probe import Probed
-from sinkstream.model import ModelOptions
+from sinkstream.host import ModelOptions
 
 _PAGE_ROWS = 64  # csrc/kernels/page.h
 _PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
-from sinkstream.model import ModelOptions
+from sinkstream.host import ModelOptions
 
 _SIZE = 32
 _WINDOW = 64
