@@ -16,12 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sinkstream import _core
-from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.option_checks import with_model
-from sinkstream.cli.processor import processor_name
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import load_model, with_model
+from sinkstream.cli.terminal import is_terminal, progress_bar
+from sinkstream.devices import processor_name
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.model import Model
 from sinkstream.streams.events import Token
@@ -47,14 +45,14 @@ class Figure:
     """Weights and cache read per second, as a share of the plain read in the same rounds."""
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def bench(
-    model: options.ModelArgument = None,
+    model: common_options.ModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each round measures everything once.")] = 5,
-    model_option: options.ModelPath = None,
+    model_option: common_options.ModelPath = None,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     """Measure prefill, decode and memory bandwidth. Close other programs first."""
     if rounds < 1:

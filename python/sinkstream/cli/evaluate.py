@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import load_model
+from sinkstream.cli.terminal import is_terminal, progress_bar
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.evaluate import (
     METHODS,
@@ -49,7 +48,7 @@ _MAX_SINKS = 1 << 20  # as for `load`
 _LONGEST_TOKEN = 64
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def evaluate(
     file: Annotated[
         str | None,
@@ -101,7 +100,7 @@ def evaluate(
         typer.Option(metavar="FOLDER", help="Save scores here; the next run continues from them."),
     ] = None,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     """Measure perplexity over a long text, or recall from a long stream."""
     # Check everything before the first token is read: a run may take hours.

@@ -1,25 +1,38 @@
-"""Options that several commands share. The package itself checks the values."""
+"""Options that several commands share: declared, checked in the words of the command line, used.
+
+The package itself checks most values.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import itertools
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
-from sinkstream.cli.interrupts import INTERRUPTED
-from sinkstream.cli.terminal import is_terminal
-from sinkstream.request.options import StreamOptions
+from sinkstream.cli.interrupts import INTERRUPTED, raising
+from sinkstream.cli.terminal import is_terminal, progress_bar
+from sinkstream.errors import InvalidArgument
+from sinkstream.request.options import OPTIONS, StreamOptions
+from sinkstream.request.value_kinds import Integer, Number
+
+if TYPE_CHECKING:
+    from sinkstream.model import Model
 
 METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+# Flags that are not the argument's name with dashes.
+_FLAGS = {"stop_token_ids": "--stop-token-id"}
+# Of single commands.
+_FLAGS_OF = {"demo": {"max_tokens": "--tokens"}, "evaluate": {"max_tokens": "--tokens"}}
 
 ModelPath = Annotated[
     str | None,
@@ -201,3 +214,75 @@ def _parameters_of(bundle: type[Loading | Replies]) -> list[inspect.Parameter]:
         )
         for entry in fields(bundle)
     ]
+
+
+def flag_of(command: str, name: str) -> str:
+    """Return the flag of a command that sets an argument of a function of the package."""
+    flags = {**_FLAGS, **_FLAGS_OF.get(command, {})}
+    return flags.get(name, "--" + name.replace("_", "-"))
+
+
+def check_options(command: str, options: Mapping[str, Any]) -> None:
+    """Check the ranges of request options.
+
+    Args:
+        command: The name of the command, for errors.
+        options: By the names of `StreamOptions`. None stands for the default.
+
+    Raises:
+        InvalidArgument: A number is out of range; the message names its flag.
+    """
+    for name, value in options.items():
+        kind = OPTIONS[name].kind
+        if value is None or not isinstance(kind, Integer | Number):
+            continue
+        low, high = kind.low, kind.high
+        flag = flag_of(command, name)
+        if not (value in kind if isinstance(kind, Number) else low <= value <= high):
+            raise InvalidArgument(
+                f"{command}: `{flag}` must be in {kind}, but is "
+                f"{value:{'g' if isinstance(kind, Number) else 'd'}}.",
+                param=name,
+            )
+
+
+def in_flags(command: str, sentence: str, names: Collection[str]) -> str:
+    """Return an error of the package with the arguments `names` as the user typed them."""
+    known = {*names, *_FLAGS, *_FLAGS_OF.get(command, {})}
+    return re.sub(
+        r"`(\w+)`",
+        lambda name: f"`{flag_of(command, name[1])}`" if name[1] in known else name[0],
+        sentence,
+    )
+
+
+def with_model(command: str, loading: Loading, argument: str | None, flag: str | None) -> Loading:
+    """Return the loading options with the model that was given as an argument or as a flag."""
+    if argument is not None and flag is not None:
+        raise InvalidArgument(
+            f"{command}: the model must be given once, but both MODEL and --model are set."
+        )
+    return replace(loading, model=flag if argument is None else argument)
+
+
+def import_loader() -> None:
+    """Import what loading needs. During this, Ctrl-C ends the process at once."""
+    with raising(False):
+        import sinkstream.loading.load  # noqa: F401
+
+
+def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Model:
+    """Return the loaded model, by default for one stream at a time.
+
+    Args:
+        loading: The loading options of the command line.
+        max_sequences: As for `sinkstream.load`.
+        **others: Further options of `sinkstream.load`.
+    """
+    import_loader()
+    from sinkstream.loading.load import load
+
+    options = asdict(loading)
+    path = options.pop("model")
+    with progress_bar("Loading", in_bytes=True) as show:
+        return load(path, max_sequences=max_sequences, progress=show, **options, **others)
