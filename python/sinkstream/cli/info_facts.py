@@ -12,10 +12,9 @@ from pathlib import Path
 from sinkstream import _build, _core
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
 from sinkstream.checkpoint.describe import Description, TypeShare, describe
-from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.quantization import rounded
 from sinkstream.checkpoint.spec import weight_slots
+from sinkstream.checkpoint.stores import locate_model
 from sinkstream.cli.common_options import Loading
 from sinkstream.cli.info_memory import (
     Probed,
@@ -29,7 +28,7 @@ from sinkstream.cli.terminal import printable
 from sinkstream.devices import find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.load import check_device, check_options, choose_window
-from sinkstream.loading.open_checkpoint import with_text
+from sinkstream.loading.open_checkpoint import rounded, with_text
 from sinkstream.model import ModelOptions
 
 

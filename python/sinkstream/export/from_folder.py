@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource
+from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource, as_float32
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.architecture import Architecture
@@ -22,7 +22,6 @@ from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import as_float32
 from sinkstream.errors import CheckpointError
 from sinkstream.export.check_form import LOAD_THE_FOLDER, check_form
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already

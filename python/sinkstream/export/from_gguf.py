@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from sinkstream.checkpoint.bounded_file import File
-from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
+from sinkstream.checkpoint.checkpoint import (
+    FileSource,
+    GgufText,
+    TensorEntry,
+    TensorsOnly,
+    row_bytes,
+)
 from sinkstream.checkpoint.formats.gguf_header import raw_metadata
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
-from sinkstream.checkpoint.storage import row_bytes
-from sinkstream.checkpoint.tensors import FileSource, TensorEntry
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, quantized_already
 
 

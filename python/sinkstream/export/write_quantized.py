@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import GgufText
+from sinkstream.checkpoint.checkpoint import GgufText, Storage, as_float32
 from sinkstream.checkpoint.describe import FILE_TYPES
 from sinkstream.checkpoint.formats.gguf_header import BLOCK_TYPES, round_up
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import Storage, as_float32
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.export.from_folder import model_from_folder
 from sinkstream.export.from_gguf import model_from_gguf

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorSource
+from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorEntry, TensorSource
 from sinkstream.checkpoint.formats.quantization_config import FolderQuantization
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import WeightSlot
-from sinkstream.checkpoint.tensors import TensorEntry
 
 if TYPE_CHECKING:
     import numpy as np
