@@ -31,11 +31,9 @@ from sinkstream.evaluate import (
     plot_recall,
     stream_eval,
 )
-from sinkstream.evaluate.books import Book, pick_book, read_books
+from sinkstream.evaluate.long_texts import Book, as_ids, pick_book, read_books
 from sinkstream.evaluate.pictures import check_picture
-from sinkstream.evaluate.result import level_of, perplexity_of
-from sinkstream.evaluate.result_files import write_json
-from sinkstream.evaluate.tokens import as_ids
+from sinkstream.evaluate.result import level_of, perplexity_of, write_json
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice, as_int
 
