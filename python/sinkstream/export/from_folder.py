@@ -27,8 +27,8 @@ from sinkstream.export.check_form import LOAD_THE_FOLDER, check_form
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
 from sinkstream.export.rope_metadata import Divisors, rope_metadata
 from sinkstream.export.row_order import Read, interleaved_rows, stacked_rows
+from sinkstream.export.tokenizer_metadata import tokenizer_metadata
 from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.text.tokenizers.to_gguf import tokenizer_metadata
 
 
 def model_from_folder(opened: TensorsOnly) -> GgufModel:

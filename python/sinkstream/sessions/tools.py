@@ -9,7 +9,7 @@ from typing import Any
 
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.request.tools import Tools, check_tools
-from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
+from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
 from sinkstream.text.turns.template_turns import TemplateTurns
 from sinkstream.text.turns.turn_format import TurnFormat
 

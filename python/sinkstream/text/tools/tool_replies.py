@@ -16,8 +16,7 @@ from sinkstream.request.tools import Tools
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
-from sinkstream.text.tools.call_format import CallFormat
-from sinkstream.text.tools.call_grammar import call_grammar
+from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
 
 _MOST = 16  # values of `thinking`, which clients of a server choose
