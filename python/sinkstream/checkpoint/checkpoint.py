@@ -209,11 +209,9 @@ class FileSource:
     def __init__(
         self, stored: Mapping[str, TensorEntry], entries: Mapping[str, TensorEntry] | None = None
     ) -> None:
-        """Take ownership of the files.
+        """Take ownership of the files of the tensors `stored`, by name.
 
-        Args:
-            stored: The tensors in them, by name.
-            entries: The same, but with fused tensors replaced by their parts, if there are any.
+        In `entries`, if they differ, fused tensors are replaced by their parts.
         """
         self.stored = stored
         self.entries = stored if entries is None else entries

@@ -49,17 +49,10 @@ def match_tensors(
 ) -> tuple[TensorSource, ...]:
     """Find the tensor for every weight slot. Warn of tensors that fill none.
 
-    Args:
-        spec: The decoder that the checkpoint describes.
-        names: The format's tensor name for each slot.
-        entries: The tensors in its files, by name.
-        storages: Storage types that this format allows for matrices.
-        unused: Names of tensors that may be present and are ignored, next to the patterns of
-            `names`.
-        where: The file or folder, for the error.
-        is_refused: Whether a tensor that fills no slot is an error, by its name.
-        find_split: The tensors of a slot's split matrix; None if it is a single tensor. Gets the
-            name that the single tensor would have.
+    Matrices may have the types in `storages`. Tensors in `unused` may be present and are ignored,
+    next to the patterns of `names`; `is_refused` says which others are an error, by their names.
+    `find_split` returns the tensors of a slot's split matrix, or None if it is a single tensor; it
+    gets the name that the single tensor would have.
 
     Returns:
         One source for each of `weight_slots(spec)`, in that order.
@@ -160,12 +153,6 @@ def split_fused(
     """Replace each fused tensor with entries for its parts.
 
     A tensor whose parts the decoder lacks stays as it is.
-
-    Args:
-        spec: The decoder that the checkpoint describes.
-        names: The format's names.
-        entries: The tensors in its files, by name.
-        where: The file or folder, for errors.
 
     Raises:
         CheckpointError: A fused tensor does not have the rows and columns of its parts.

@@ -125,11 +125,7 @@ def summary(run: Run) -> Iterator[str]:
 
 
 def open_source(source: str) -> int:
-    """Return a descriptor of the input.
-
-    Raises:
-        OSError: It cannot be opened, or is a folder.
-    """
+    """Return a descriptor of the input; a folder is refused."""
     if source != "-":
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     elif sys.stdin is None:
@@ -189,12 +185,7 @@ class Run:
         """How many of them are errors."""
 
     async def answer_all(self, descriptor: int, progress: Callable[[int], None]) -> None:
-        """Answer all lines that have no result yet.
-
-        Args:
-            descriptor: The descriptor of the input.
-            progress: Called with the number of results.
-        """
+        """Answer all lines that have no result yet; `progress` gets the number of results."""
         lines = read_lines(descriptor)
         progress(0)
         if self.retries:

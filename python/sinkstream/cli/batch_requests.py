@@ -40,11 +40,7 @@ class InputLine:
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[InputLine]:
-    """Yield the lines of a file or pipe; other tasks run while a pipe has none.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Yield the lines of a file or pipe; other tasks run while a pipe has none."""
     number, kept, is_too_long = 1, b"", False
     while piece := await _read(descriptor):
         *ended, rest = piece.split(b"\n")
@@ -103,11 +99,7 @@ class Rules:
 
 
 def fields_of(line: InputLine) -> dict[str, Any]:
-    """Return the object on a line.
-
-    Raises:
-        InvalidArgument: It holds something else.
-    """
+    """Return the object on a line; refuse anything else."""
     where = f"batch: line {line.number}"
     if line.is_too_long:
         most = f"{MAX_LINE_BYTES:,}"
@@ -126,11 +118,7 @@ def fields_of(line: InputLine) -> dict[str, Any]:
 
 
 def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a result begins with: the number and the digest of its line, and its id if any.
-
-    Raises:
-        InvalidArgument: The id is neither a string nor an integer.
-    """
+    """Return what a result begins with: number and digest of its line, and its id if it has one."""
     head = {"line": line.number, "digest": line.digest}
     if "id" not in fields:
         return head
@@ -145,11 +133,7 @@ def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(
     line: InputLine, fields: Mapping[str, Any], rules: Rules
 ) -> tuple[Any, StreamOptions]:
-    """Return the prompt and the options of a line; `Model.stream` checks their values.
-
-    Raises:
-        InvalidArgument: The line has an unknown key, or no prompt.
-    """
+    """Return the prompt and the options of a line; `Model.stream` checks their values."""
     own: dict[str, Any] = {name: value for name, value in fields.items() if name not in _OWN}
     for name in own:
         if name not in OPTIONS:

@@ -92,10 +92,7 @@ def prefill_seconds(model: Model, ids: list[int]) -> float:
 def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
     """Return the mean seconds per token, including sampling and delivery.
 
-    Args:
-        model: Must not run any other stream.
-        ids: The prompt.
-        tokens: Tokens to decode, at least 1.
+    At least one token is decoded. The model must not run any other stream.
     """
     stamps = []
     with model.stream(ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0) as stream:
@@ -124,10 +121,7 @@ def measure(
 ) -> list[Figure]:
     """Measure everything `rounds` times, interleaved, so that a slow moment affects all equally.
 
-    Args:
-        model: Must not run any other stream.
-        rounds: At least 1.
-        progress: Called with (rounds done, all rounds).
+    The model must not run any other stream. `progress` is called with (rounds done, all rounds).
     """
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)

@@ -178,11 +178,7 @@ class TypedLines:
     """Lines of a terminal, with line editing and history if Python has readline."""
 
     def __init__(self, history: History | None) -> None:
-        """Prepare the terminal.
-
-        Args:
-            history: Saves the lines. If None, they are kept for this chat only.
-        """
+        """Prepare the terminal. Without a history, lines are kept for this chat only."""
         self._history = history
         # Python edits lines only if standard output is a terminal as well.
         self._edits = readline is not None and sys.stdout.isatty()
@@ -237,11 +233,7 @@ class History:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file at `path`; create it if it does not exist.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
+        """Open the file at `path`; create it if it does not exist."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
         self._file = _open(path)
@@ -259,11 +251,7 @@ class History:
         return kept
 
     def add(self, entry: str) -> None:
-        """Append an entry.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Append an entry."""
         self._file.write(json.dumps(entry) + "\n")
         self._file.flush()
 

@@ -154,12 +154,7 @@ class Settings:
     """Options as `Model.stream` takes them, and a limit for replies that would never end."""
 
     def __init__(self, options: StreamOptions, default_tokens: int | None = None) -> None:
-        """Start with `options`.
-
-        Args:
-            options: If `max_tokens` is None or missing, `default_tokens` applies.
-            default_tokens: None for no limit.
-        """
+        """Start with `options`; without `max_tokens` there, the limit is `default_tokens`."""
         self._default_tokens = default_tokens
         self._options = options
         self._is_limited = options.get("max_tokens") is None and default_tokens is not None
@@ -247,12 +242,7 @@ def _value_of(name: str, text: str) -> Any:
 
 
 def completions(line: str, word: str) -> list[str]:
-    """Return what the last word of a line may become.
-
-    Args:
-        line: The text before the cursor.
-        word: The last word of `line`, after its last space; may be empty.
-    """
+    """Return what the last word of a line, which may be empty, may become."""
     start = line.lstrip()
     if not start.startswith("/") or start.startswith("//"):
         return []

@@ -64,13 +64,9 @@ class Conversations:
     def __init__(
         self, model: Model, sinks: Sinks, system: str | None = None, path: Path | None = None
     ) -> None:
-        """Start a conversation, or continue a saved one.
+        """Start a conversation, or continue one saved in `path`, which has its own system prompt.
 
-        Args:
-            model: With `max_sequences` of at least `MOST`.
-            sinks: As for `Model.session`.
-            system: The system prompt of a new conversation.
-            path: The file of a saved conversation, which has its own system prompt.
+        The model must have `max_sequences` of at least `MOST`.
         """
         self._model = model
         self._sinks = sinks
@@ -101,11 +97,7 @@ class Conversations:
         self._continue(self._copy_of(self._kept))
 
     def undo(self, command: str = "/undo") -> None:
-        """Restore the conversation to its state before the last turn.
-
-        Args:
-            command: What the user typed, for errors.
-        """
+        """Restore the state before the last turn; errors name the `command` that the user typed."""
         if self.current.last is None:
             raise InvalidArgument(
                 f"chat: {command} must follow a reply, but there is no reply to remove."
@@ -153,11 +145,7 @@ class Lines(Protocol):
 
 
 def read_entry(lines: Lines) -> str | None:
-    """Return the next line together with its continuation lines; None at the end.
-
-    Raises:
-        InvalidArgument: A line is not in the expected encoding.
-    """
+    """Return the next line together with its continuation lines; None at the end."""
     parts: list[str] = []
     is_continued = True
     while is_continued:
@@ -184,10 +172,8 @@ class Talk:
     ) -> None:
         """Run lines on `conversations`.
 
-        Args:
-            conversations: The sessions.
-            replies: The options of each reply, which /set changes.
-            default_tokens: The limit of a reply if `replies` has none; None for no limit.
+        /set changes `replies`, the options of each reply; without a limit there, that of
+        `default_tokens` applies, if any.
         """
         self._conversations = conversations
         self._settings = Settings(replies, default_tokens)

@@ -223,14 +223,9 @@ def flag_of(command: str, name: str) -> str:
 
 
 def check_options(command: str, options: Mapping[str, Any]) -> None:
-    """Check the ranges of request options.
+    """Check the ranges of request options, by the names of `StreamOptions`; errors name the flag.
 
-    Args:
-        command: The name of the command, for errors.
-        options: By the names of `StreamOptions`. None stands for the default.
-
-    Raises:
-        InvalidArgument: A number is out of range; the message names its flag.
+    None stands for the default.
     """
     for name, value in options.items():
         kind = OPTIONS[name].kind
@@ -272,13 +267,7 @@ def import_loader() -> None:
 
 
 def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Model:
-    """Return the loaded model, by default for one stream at a time.
-
-    Args:
-        loading: The loading options of the command line.
-        max_sequences: As for `sinkstream.load`.
-        **others: Further options of `sinkstream.load`.
-    """
+    """Return the loaded model, by default for one stream at a time. The others are for `load`."""
     import_loader()
     from sinkstream.loading.load import load
 

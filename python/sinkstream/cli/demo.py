@@ -240,12 +240,7 @@ class LiveScreen(ClosesOnExit):
     """
 
     def __init__(self, status: Callable[[], str], console: Console | None = None) -> None:
-        """Prepare a screen.
-
-        Args:
-            status: Returns the status line; called for each redraw.
-            console: The terminal. If None, standard output.
-        """
+        """Prepare a screen; `status` returns the status line, and is called for each redraw."""
         self._status = status
         self._console = console or Console(highlight=False, markup=False, emoji=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)

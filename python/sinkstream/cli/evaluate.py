@@ -232,18 +232,10 @@ def measure(
     sample: int | None,
     **settings: Any,
 ) -> list[PerplexityResult]:
-    """Return the result of each method.
+    """Return the result of each method. A method with sinks runs once for each of `counts`.
 
-    Args:
-        model: The model.
-        book: The text.
-        methods: What each token sees. A method with sinks runs once for each of `counts`.
-        resume: The folder of the scores.
-        counts: Numbers of sinks.
-        window: W of the methods with sinks. If None, what `capacity` leaves.
-        capacity: S + W of the other methods, except "dense".
-        sample: The sample size of "recompute".
-        **settings: Further arguments of `perplexity`.
+    `capacity` is S + W of the methods without sinks, except "dense". `window` is W of the others;
+    None: what `capacity` leaves. `sample` is that of "recompute", `resume` a folder of scores.
     """
     found = []
     for method, sinks in runs_of(methods, counts):

@@ -117,11 +117,7 @@ def progress_bar(
 ) -> Iterator[Callable[..., None]]:
     """Show a bar on standard error until the end of the block.
 
-    Args:
-        name: Shown before the bar.
-        in_bytes: Whether the bar counts bytes.
-        with_time: Whether to show the elapsed and the remaining time.
-        note: Shown after the bar: a format string for the arguments after (done, total).
+    A `note` is shown after it: a format string for the arguments after (done, total).
 
     Yields:
         A function of (done, total, …) that moves the bar. It does nothing if standard error is

@@ -116,14 +116,10 @@ def _parse_line(line: str, number: int, name: str, where: str) -> Book:
 
 
 def as_ids(where: str, model: Model, ids_or_text: IdsOrText, max_tokens: int | None) -> Ids:
-    """Return the ids [tokens] of text, or the given ids, checked.
+    """Return the ids [tokens] of text, or the given ids, checked; at most `max_tokens`.
 
-    Args:
-        where: The calling function, named in errors.
-        model: Provides the tokenizer and the vocabulary.
-        ids_or_text: A string, always taken as plain text, with the beginning-of-text token if the
-            checkpoint adds one; or ids, [tokens] or [1, tokens].
-        max_tokens: Maximum number of ids to return. If None, all.
+    A string is always taken as plain text, with the beginning-of-text token if the checkpoint adds
+    one. Ids are [tokens] or [1, tokens]. Errors begin with `where`.
 
     Raises:
         TypeError: It is neither a string nor integers.

@@ -80,16 +80,7 @@ def make_plan(
 ) -> Plan:
     """Check and complete the arguments of `perplexity`; warn about unusual ones.
 
-    Args:
-        model: Provides sinks and window if they are None.
-        tokens: Tokens of the text, at least 2.
-        method: As for `perplexity`.
-        sinks: As for `perplexity`.
-        window: As for `perplexity`.
-        chunk: As for `perplexity`.
-        block: As for `perplexity`.
-        sample: As for `perplexity`.
-        seed: As for `perplexity`.
+    The text has at least 2 `tokens`. The model provides sinks and window if they are None.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -195,11 +186,8 @@ def surprise(logits: torch.Tensor, following: torch.Tensor, first: int) -> Nlls:
 
     Args:
         logits: float32 [tokens, vocab].
-        following: int64 [tokens], the tokens that followed.
+        following: int64 [tokens].
         first: Index of the first of these tokens in the text, for errors.
-
-    Raises:
-        NonFiniteLogits: A logit is NaN or infinite.
     """
     rows = [
         torch.log_softmax(logits[i : i + _ROWS], dim=-1)
@@ -220,11 +208,7 @@ def surprise(logits: torch.Tensor, following: torch.Tensor, first: int) -> Nlls:
 def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator[Nlls]:
     """Yield the surprise of the plan's tokens in order. No piece crosses a block boundary.
 
-    Args:
-        model: The model that computes.
-        ids: int64 [1, tokens].
-        plan: The tokens to score.
-        done: Tokens that are already scored; the pieces start after them.
+    The ids are int64 [1, tokens]. Of the tokens to score, the first `done` are left out.
     """
     if plan.method != "recompute":
         yield from _read_and_score(model, ids, plan, done, len(plan.scored))

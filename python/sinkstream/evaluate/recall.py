@@ -267,11 +267,8 @@ class AskedStream:
     ) -> Answer:
         """Let the model answer a question, on a copy of the cache.
 
-        Args:
-            question: The question.
-            encode: Encodes text to ids.
-            span: Indices [begin, end) of the tokens that it is about.
-            asked: The distance, in the task's own unit.
+        It is about the tokens at the indices `span`, [begin, end); `asked` is the distance in the
+        task's own unit.
         """
         feed(self._model, torch.tensor([self._pending]), self._cache, CHUNK)
         self._pending = []

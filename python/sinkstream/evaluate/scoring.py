@@ -263,11 +263,7 @@ def save_state(path: str | os.PathLike[str], state: RunState) -> None:
 
 
 def load_state(path: str | os.PathLike[str], fresh: RunState) -> RunState:
-    """Read a state and check that it belongs to this run. Without a file, start afresh.
-
-    Args:
-        path: A file that `save_state` wrote.
-        fresh: This run, with nothing scored.
+    """Read the state of a run and check that it belongs to `fresh`. Without a file, start afresh.
 
     Raises:
         InvalidArgument: The file is not a state, or belongs to another run; the message names the

@@ -35,12 +35,6 @@ def check_form(
 ) -> None:
     """Check an open folder against what llama.cpp reads, and computes as we do, for its family.
 
-    Args:
-        form: The form of its family.
-        opened: The folder.
-        config: The content of its config.json.
-        where: Its name, for errors.
-
     Raises:
         CheckpointError: It has something that llama.cpp does not read for this family, or lacks
             something that llama.cpp requires.
@@ -119,10 +113,8 @@ def rope_metadata(
 ) -> tuple[dict[str, Any], Divisors]:
     """Return the fields after the architecture's prefix, and the tensors of divisors.
 
-    Args:
-        config: The content of config.json, whose scheme has already been checked.
-        spec: What it describes.
-        has_log_multiplier: Whether llama.cpp reads YaRN's second multiplier for this family.
+    The scheme of config.json has already been checked. For some families, llama.cpp reads YaRN's
+    second multiplier, the logarithmic one.
     """
     local, other = rotating_ropes(spec)
     rope = other or local
@@ -208,12 +200,7 @@ def interleaved_rows(read: Read, head_dim: int) -> Read:
 
 
 def stacked_rows(parts: Sequence[Read], counts: Sequence[int]) -> Read:
-    """Return a reader of several matrices, one after another.
-
-    Args:
-        parts: The readers of the matrices.
-        counts: The number of rows of each.
-    """
+    """Return a reader of several matrices, one after another, and of the rows that each has."""
 
     def read(begin: int, end: int) -> bytes:
         found, first = bytearray(), 0

@@ -110,11 +110,7 @@ class LibraryMissing(Exception):
 
 @functools.cache
 def functions() -> dict[str, int]:
-    """Return the addresses of llguidance's functions by name. The library is never unloaded.
-
-    Raises:
-        LibraryMissing: It is not installed, or is the wrong release.
-    """
+    """Return the addresses of llguidance's functions by name. The library is never unloaded."""
     library = _load()
     found = {}
     for name in _core.grammar_functions():

@@ -69,11 +69,8 @@ class DecoderConfig:
 def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     """Open a folder: read its descriptions and headers.
 
-    Tensors are compared only if the config ties the output head, but the folder also has one.
-
-    Args:
-        folder: The folder.
-        headers_only: Whether to trust the config, without reading tensors.
+    Tensors are compared only if the config ties the output head, but the folder also has one; never
+    if `headers_only`.
 
     Raises:
         CheckpointError: Files are missing or damaged, or the model is not supported.
@@ -269,13 +266,8 @@ def resolve_tie(
     adapters creates such a head and leaves the flag unchanged. In a tied pair, either tensor may be
     absent.
 
-    Args:
-        spec: The decoder that config.json describes.
-        names: The format's tensor names.
-        entries: The tensors in the files, by name.
-        where: The folder, for the warning.
-        is_stated: Whether config.json states it, so that a head that differs is worth a warning.
-        compares: Whether to read both tensors. Otherwise they count as equal if that is stated.
+    If config.json states the tie, a head that differs is worth a warning. If `compares` is False,
+    the tensors are not read: they count as equal if that is stated.
     """
     embedding, head = (names.tensor(slot) for slot in ("embedding", "output"))
     if not spec.tie_embeddings or head not in entries:

@@ -118,12 +118,9 @@ def named_models(name: str, folder: Path | None) -> list[tuple[str, Path]]:
 def only_model_in(folder: Path, name: str) -> Path:
     """Return the model that a folder holds: itself, or its only GGUF file.
 
-    Args:
-        folder: The folder.
-        name: Its name as the user gave it, for the error.
-
     Raises:
-        CheckpointError: It holds several GGUF files, and no other model.
+        CheckpointError: It holds several GGUF files, and no other model; the message has the
+            `name` that the user gave.
     """
     if is_checkpoint(folder):
         return folder

@@ -138,9 +138,8 @@ def _snapshot(repository: Path, name: str, revision: str) -> Path | None:
 def fetch(name: str, revision: str | None) -> Path:
     """Fetch a model's missing files into the cache of huggingface_hub.
 
-    Args:
-        name: `org/name`, for its weights and text files; or that and a GGUF file in it.
-        revision: Branch, tag or commit; by default, main.
+    A `name` is `org/name`, for its weights and text files; or that and a GGUF file in it. Without a
+    `revision`, main is fetched.
 
     Raises:
         CheckpointError: huggingface_hub is not installed, or fails.

@@ -31,12 +31,9 @@ class MarkedText:
     def __init__(
         self, markers: Mapping[int, str], table: TokenBytes, hidden: Collection[int]
     ) -> None:
-        """Mark the tokens of `markers`.
+        """Mark the tokens of `markers`, by token id.
 
-        Args:
-            markers: The markers, by token id.
-            table: The bytes of all tokens.
-            hidden: Tokens without text in addition to the control tokens.
+        Tokens in `hidden` have no text, nor have control tokens.
         """
         self._markers = markers
         self._bytes = ReplyBytes(table, hidden)
@@ -234,11 +231,7 @@ class ThoughtTags:
         return ThoughtTags(self.form.starting("text"), self.table, self.hidden)
 
     def reader(self, given: str = "") -> ThoughtReader:
-        """Return a reader of a reply.
-
-        Args:
-            given: The beginning of the reply, if it was given rather than generated.
-        """
+        """Return a reader of a reply, whose beginning was `given` rather than generated, if any."""
         form = self.form
         if given:
             splitter = ThoughtSplitter(form)
@@ -249,12 +242,7 @@ class ThoughtTags:
         return ThoughtReader(ThoughtTags(form, self.table, self.hidden))
 
     def split(self, ids: Iterable[int], *, is_whole: bool = True) -> Split:
-        """Split a reply.
-
-        Args:
-            ids: Its tokens.
-            is_whole: If False, they are the last ones of a reply that began with a thought.
-        """
+        """Split a reply. If not whole, `ids` are the last of one that began with a thought."""
         tags = self if is_whole else self.inside_thought()
         return tags.split_with(ThoughtReader(tags), ids)
 

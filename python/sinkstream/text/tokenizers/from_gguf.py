@@ -86,8 +86,7 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
 def check_tokenizer(metadata: Mapping[str, Any]) -> None:
     """Check that a file's tokenizer and pre-tokenizer are known, without building them.
 
-    Raises:
-        CheckpointError: They are not, as `text_format_from_gguf` says.
+    Raises what `text_format_from_gguf` does.
     """
     fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
     if _builder_of(fields) is _from_byte_level:

@@ -44,9 +44,6 @@ def byte_level_tokenizer(
         vocabulary: Tokens in GPT-2's byte alphabet, with their ids.
         merges: Pairs of tokens with a space between them, in the order of merging.
         rule: How texts are split into words.
-
-    Raises:
-        CheckpointError: A merge is not a pair of tokens, or needs one that does not exist.
     """
     tokenizer = Tokenizer(merging_model(vocabulary, merges, ignore_merges=rule.whole_words))
     if rule.composed:
@@ -181,9 +178,6 @@ def space_symbol_tokenizer(
         vocabulary: All pieces, with their ids.
         merges: Pairs of pieces with a space between them, in the order of merging.
         unknown: The piece for characters that have neither a piece nor byte pieces.
-
-    Raises:
-        CheckpointError: A merge is not a pair of pieces, or needs one that does not exist.
     """
     model = merging_model(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)

@@ -77,12 +77,8 @@ def call_grammar(
     name of a tool and arguments that match its schema. The grammar's lexer distinguishes calls from
     text: among the alternatives, a `lazy` rule wins as soon as it matches.
 
-    Args:
-        form: How calls are written.
-        tools: The tools, and whether the reply calls them.
-        thoughts: The tags of a thought that the reply may begin with, with markers only for control
-            tokens.
-        answer: The JSON schema, as text, of a reply that calls no tool; None for any text.
+    Tags of `thoughts` must have markers only for control tokens. A reply that calls no tool matches
+    the JSON schema `answer`; None for any text.
     """
     return "\n".join(_Writer(form, tools, thoughts, answer).lines()) + "\n"
 

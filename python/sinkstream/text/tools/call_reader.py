@@ -204,12 +204,9 @@ class CallReader(ThoughtReader):
     follows_grammar = True
 
     def __init__(self, tags: ThoughtTags, calls: CallFormat, *, is_first: bool) -> None:
-        """Read calls in the form `calls` after a thought between `tags`.
+        """Read calls after a thought between `tags`.
 
-        Args:
-            tags: The tags around a thought.
-            calls: How calls are written.
-            is_first: Whether calls can only begin a reply, and so never follow text.
+        With `is_first`, calls can only begin a reply, and so never follow text.
         """
         markers = {**calls.markers, **tags.form.markers}
         super().__init__(replace(tags, form=replace(tags.form, markers=markers)))

@@ -47,10 +47,7 @@ class ToolReplies:
     ) -> None:
         """Remember a checkpoint; the form of its calls is found with the first request.
 
-        Args:
-            text: Its tokenizer and template.
-            table: The bytes of its tokens; None if it has no tokenizer.
-            thought_tags: Returns the tags around its thoughts.
+        `table` is None if it has no tokenizer. `thought_tags` returns the tags around its thoughts.
         """
         self._text = text
         self._table = table
@@ -92,11 +89,7 @@ class ToolReplies:
         return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
 
     def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
-        """Return a reader of a reply with tools, which `read_tools` returns.
-
-        Raises:
-            InvalidArgument: The template has no place for tools.
-        """
+        """Return a reader of a reply with tools, which `read_tools` returns."""
         form, tags = self._found(thinking)
         return _reader(tags, form, tools)
 
@@ -110,11 +103,7 @@ class ToolReplies:
         return tags.split_with(_reader(tags, form, tools), ids)
 
     def check(self, thinking: Thinking, call: str) -> None:
-        """Refuse tools if the template has no place for them.
-
-        Raises:
-            InvalidArgument: The template has no place for tools; the message begins with `call`.
-        """
+        """Refuse tools if the template has no place for them; the error begins with `call`."""
         try:
             self._found(thinking)
         except InvalidArgument as error:
