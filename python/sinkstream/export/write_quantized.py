@@ -33,8 +33,8 @@ from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.export.from_folder import model_from_folder
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already, string
+from sinkstream.export.model_from_folder import model_from_folder
 from sinkstream.export.quantized_mixes import Decoder, MatrixRole, type_of
 from sinkstream.files import expand_home, replace_whole
 from sinkstream.request.checks import as_int
