@@ -28,7 +28,7 @@ from sinkstream.files import expand_home
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
 from sinkstream.sessions.exchanges import Exchange, exchanges_of
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.session import Session, release_second
 from sinkstream.streams.stream import Stream
 
 Sinks = int | Literal["system"] | None
@@ -75,12 +75,12 @@ class Conversations:
 
     def start(self, system: str | None) -> None:
         """Start a new conversation."""
-        self.current.session._release_second()
+        release_second(self.current.session)
         self._continue(self._new(system))
 
     def load(self, path: Path) -> None:
         """Continue a saved conversation."""
-        self.current.session._release_second()
+        release_second(self.current.session)
         self._continue(self._saved(path))
 
     def fork(self) -> None:
@@ -93,7 +93,7 @@ class Conversations:
         """Continue from the copy, which is kept."""
         if self._kept is None:
             raise InvalidArgument("chat: /back must follow a /fork, but no copy exists.")
-        self.current.session._release_second()
+        release_second(self.current.session)
         self._continue(self._copy_of(self._kept))
 
     def undo(self, command: str = "/undo") -> None:

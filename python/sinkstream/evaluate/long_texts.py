@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.request.checks import not_in_vocabulary
 from sinkstream.text.plain_text import PlainEncoder, check_characters
 from sinkstream.text.tokenizers.token_bytes import token_bytes
@@ -146,7 +146,7 @@ def encode(where: str, model: Model, text: str) -> list[int]:
         InvalidArgument: The checkpoint has no tokenizer, or the text has lone surrogates.
     """
     check_characters(text, f"{where}: the text")
-    return [*model._text.bos_ids, *encoder(where, model).encode(text)]
+    return [*host_of(model).text.bos_ids, *encoder(where, model).encode(text)]
 
 
 def encoder(where: str, model: Model) -> PlainEncoder:

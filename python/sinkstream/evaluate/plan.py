@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sinkstream.cache import Cache
+from sinkstream.cache import Cache, skip_to
 from sinkstream.errors import InvalidArgument, NonFiniteLogits, warn_caller
 from sinkstream.evaluate.long_texts import Ids
 from sinkstream.model import Model
@@ -254,7 +254,7 @@ def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
     elif plan.sinks:
         feed(model, ids[:, : plan.sinks], cache, CHUNK)
     if begin:
-        cache._native.jump(begin)
+        skip_to(cache, begin)
     feed(model, ids[:, begin:length], cache, CHUNK)
     return cache
 

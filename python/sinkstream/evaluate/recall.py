@@ -20,7 +20,7 @@ from sinkstream.evaluate.recall_tasks import (
     stream_eval_lines,
 )
 from sinkstream.evaluate.result import model_settings
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.request.checks import as_bool, as_int
 from sinkstream.request.keywords import suggests_keywords
 
@@ -250,7 +250,7 @@ class AskedStream:
         self._sinks, self._window = sinks, window
         self._cache = model.new_cache(batch=1, sinks=sinks, window=window)
         # Written but not yet read: lines are read together at the next question.
-        self._pending = model._text.bos_ids
+        self._pending = host_of(model).text.bos_ids
         self._length = len(self._pending)
         self.evicted = 0
         """Tokens evicted by the end of the last answer."""

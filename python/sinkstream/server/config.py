@@ -281,7 +281,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _check_peers(config: ServerConfig) -> None:
-    from sinkstream.server.conversations.opening import is_postgres  # loads SQLite
+    from sinkstream.conversations.opening import is_postgres  # loads SQLite
 
     secret = config.peer_secret
     if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hashlib import blake2b
 from pathlib import Path
 
+from sinkstream.conversations.conversations import Conversations, identity_of
+from sinkstream.conversations.opening import is_postgres
+from sinkstream.conversations.plain_turns import PlainTurns
+from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder
 from sinkstream.model import Model
 from sinkstream.server.config import NO_STORE, ServerConfig
-from sinkstream.server.conversations.conversations import Conversations, identity_of
-from sinkstream.server.conversations.opening import is_postgres
-from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.store_error import StoreError
 from sinkstream.server.peers.connecting import connect_peers
-from sinkstream.server.plain_turns import PlainTurns
-from sinkstream.server.turns import Turns
 
 _GB = 10**9
 

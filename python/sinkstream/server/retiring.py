@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sinkstream.server.conversations.conversations import Conversations
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.service import Service
 
 _POLL_S = 0.1

@@ -15,6 +15,7 @@ from functools import partial
 
 import uvicorn
 
+from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
@@ -29,7 +30,6 @@ from sinkstream.server.protocol import BoundedHttp
 from sinkstream.server.retiring import park_all
 from sinkstream.server.service import Service
 from sinkstream.server.socket_protocol import BoundedSocket
-from sinkstream.server.turns import Turns
 
 logger = logging.getLogger("sinkstream.server")
 

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import as_int
+from sinkstream.sessions.exchanges import text_of
 from sinkstream.sessions.session import Session
 from sinkstream.streams.events import Finished, FinishReason, Token
 from sinkstream.streams.stream import Stream
@@ -122,16 +123,13 @@ def StreamGenerator(  # noqa: N802 (the original's name)
             counted=lambda: session.stats.tokens,
             start_pos=start,
             interval=interval,
-            echo=_text_of(session, input) if echo else "",
+            echo=_echo_of(session, input) if echo else "",
         )
     )
 
 
-def _text_of(session: Session, content: str | Sequence[int]) -> str:
-    if isinstance(content, str):
-        return content
-    tokenizer = session._host.tokenizer
-    return "" if tokenizer is None else tokenizer.decode([int(token) for token in content])
+def _echo_of(session: Session, content: str | Sequence[int]) -> str:
+    return content if isinstance(content, str) else text_of(session, content)
 
 
 def _check_start(session: Session, start_pos: int | None) -> int:

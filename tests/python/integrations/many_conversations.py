@@ -146,8 +146,8 @@ class Crowd:
 
 
 def _alone(one: Conversation, folder: Path, store: Path, load: dict[str, Any]) -> Iterator[str]:
-    from sinkstream.server.conversations.conversations import Conversations
-    from sinkstream.server.turns import TurnRequest
+    from sinkstream.conversations.conversations import Conversations
+    from sinkstream.conversations.turns import TurnRequest
 
     with sinkstream.load(folder, **load) as model:
         kept = Conversations(model, store / f"alone {one.number}")

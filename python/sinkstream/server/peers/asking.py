@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from urllib.parse import quote, urlsplit
 
-from sinkstream.server.conversations.claim import Replica
+from sinkstream.conversations.claim import Replica
 from sinkstream.server.peers.secret import HEADER
 
 logger = logging.getLogger("sinkstream.server")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.turns import Turns
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.peers.asking import Asking
-from sinkstream.server.turns import Turns
 
 
 def connect_peers(turns: Turns, config: ServerConfig) -> None:

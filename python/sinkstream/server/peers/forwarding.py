@@ -15,9 +15,9 @@ from functools import partial
 import orjson
 from starlette.datastructures import Headers
 
+from sinkstream.conversations.claim import Replica
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.answer import Receive, until_left
-from sinkstream.server.conversations.claim import Replica
-from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.errors import StreamAborted
 from sinkstream.server.exchange import Exchange, Scope, exchange_of
 from sinkstream.server.gate import App, ClientLeft

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.answer import Receive
-from sinkstream.server.conversations.conversations import Conversations
 from sinkstream.server.exchange import Scope
 from sinkstream.server.gate import App
 from sinkstream.server.peers.asking import RELEASE

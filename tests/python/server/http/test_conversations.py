@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.server.conversations.conversations import Conversations
-from sinkstream.server.conversations.interrupted import ReadingCancelled
-from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.store_error import StoreError
 from tests.python.server.http.running_server import (
     CHAT,
     COMPLETIONS,
@@ -209,7 +209,7 @@ OPEN = "sinkstream_open_replies"
 def test_a_store_that_cannot_be_written_is_a_503(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.server.conversations.sqlite_store import SqliteStore
+    from sinkstream.conversations.sqlite_store import SqliteStore
 
     def fail(*_: object) -> None:
         raise StoreError("store: /a/path must be on a disk with free space, but the disk is full.")
@@ -228,8 +228,8 @@ def test_a_store_that_cannot_be_written_is_a_503(
 def test_a_state_that_would_take_too_long_to_rebuild_is_a_409(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.server.conversations.conversations import Conversations
-    from sinkstream.server.conversations.states import StateLost
+    from sinkstream.conversations.conversations import Conversations
+    from sinkstream.conversations.states import StateLost
 
     def fail(*_: object) -> None:
         raise StateLost("stream: `previous` must name a turn at most 8 tokens after a state.")

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.conversations.claim import Replica
+from sinkstream.conversations.claim import Replica
 from sinkstream.server.peers import asking
 from sinkstream.server.peers.asking import Asking
 

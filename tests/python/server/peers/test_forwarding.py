@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.conversations.claim import Replica
+from sinkstream.conversations.claim import Replica
 from sinkstream.server.exchange import KEY, Exchange, Scope
 from sinkstream.server.peers.forwarding import Forwarding
 
