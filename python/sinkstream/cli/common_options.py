@@ -54,61 +54,9 @@ Sinks = Annotated[
     int,
     typer.Option(help="Number of tokens at the start of the text that always stay in the cache."),
 ]
-Window = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of recent tokens that the model sees. Default: the trained length or 4,096, "
-        "whichever is smaller, minus the sinks."
-    ),
-]
 Threads = Annotated[
     int | None, typer.Option(help="Compute threads. Default: one per available logical CPU.")
 ]
-Device = Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')]
-Dtype = Annotated[
-    str,
-    typer.Option(help='Activations: "float32", "bfloat16", "int16", "int8" or "auto".'),
-]
-KvDtype = Annotated[
-    str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
-]
-Quantize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE",
-        help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type such as '
-        '"q4_k". Default: keep the file\'s types.',
-    ),
-]
-
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens", "-n", help="Tokens to generate. Default: until the model ends its text."
-    ),
-]
-Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text. May be repeated.")]
-Temperature = Annotated[
-    float | None, typer.Option("--temperature", "-t", help="0 takes the most probable token.")
-]
-TopK = Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0: all.")]
-TopP = Annotated[
-    float | None, typer.Option(help="Keep the most probable tokens up to this total probability.")
-]
-MinP = Annotated[
-    float | None, typer.Option(help="Minimum probability, relative to the most probable token.")
-]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(help="Values above 1 make tokens in the cache less probable.")
-]
-PresencePenalty = Annotated[
-    float | None, typer.Option(help="Subtracted from the logit of each token in the cache.")
-]
-FrequencyPenalty = Annotated[
-    float | None,
-    typer.Option(help="Subtracted from a token's logit for each occurrence in the cache."),
-]
-Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +66,69 @@ class Loading:
     model: ModelPath = None
     download: Download = False
     sinks: Sinks = 4
-    window: Window = None
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of recent tokens that the model sees. Default: the trained length or "
+            "4,096, whichever is smaller, minus the sinks."
+        ),
+    ] = None
     threads: Threads = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    kv_dtype: KvDtype = "auto"
-    quantize: Quantize = None
+    device: Annotated[str, typer.Option(help='"cpu", "cuda" or "auto".')] = "auto"
+    dtype: Annotated[
+        str,
+        typer.Option(help='Activations: "float32", "bfloat16", "int16", "int8" or "auto".'),
+    ] = "auto"
+    kv_dtype: Annotated[
+        str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
+    ] = "auto"
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type '
+            'such as "q4_k". Default: keep the file\'s types.',
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
     """How to generate a reply. A field that is None has the default of `Model.stream`."""
 
-    max_tokens: MaxTokens = None
-    stop: Stop = None
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-    min_p: MinP = None
-    repetition_penalty: RepetitionPenalty = None
-    presence_penalty: PresencePenalty = None
-    frequency_penalty: FrequencyPenalty = None
-    seed: Seed = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", "-n", help="Tokens to generate. Default: until the model ends its text."
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop before this text. May be repeated.")
+    ] = None
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "-t", help="0 takes the most probable token.")
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0: all.")] = (
+        None
+    )
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Keep the most probable tokens up to this total probability."),
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="Minimum probability, relative to the most probable token.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Values above 1 make tokens in the cache less probable.")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted from the logit of each token in the cache.")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(help="Subtracted from a token's logit for each occurrence in the cache."),
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None
 
     def as_options(self) -> StreamOptions:
         """Return them as the keyword arguments of `Model.stream`."""
