@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -20,8 +21,7 @@ from sinkstream.server import (
     tokenize_route,
 )
 from sinkstream.server.errors import ApiError, from_exception, internal
-from sinkstream.server.middleware import Middleware
-from sinkstream.server.peers.forwarding import Forwarding
+from sinkstream.server.middleware import App, Middleware
 from sinkstream.server.request_bodies import (
     ChatRequest,
     CompletionRequest,
@@ -39,8 +39,8 @@ from sinkstream.server.service import Service
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(service: Service) -> Middleware:
-    """Return the ASGI app of a server."""
+def create_app(service: Service, around: Callable[[App], App] = lambda app: app) -> Middleware:
+    """Return the ASGI app of a server; `around` is put between it and the routes."""
     app = FastAPI(
         title="sinkstream",
         version=_build.version(),
@@ -57,8 +57,7 @@ def create_app(service: Service) -> Middleware:
     app.include_router(router, include_in_schema=False)
     if not service.config.no_page:
         page_route.add_page(app)
-    inner = Forwarding(app, service) if service.config.peer_secret else app
-    return Middleware(inner, service, app.openapi)
+    return Middleware(around(app), service, app.openapi)
 
 
 def _routes() -> APIRouter:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from sinkstream.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.transcript import StoredTurn, shown_messages
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.errors import ApiError
