@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -156,6 +157,8 @@ class Conversations:
         found = self._found(request, match, claim, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
+        if deadline is not None:
+            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         self._store.reach("loaded")
         try:
             given = match.unread[-1]["content"] if request.continue_final else ""

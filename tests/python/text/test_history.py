@@ -66,6 +66,7 @@ def test_a_message_of_the_history_that_the_template_omits_is_refused() -> None:
     history = [{"role": "developer", "content": "Be brief."}, *chat("Hi", "Ho")]
     with pytest.raises(InvalidArgument, match='omits messages with the role "developer"'):
         turns.history(check_messages(history))
+    turns.history(check_messages(chat("Hi", "Ho")))  # another conversation has no such message
 
 
 def test_without_template_a_history_is_one_text() -> None:
