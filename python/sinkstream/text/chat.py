@@ -41,14 +41,14 @@ from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
 from sinkstream.text.thinking import Thinking, thinking_variables
+from sinkstream.text.tokenizers import catch_panics
 from sinkstream.text.tokenizers.control_tokens import (
     WHITESPACE,
     Found,
     control_literals,
     control_tokens,
 )
-from sinkstream.text.tokenizers.rust_panics import catch_panics
-from sinkstream.text.tokenizers.sentencepiece import SPACE
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
