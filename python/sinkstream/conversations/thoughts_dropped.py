@@ -30,7 +30,7 @@ from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
+from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
 from sinkstream.text.turns.template_turns import TemplateTurns
 from sinkstream.text.turns.turn_format import TurnFormat
 

@@ -14,7 +14,7 @@ from sinkstream.text.thoughts.thought_reader import joined
 if TYPE_CHECKING:
     from sinkstream.streams.read_batch import ReadBatch
     from sinkstream.streams.scored_prompt import ScoredPrompt
-    from sinkstream.text.thoughts.marked_splitter import Parts
+    from sinkstream.text.thoughts.thought_reader import Parts
 
 
 class ServedStream(Stream):

@@ -41,7 +41,7 @@ from sinkstream.text.tool_call import ToolCall
 if TYPE_CHECKING:
     import asyncio
 
-    from sinkstream.text.thoughts.marked_splitter import Parts
+    from sinkstream.text.thoughts.thought_reader import Parts
 
 __all__ = [
     "Event",

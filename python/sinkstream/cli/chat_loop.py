@@ -1,28 +1,160 @@
-"""Runs the lines of a chat: sends a message to the model, or runs a command."""
+"""Runs the lines of a chat in its sessions: sends a message to the model, or runs a command."""
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.cli.chat_commands import Command, Message, help_text, parse
-from sinkstream.cli.chat_input import Lines, read_entry
-from sinkstream.cli.chat_settings import Settings
-from sinkstream.cli.conversations import Conversation, Conversations
+from sinkstream.cli.chat_commands import (
+    Command,
+    Message,
+    Settings,
+    help_text,
+    parse,
+    split_ending,
+)
 from sinkstream.cli.generate import write_text
 from sinkstream.cli.standard_streams import OutputError
 from sinkstream.cli.terminal import fold, printable, width_of
-from sinkstream.errors import SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.files import expand_home
+from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
 from sinkstream.sessions.exchanges import Exchange, exchanges_of
-from sinkstream.sessions.session import Session
+from sinkstream.sessions.session import Session, release_second
+from sinkstream.streams.stream import Stream
 
+Sinks = int | Literal["system"] | None
+
+MOST = 3
+"""Sessions at once: the current conversation, the kept copy, and a replacement for one of them.
+
+A session is closed only after its replacement exists, so that an error loses nothing."""
+
+
+@dataclass
+class Conversation:
+    """A session, and what the chat knows about it."""
+
+    session: Session
+    system: str | None
+    """The system prompt it started with; None for the template's own, and after /load."""
+    last: Stream | None = None
+    """The last turn; None if there is no turn to undo."""
+    question: str = ""
+    """The message of the last turn."""
+    tries: int = 0
+    """How often the last reply has been replaced."""
+    has_reported_eviction: bool = False
+
+
+class Conversations:
+    """The current conversation, and the kept copy.
+
+    A method that raises leaves both unchanged.
+    """
+
+    def __init__(
+        self, model: Model, sinks: Sinks, system: str | None = None, path: Path | None = None
+    ) -> None:
+        """Start a conversation, or continue one saved in `path`, which has its own system prompt.
+
+        The model must have `max_sequences` of at least `MOST`.
+        """
+        self._model = model
+        self._sinks = sinks
+        self._kept: Conversation | None = None
+        self.current = self._new(system) if path is None else self._saved(path)
+
+    def start(self, system: str | None) -> None:
+        """Start a new conversation."""
+        release_second(self.current.session)
+        self._continue(self._new(system))
+
+    def load(self, path: Path) -> None:
+        """Continue a saved conversation."""
+        release_second(self.current.session)
+        self._continue(self._saved(path))
+
+    def fork(self) -> None:
+        """Keep a copy, replacing any earlier one."""
+        kept, self._kept = self._kept, self._copy_of(self.current)
+        if kept is not None:
+            kept.session.close()
+
+    def back(self) -> None:
+        """Continue from the copy, which is kept."""
+        if self._kept is None:
+            raise InvalidArgument("chat: /back must follow a /fork, but no copy exists.")
+        release_second(self.current.session)
+        self._continue(self._copy_of(self._kept))
+
+    def undo(self, command: str = "/undo") -> None:
+        """Restore the state before the last turn; errors name the `command` that the user typed."""
+        if self.current.last is None:
+            raise InvalidArgument(
+                f"chat: {command} must follow a reply, but there is no reply to remove."
+            )
+        try:
+            self.current.last.cancel(keep="drop")
+        except InvalidArgument:
+            if self.current.session.stats.evicted_tokens == 0:
+                raise
+            raise InvalidArgument(
+                f"chat: {command} must not follow a turn that has evicted tokens, but this one "
+                "has. "
+                "Evicted tokens cannot be restored; the reply stays."
+            ) from None
+        self.current.last = None
+
+    def _new(self, system: str | None) -> Conversation:
+        return Conversation(self._model.session(system, sinks=self._sinks), system)
+
+    def _saved(self, path: Path) -> Conversation:
+        return Conversation(self._model.load_session(path), None)
+
+    def _copy_of(self, conversation: Conversation) -> Conversation:
+        return replace(conversation, session=conversation.session.fork(), last=None)
+
+    def _continue(self, conversation: Conversation) -> None:
+        former, self.current = self.current, conversation
+        former.session.close()
+
+
+_PROMPT = "> "
+_CONTINUED = "| "
 _TWICE_S = 1.0  # a second Ctrl-C within this time ends the chat
+
+
+class Lines(Protocol):
+    """A source of lines."""
+
+    def read(self, prompt: str) -> str | None:
+        """Return the next line without its newline; None at the end.
+
+        Raises:
+            InvalidArgument: The line is not in the expected encoding.
+        """
+
+
+def read_entry(lines: Lines) -> str | None:
+    """Return the next line together with its continuation lines; None at the end."""
+    parts: list[str] = []
+    is_continued = True
+    while is_continued:
+        line = lines.read(_CONTINUED if parts else _PROMPT)
+        if line is None:
+            break
+        part, is_continued = split_ending(line)
+        parts.append(part)
+    return "\n".join(parts) if parts else None
 
 
 class Talk:
@@ -40,10 +172,8 @@ class Talk:
     ) -> None:
         """Run lines on `conversations`.
 
-        Args:
-            conversations: The sessions.
-            replies: The options of each reply, which /set changes.
-            default_tokens: The limit of a reply if `replies` has none; None for no limit.
+        /set changes `replies`, the options of each reply; without a limit there, that of
+        `default_tokens` applies, if any.
         """
         self._conversations = conversations
         self._settings = Settings(replies, default_tokens)

@@ -15,8 +15,8 @@ from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.formats.gguf_header import read_gguf_header
 from sinkstream.errors import CheckpointError
+from sinkstream.export.tokenizer_metadata import tokenizer_metadata
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
-from sinkstream.text.tokenizers.to_gguf import tokenizer_metadata
 from tests.python.text.llama_cpp_sources import files_of_sdist
 from tests.python.text.vocabularies import FAMILIES, PROSE, llama3, sentencepiece
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource
+from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource, as_float32
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.architecture import Architecture
@@ -22,14 +22,19 @@ from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import as_float32
 from sinkstream.errors import CheckpointError
-from sinkstream.export.check_form import LOAD_THE_FOLDER, check_form
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
-from sinkstream.export.rope_metadata import Divisors, rope_metadata
-from sinkstream.export.row_order import Read, interleaved_rows, stacked_rows
+from sinkstream.export.llama_cpp_form import (
+    LOAD_THE_FOLDER,
+    Divisors,
+    Read,
+    check_form,
+    interleaved_rows,
+    rope_metadata,
+    stacked_rows,
+)
+from sinkstream.export.tokenizer_metadata import tokenizer_metadata
 from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.text.tokenizers.to_gguf import tokenizer_metadata
 
 
 def model_from_folder(opened: TensorsOnly) -> GgufModel:

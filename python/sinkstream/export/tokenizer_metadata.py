@@ -15,7 +15,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.pre_tokenizers import GPT2_SPLIT, SINGLE_DIGITS, name_of
-from sinkstream.text.tokenizers.sentencepiece import SPACE, ranked_merges
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE, ranked_merges
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _ROLES = {

@@ -1,4 +1,4 @@
-"""Generated text breaks at words at a terminal's edge, in whatever pieces it arrives."""
+"""Generated text breaks at words at a terminal's edge; progress bars appear only at a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import struct
+import sys
 import termios
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from sinkstream.cli.terminal import fold
-from sinkstream.cli.wrapping import WordWrap
+from sinkstream.cli.terminal import WordWrap, fold, progress_bar
+from tests.python.cli.terminal import Terminal
 
 
 def lines_of(written: str) -> list[str]:
@@ -92,3 +93,27 @@ def test_a_message_is_folded_at_a_terminal_only() -> None:
         assert folded.split() == sentence.split()
     with Path(os.devnull).open("w", encoding="utf-8") as elsewhere:
         assert fold(sentence, elsewhere) == sentence
+
+
+SCRIPT = """
+import time
+from sinkstream.cli.terminal import progress_bar
+with progress_bar("Reading", with_time=True, note="perplexity {:.2f}") as show:
+    show(40, 100, 12.3456)
+    show(60, 100, 7.8912)
+    time.sleep(0.5)
+"""
+
+
+def test_a_terminal_shows_the_count_and_the_note() -> None:
+    with Terminal([sys.executable, "-c", SCRIPT], {"TERM": "xterm"}) as terminal:
+        terminal.read_until("Reading")
+        terminal.read_until("60/100")
+        terminal.read_until("perplexity 7.89")
+        assert terminal.end()[0] == 0
+
+
+def test_elsewhere_nothing_is_written(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("Reading", in_bytes=True) as show:
+        show(40, 100)
+    assert capfd.readouterr() == ("", "")
