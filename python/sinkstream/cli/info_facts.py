@@ -27,9 +27,9 @@ from sinkstream.cli.info_memory import (
 from sinkstream.cli.terminal import printable
 from sinkstream.devices import find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
+from sinkstream.host import ModelOptions
 from sinkstream.loading.load import check_device, check_options, choose_window
 from sinkstream.loading.open_checkpoint import rounded, with_text
-from sinkstream.model import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)

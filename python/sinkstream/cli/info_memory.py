@@ -16,7 +16,7 @@ from pathlib import Path
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups, weight_slots
-from sinkstream.model import ModelOptions
+from sinkstream.host import ModelOptions
 
 _GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
 _PAGE_ROWS = 64  # csrc/kernels/page.h

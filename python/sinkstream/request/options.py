@@ -2,7 +2,7 @@
 
 The options in GRAMMARS are declared only here: a request holds what they compile to. Keyword
 arguments, defaults, checks and documentation of `Model.stream` and `Session.stream` are derived
-from `StreamOptions`; the other arguments that calls share are declared after it.
+from `StreamOptions`; the other arguments that calls share are declared at the end.
 docs/contributing/add_a_request_option.md shows how to add an option.
 """
 
@@ -180,6 +180,56 @@ class StreamOptions(TypedDict, total=False):
     ]
 
 
+_HINTS = get_type_hints(StreamOptions, include_extras=True)
+OPTIONS: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
+GRAMMARS = ("schema", "regex", "grammar")
+"""Options that a reply follows; a request has at most one of them."""
+
+
+def has_grammar(options: Mapping[str, Any]) -> bool:
+    """Return whether a reply with these options follows a grammar."""
+    return any(options.get(name) is not None for name in GRAMMARS)
+
+
+TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The sampling options, named as in `StreamOptions`.
+
+    A checkpoint may have its own defaults. The defaults here are neutral: they have no effect.
+    `help(Model.stream)` lists meanings and ranges.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    @classmethod
+    def from_checkpoint(cls, generation: Mapping[str, float | int]) -> Sampling:
+        """Return the defaults of a checkpoint.
+
+        Args:
+            generation: The values in its generation config. If it sets none of temperature, top_k,
+                top_p and min_p, temperature 0.7, top_p 0.95 and min_p 0.05 apply.
+        """
+        values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+        if any(name in generation for name in _CHOOSING):
+            values = {}
+        values.update((name, generation[name]) for name in SAMPLING if name in generation)
+        return cls(**values)
+
+
+SAMPLING = tuple(entry.name for entry in fields(Sampling))
+# Any of these in a checkpoint says how its authors want it sampled.
+_CHOOSING = ("temperature", "top_k", "top_p", "min_p")
+
+
 class TurnOptions(StreamOptions, total=False):
     """The keyword arguments of `Session.stream`: the options, and which tools the reply may call.
 
@@ -250,50 +300,3 @@ class SessionOptions(TypedDict, total=False):
         "Functions that replies may call, in OpenAI's form, as for `stream`. They are part of the "
         "beginning of the conversation, so they cannot change later.",
     ]
-
-
-_HINTS = get_type_hints(StreamOptions, include_extras=True)
-OPTIONS: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
-GRAMMARS = ("schema", "regex", "grammar")
-"""Options that a reply follows; a request has at most one of them."""
-
-
-def has_grammar(options: Mapping[str, Any]) -> bool:
-    """Return whether a reply with these options follows a grammar."""
-    return any(options.get(name) is not None for name in GRAMMARS)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The sampling options, named as in `StreamOptions`.
-
-    A checkpoint may have its own defaults. The defaults here are neutral: they have no effect.
-    `help(Model.stream)` lists meanings and ranges.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-
-    @classmethod
-    def from_checkpoint(cls, generation: Mapping[str, float | int]) -> Sampling:
-        """Return the defaults of a checkpoint.
-
-        Args:
-            generation: The values in its generation config. If it sets none of temperature, top_k,
-                top_p and min_p, temperature 0.7, top_p 0.95 and min_p 0.05 apply.
-        """
-        values: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
-        if any(name in generation for name in _CHOOSING):
-            values = {}
-        values.update((name, generation[name]) for name in SAMPLING if name in generation)
-        return cls(**values)
-
-
-SAMPLING = tuple(entry.name for entry in fields(Sampling))
-# Any of these in a checkpoint says how its authors want it sampled.
-_CHOOSING = ("temperature", "top_k", "top_p", "min_p")

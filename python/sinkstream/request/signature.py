@@ -7,9 +7,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_type_hints, is_typeddict
+from inspect import formatannotation
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sinkstream.request.options import OPTIONS, StreamOptions
+from sinkstream.request.options import OPTIONS, TYPES, StreamOptions, TurnOptions
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -47,25 +48,35 @@ def _shown(kind: Any, defaults: Mapping[str, Any]) -> Iterator[_Shown]:
     """Yield the options of a `TypedDict`: its own ones first, then those that it inherits."""
     hints = get_type_hints(kind, include_extras=True)
     for name in _own_first(kind):
-        type_of, text, default = hints[name].__origin__, hints[name].__metadata__[0], None
         if name in OPTIONS:
             option = OPTIONS[name]
             text, default = f"{option.doc} {option.kind.rule}".rstrip(), option.default
+            type_of = TYPES[name]
+        else:
+            text, default, type_of = hints[name].__metadata__[0], None, hints[name].__origin__
         yield _Shown(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=defaults.get(name, default),
-                annotation=type_of,
+                annotation=_annotation(type_of),
             ),
             text,
         )
 
 
+def _annotation(kind: Any) -> Any:
+    """Return a type as the source writes it, where Python would write `typing.Union`."""
+    if get_origin(kind) is not Union:
+        return kind
+    parts = get_args(kind)
+    return " | ".join("None" if one is type(None) else formatannotation(one) for one in parts)
+
+
 def _own_first(kind: Any) -> list[str]:
-    bases = filter(is_typeddict, kind.__orig_bases__)
-    inherited = [name for base in bases for name in _own_first(base)]
-    return [name for name in kind.__annotations__ if name not in inherited] + inherited
+    names = list(kind.__annotations__)  # a TypedDict does not know its bases
+    included = [one for one in (StreamOptions, TurnOptions) if set(one.__annotations__) <= {*names}]
+    return sorted(names, key=lambda name: sum(name in one.__annotations__ for one in included))
 
 
 def _show(function: _Function, options: Sequence[_Shown]) -> _Function:

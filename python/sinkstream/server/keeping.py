@@ -12,7 +12,7 @@ from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.store_error import StoreError
 from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.server.config import NO_STORE, ServerConfig
 from sinkstream.server.peers.connecting import connect_peers
 
@@ -51,7 +51,7 @@ def default_store(model: Model) -> Path:
     Raises:
         StoreError: There is no home folder.
     """
-    digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
+    digest = blake2b(identity_of(host_of(model)).encode(), digest_size=4).hexdigest()
     name = f"{Path(model.path).stem}-{digest}"
     folder = state_folder()
     if folder is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
@@ -96,7 +96,7 @@ class Session(ClosesOnExit):
     @shows_options(TurnOptions)
     def stream(
         self,
-        content: str | Sequence[int] | Sequence[Message],
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
         **options: Unpack[TurnOptions],
     ) -> Stream:
         """Send a message and stream the reply.
@@ -150,7 +150,7 @@ class Session(ClosesOnExit):
     @shows_options(TurnOptions, max_tokens=REPLY_TOKENS)
     def generate(
         self,
-        content: str | Sequence[int] | Sequence[Message],
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
         **options: Unpack[TurnOptions],
     ) -> Result:
         """Send a message and return the whole reply.
@@ -243,7 +243,11 @@ class Session(ClosesOnExit):
             self._dropped.take_back(turn)
 
     def _ids_of_turn(
-        self, content: str | Sequence[int] | Sequence[Message], role: str, *, replies: bool
+        self,
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        role: str,
+        *,
+        replies: bool,
     ) -> list[int]:
         last = self._tokens.conclude_last_turn()
         if isinstance(content, str):
