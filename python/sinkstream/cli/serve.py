@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,12 +22,15 @@ from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
 from sinkstream.server.config import SETTINGS, ServerConfig
 
+if TYPE_CHECKING:
+    from sinkstream.server.serve import Alone
+
 MISSING = (
     "serve: the packages of the extra `serve` must be installed, but {name} is not. "
     "`pip install 'sinkstream[serve]'` installs them."
 )
 MISSING_RAY = (
-    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,ray]'` "
+    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,cluster]'` "
     "installs it."
 )
 
@@ -132,8 +135,17 @@ def serve(
         return loaded
 
     keep_heap_small()
-    run(config, load, _report)
+    run(config, load, _report, sharing=_sharing(config))
     return 0
+
+
+def _sharing(config: ServerConfig) -> Alone | None:
+    """Return what a server does differently that shares its store; None for any other."""
+    if not config.is_shared:
+        return None
+    from sinkstream.cluster.serving import Sharing
+
+    return Sharing()
 
 
 def _serve_with_ray(
@@ -148,8 +160,7 @@ def _serve_with_ray(
             "serve: `replica` and `address` must not be given with `ray`: each replica has its own."
         )
     try:
-        from sinkstream.integrations.ray_serve import app
-        from sinkstream.integrations.ray_serve.one_host import run
+        from sinkstream.cluster.ray.deployment import app, run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING_RAY.format(name=error.name)) from None
     load = {**asdict(loading), "max_sequences": max_sequences}

@@ -1,31 +1,13 @@
-"""Deletes turns, and closes those that a dead owner left, in the caller's transaction."""
+"""Deletes turns, and closes those that a dead process left, in the caller's transaction."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sinkstream.conversations.canonical import ReplyHash
-from sinkstream.conversations.connection import Connection
+from sinkstream.conversations.database import Connection, in_marks
 from sinkstream.conversations.node import is_settled_id, settled_id
-
-_AT_ONCE = 512  # ids in a statement
-
-
-def in_marks(
-    values: Sequence[object], first: int = _AT_ONCE
-) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield values in groups, each with the placeholders of an IN list.
-
-    The first group has at most `first` values; the next ones are larger. The last value of a
-    group is repeated until their number is a power of two. So there are few different statements: a
-    connection keeps those that it has prepared.
-    """
-    begin, count = 0, first
-    while some := values[begin : begin + count]:
-        begin, count = begin + count, min(4 * count, _AT_ONCE)
-        size = 1 << (len(some) - 1).bit_length()
-        yield ",".join("?" * size), [*some, *[some[-1]] * (size - len(some))]
 
 
 def exists(connection: Connection, node_id: str) -> bool:
@@ -66,7 +48,7 @@ def delete_nodes(connection: Connection, conversation: str, ids: Sequence[str]) 
 
 
 def close_unfinished(connection: Connection, conversation: str | None = None) -> None:
-    """Close running turns whose owner has died; delete those that had generated nothing.
+    """Close running turns whose process has died; delete those that had generated nothing.
 
     Args:
         connection: Inside a transaction.
@@ -78,7 +60,7 @@ def close_unfinished(connection: Connection, conversation: str | None = None) ->
         if conversation is None
         else connection.execute(f"{query} AND conversation = ?", [conversation]).fetchall()
     )
-    for node_id, owner, before, given, tokens in rows:
+    for node_id, of_turn, before, given, tokens in rows:
         reply = ReplyHash(before)
         reply.add(given.decode())
         ids: array[int] = array("i")
@@ -93,7 +75,7 @@ def close_unfinished(connection: Connection, conversation: str | None = None) ->
             ids.frombytes(part)
             reply.add(text.decode())
         if not ids:
-            delete_nodes(connection, owner, [node_id])
+            delete_nodes(connection, of_turn, [node_id])
             continue
         connection.execute(
             "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = 'interrupted' "

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import StoreError
 
 NETWORK = {
     # `f_type` of statfs(2), as in linux/magic.h and in the sources of each file system.

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from sinkstream.conversations.canonical import beginning, follow
-from sinkstream.conversations.node import Node, settled_id
+from sinkstream.conversations.canonical import beginning, canonical_messages, follow
+from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.errors import SessionMoved
+from sinkstream.conversations.fence import Fence
+from sinkstream.conversations.node import Node, new_id, settled_id
 from sinkstream.conversations.residency import Residency, Resident
+from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.text.messages import Message
+from sinkstream.text.thinking import Thinking
+
+_TRIES = 4  # to own the conversation that a request continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ class Match:
     before: bytes
     """The hash at that turn's end."""
     resident: Resident | None = None
-    """The session of a turn that is not in the store, claimed."""
+    """The session of a turn that is not in the store, acquired."""
 
 
 class Lookup:
@@ -74,7 +82,7 @@ class Lookup:
                     break
                 unread = messages[counts[after] :]
                 is_it = _is_unstored(request.tenant, after, is_settled=loses_thoughts(unread))
-                resident = self._residency.claim(is_it)
+                resident = self._residency.acquire(is_it)
                 if resident is not None:
                     return Match(resident.node, unread, after, resident)
         if not stored:
@@ -103,7 +111,7 @@ class Lookup:
                 f"stream: `store` must be false to continue {name}, which was not stored.",
                 param="store",
             )
-        resident = self._residency.claim(is_it)
+        resident = self._residency.acquire(is_it)
         if resident is None or resident.node is None:
             raise SessionBusy(
                 f"stream: `previous` must name a turn that is idle, but {name} is being continued. "
@@ -115,6 +123,96 @@ class Lookup:
         """Return, among equal turns, the client's own or else one in memory."""
         own = [node for node in nodes if session_key and node.session_key == session_key] or nodes
         return next((node for node in own if self._residency.find(_is_idle_at(node))), own[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn begins."""
+
+    match: Match
+    conversation: str
+    writer: ConversationWriter | None
+    """Of the conversation; None if the turn is not stored."""
+
+
+class Places:
+    """Finds where requests continue, and keeps other processes away from there."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        fence: Fence,
+        running: RunningTurns,
+        loses_thoughts: Callable[[Thinking, list[Message]], bool],
+    ) -> None:
+        """Use what finds turns, gives out writers, and knows the turns that are running."""
+        self._lookup = lookup
+        self._store = fence.store
+        self._fence = fence
+        self._running = running
+        self._loses_thoughts = loses_thoughts
+
+    def of(self, request: TurnRequest) -> Place:
+        """Return where a request continues.
+
+        Its conversation counts as running from here on, so that no other process is given it.
+        """
+        for _ in range(_TRIES):
+            match = self._recovered_match(request)
+            conversation = new_id("sess") if match.base is None else match.base.conversation
+            if not request.store:
+                return Place(match, conversation, None)
+            writer = self._started_writer(conversation, is_new=match.base is None)
+            if writer is not None:
+                return Place(match, conversation, writer)
+            # Taking it closes turns that others had not finished: the match may be longer then.
+            self._fence.own(conversation)
+        raise SessionMoved(conversation)
+
+    def _started_writer(self, conversation: str, *, is_new: bool) -> ConversationWriter | None:
+        """Return what writes a conversation; one of its turns then counts as running."""
+        writer = None
+        self._running.start(conversation)
+        try:
+            fence = self._fence
+            writer = fence.begin(conversation) if is_new else fence.confirmed(conversation)
+        finally:
+            if writer is None:
+                self._running.started(conversation)
+        return writer
+
+    def _recovered_match(self, request: TurnRequest) -> Match:
+        """Return the turn that a request continues, even if its process died meanwhile."""
+        try:
+            return self.match(request)
+        except NotFound:
+            if not self.recover(request.tenant, request.previous or ""):
+                raise
+        return self.match(request)
+
+    def recover(self, tenant: str, name: str) -> bool:
+        """Close a running turn if no living process runs it; return whether it was.
+
+        Raises:
+            SessionBusy: Another process is running it.
+        """
+        session = self._store.unfinished_session(tenant, name)
+        if session is None or self._fence.held(session) is not None:
+            return False
+        if self._fence.adopt(session) is None and self._store.is_running(session):
+            raise SessionBusy(
+                f"stream: `previous` must name a turn that has ended, but {name} is running."
+            )
+        return True
+
+    def match(self, request: TurnRequest) -> Match:
+        """Return the turn that a request continues."""
+        messages = canonical_messages(request.messages, continue_final=request.continue_final)
+        if request.previous:
+            return self._lookup.by_name(request.previous, request, messages)
+        return self._lookup.by_messages(
+            request, messages, partial(self._loses_thoughts, request.thinking)
+        )
 
 
 def _unstored_turn(one: Resident) -> Node | None:

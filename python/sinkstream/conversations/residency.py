@@ -1,10 +1,10 @@
 """Which turns are in the model's cache: sessions in a fixed number of seats, one user each.
 
-A session is idle, running a turn, kept busy for a moment by upkeep, or leaving: it is being saved,
-and then closed. A turn that needs it waits, and finds its snapshot. A request that cannot get a
-seat is told at once. An idle session gives its seat to another conversation: sessions that were
-never stored or will not be continued go first, then conversations with a single turn, then the
-least recently used.
+A session is idle, running a turn, kept busy for a moment by maintenance, or leaving: it is
+being saved, and then closed. A turn that needs it waits, and finds its snapshot. A request that
+cannot get a seat is told at once. An idle session gives its seat to another conversation: sessions
+that were never stored or will not be continued go first, then conversations with a single turn,
+then the least recently used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sinkstream.conversations.turns import Waiting
 from sinkstream.errors import CapacityError, InvalidArgument
 from sinkstream.sessions.token_session import TokenSession
 
-_UPKEEP_S = 30.0  # the longest wait for a session that is being saved
+_LEAVING_S = 30.0  # the longest wait for a session that is being saved
 _SAVER_S = 1.0  # and for the saver to begin with it: it may be writing others to a slow store
 _BUSY_SAVING = ("kept", "leaving")
 
@@ -78,7 +78,7 @@ class Residency:
         self._park = park
         self._is_due = is_due
         self._has_saver = False
-        self.waiting: Waiting = _waiting
+        self.waiting: Waiting = plain_wait
         """What a thread is in while it waits for a session that another one uses."""
         self._condition = threading.Condition()
         self._changes = 0
@@ -92,7 +92,7 @@ class Residency:
 
     # ---- using a session -------------------------------------------------------------------------
 
-    def claim(
+    def acquire(
         self, matches: Callable[[Resident], bool], *, keeps: bool = False, leaves: bool = False
     ) -> Resident | None:
         """Return an idle resident that matches, for the caller's exclusive use, or None.
@@ -117,7 +117,7 @@ class Residency:
                 seen = self._changes
             if is_due:
                 self._await_change(seen, began + _SAVER_S)
-            elif not is_saved or not self._await_change(seen, began + _UPKEEP_S):
+            elif not is_saved or not self._await_change(seen, began + _LEAVING_S):
                 return None
 
     def _await_change(self, seen: int, deadline: float) -> bool:
@@ -132,12 +132,12 @@ class Residency:
         self._condition.notify_all()
 
     def at(self, node_id: str, following: Sequence[int], *, keeps: bool = False) -> Resident | None:
-        """Claim a session at the end of a turn, or past it by a prefix of `following`."""
-        return self.claim(lambda one: _is_at(one, node_id, following), keeps=keeps)
+        """Acquire a session at the end of a turn, or past it by a prefix of `following`."""
+        return self.acquire(lambda one: _is_at(one, node_id, following), keeps=keeps)
 
     def child_of(self, node_id: str) -> Resident | None:
-        """Claim a session whose last turn directly followed a given turn, and may be undone."""
-        return self.claim(
+        """Acquire a session whose last turn directly followed a given turn, and may be undone."""
+        return self.acquire(
             lambda one: one.undo is not None and one.undo.id == node_id and not one.cancelled_ids
         )
 
@@ -155,7 +155,7 @@ class Residency:
             self._note_change()
 
     def keep(self, resident: Resident) -> bool:
-        """Take an idle session for upkeep; return whether it was idle."""
+        """Take an idle session for maintenance; return whether it was idle."""
         with self._condition:
             if resident.state != "idle" or resident not in self._residents:
                 return False
@@ -220,7 +220,7 @@ class Residency:
             self._note_change()
 
     def hold(self, resident: Resident) -> None:
-        """Keep a claimed session for a moment: others wait for it."""
+        """Keep an acquired session for a moment: others wait for it."""
         with self._condition:
             resident.state, resident.used = "kept", time.monotonic()
             self._note_change()
@@ -240,13 +240,13 @@ class Residency:
         Raises:
             CapacityError: Turns are running in all of them.
         """
-        deadline = time.monotonic() + _UPKEEP_S
+        deadline = time.monotonic() + _LEAVING_S
         while True:
             with self._condition:
                 if not self._is_full():
                     self._reserved += 1
                     return
-                victim = self._claim_victim()
+                victim = self._acquire_victim()
                 is_kept = any(one.state == "kept" for one in self._residents)
                 seen = self._changes
             if victim is not None:
@@ -261,14 +261,14 @@ class Residency:
     def park_idle(self) -> bool:
         """Park an idle session and free its seat; return whether there was one."""
         with self._condition:
-            victim = self._claim_victim()
+            victim = self._acquire_victim()
         if victim is None:
             return False
         self._retire(victim, reserves=False)
         return True
 
-    def _claim_victim(self) -> Resident | None:
-        """Claim the idle session that gives up its seat first. The caller holds the lock."""
+    def _acquire_victim(self) -> Resident | None:
+        """Acquire the idle session that gives up its seat first. The caller holds the lock."""
         victim = min(self._idle(), key=Resident.rank, default=None)
         if victim is not None:
             victim.state = "leaving"
@@ -276,7 +276,7 @@ class Residency:
 
     def park_all(self) -> None:
         """Park all idle sessions, and those that are being saved once that is done."""
-        deadline = time.monotonic() + _UPKEEP_S
+        deadline = time.monotonic() + _LEAVING_S
         while True:
             with self._condition:
                 seen = self._changes
@@ -287,7 +287,7 @@ class Residency:
                 return
 
     def park(self, resident: Resident) -> None:
-        """Park a session that the caller has claimed or keeps."""
+        """Park a session that the caller has acquired or keeps."""
         self._retire(resident, reserves=False)
 
     def _retire(self, victim: Resident, *, reserves: bool) -> None:
@@ -309,7 +309,7 @@ class Residency:
             if not self._is_full():
                 self._reserved += 1
                 return True
-            victim = self._claim_victim() if evicts else None
+            victim = self._acquire_victim() if evicts else None
         if victim is None:
             return False
         self._retire(victim, reserves=True)
@@ -328,15 +328,15 @@ class Residency:
             self._residents.append(resident)
         return resident
 
-    def unclaim(self, resident: Resident) -> None:
-        """Make a claimed session idle if it is at the end of a turn; otherwise close it."""
+    def give_back(self, resident: Resident) -> None:
+        """Make an acquired session idle if it is at the end of a turn; otherwise close it."""
         if resident.node is None:
             self.discard(resident)
         else:
             self.release(resident)
 
     def take_back(self, resident: Resident, ids: array[int], tokens_before: int) -> None:
-        """Return a claimed session to its state before it read ids, or note how far it has read.
+        """Return an acquired session to its state before it read ids, or note how far it has read.
 
         Args:
             resident: The session.
@@ -366,7 +366,7 @@ class Residency:
         self.release(resident)
 
     def discard(self, resident: Resident) -> None:
-        """Close a claimed session whose contents are not needed."""
+        """Close an acquired session whose contents are not needed."""
         with self._condition:
             if resident in self._residents:
                 self._residents.remove(resident)
@@ -375,12 +375,13 @@ class Residency:
 
 
 @contextmanager
-def _waiting(cancel: Callable[[], object] | None = None) -> Iterator[None]:
+def plain_wait(cancel: Callable[[], object] | None = None) -> Iterator[None]:
+    """Wait in nothing: implements `Waiting`."""
     yield
 
 
 def undo(resident: Resident, node: Node) -> bool:
-    """Undo a claimed session's last turn, which began at `node`; return whether that succeeded.
+    """Undo an acquired session's last turn, which began at `node`; return whether that succeeded.
 
     It fails if tokens have left the window since, or if no page is free for a copy of a shared
     page.

@@ -15,6 +15,8 @@ from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+_DATABASE = ("postgresql://", "postgres://")
+_BUCKET = "s3://"
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
@@ -215,6 +217,17 @@ class ServerConfig:
         """Return whether only this machine can connect."""
         return is_loopback(self.host)
 
+    @property
+    def is_in_database(self) -> bool:
+        """Return whether `store` is the address of a database, not a folder."""
+        return self.store.startswith(_DATABASE)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the store is one that `sinkstream.cluster` opens."""
+        has_peers = bool(self.replica or self.peer_secret)
+        return has_peers or self.is_in_database or self.snapshots.startswith(_BUCKET)
+
 
 SETTINGS: dict[str, Setting] = {
     name: hint.__metadata__[0]
@@ -281,12 +294,10 @@ def _kind_of(value: Any) -> str:
 
 
 def _check_peers(config: ServerConfig) -> None:
-    from sinkstream.conversations.opening import is_postgres  # loads SQLite
-
     secret = config.peer_secret
     if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):
         raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
-    has_name = config.replica or is_postgres(config.store)  # which has a default
+    has_name = config.replica or config.is_in_database  # which has a default
     if secret and not has_name:
         raise _refusal("replica", "must be given with `peer_secret`, but is not.")
     if config.address and not _ORIGIN.fullmatch(config.address):

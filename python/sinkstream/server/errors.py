@@ -10,10 +10,7 @@ from typing import Any
 
 import orjson
 
-from sinkstream.conversations.claim import SessionMoved
-from sinkstream.conversations.interrupted import ReadingEnded
-from sinkstream.conversations.states import StateLost
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import ReadingEnded, SessionMoved, StateLost, StoreError
 from sinkstream.conversations.turns import NotFound
 from sinkstream.errors import (
     CapacityError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sinkstream.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from sinkstream.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import exchange_of

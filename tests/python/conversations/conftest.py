@@ -1,8 +1,7 @@
-"""A tiny model with a short window, and stores."""
+"""A tiny model with a short window, and a store."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from tests.python.conversations.postgres import MISSING, PostgresServer, programs
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import OPENED, SINKS, WINDOW, open_conversations
 
@@ -31,27 +29,9 @@ def closed_at_the_end() -> Iterator[None]:
         OPENED.pop().close()
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    folder = programs()
-    if folder is None:
-        pytest.skip(MISSING)
-    server = PostgresServer(folder)
-    yield server
-    server.close()
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreLocation]:
-    """Give the location of a new store of each kind."""
-    address: Path | str = tmp_path / "store"
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        address = server.new_database(f"store{next(_numbers)}")
-    found = StoreLocation(address, tmp_path / "snapshots")
+@pytest.fixture
+def location(tmp_path: Path) -> Iterator[StoreLocation]:
+    found = StoreLocation(tmp_path / "store")
     yield found
     found.close()
 

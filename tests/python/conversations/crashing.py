@@ -27,7 +27,7 @@ def say(**line: Any) -> None:
 
 def wait_for_a_part(conversations: Conversations, node: str) -> None:
     deadline = time.monotonic() + 120
-    while not conversations._store._rows("SELECT 1 FROM parts WHERE node = ?", [node]):
+    while not conversations._store.rows("SELECT 1 FROM parts WHERE node = ?", [node]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -40,9 +40,9 @@ def main() -> None:
         int(sys.argv[4]),
     )
     model = sinkstream.load(folder, sinks=SINKS, window=WINDOW, threads=1, max_sequences=3)
-    # Upkeep works all the time, so that death also meets snapshots.
+    # Maintenance works all the time, so that death also meets snapshots.
     conversations = open_conversations(
-        model, store, upkeep_s=0.01, snapshot_tokens=20, park_s=0.05, replay_tokens=20
+        model, store, maintenance_s=0.01, snapshot_tokens=20, park_s=0.05, replay_tokens=20
     )
     heads: list[str | None] = [None, None, None]
     say(ready=True)

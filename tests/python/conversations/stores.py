@@ -1,38 +1,36 @@
-"""Stores of both kinds, without a model: where they are, and turns to write."""
+"""Stores: where they are, and turns to write into them."""
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkstream.conversations.claim import Claim
+import sinkstream
+from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.node import NewNode, Node, new_id
-from sinkstream.conversations.opening import open_store
-from sinkstream.conversations.schema import TABLES
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings, open_folder
 from sinkstream.conversations.store import Store
+from tests.python.conversations.talk import OPENED
 
 
-@dataclass
 class StoreLocation:
-    """Where a store is: a folder, or the address of a database."""
+    """Where a store is: in a folder, which one process at a time uses."""
 
-    address: Path | str
-    snapshots: Path
-    opened: list[Store] = field(default_factory=list)
+    is_postgres = False
 
-    @property
-    def is_postgres(self) -> bool:
-        return isinstance(self.address, str)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.opened: list[Store] = []
 
-    def settings(self, replica: str = "", **more: Any) -> Settings:
-        return Settings(replica=replica, snapshots=str(self.snapshots), **more)
-
-    def open(self, replica: str = "", model: str = "model") -> Store:
-        self.opened.append(open_store(self.address, model, self.settings(replica)))
+    def open(self) -> Store:
+        self.opened.append(open_folder(self.folder, "model", Settings()).store)
         return self.opened[-1]
+
+    def conversations(self, model: sinkstream.Model, **settings: Any) -> Conversations:
+        OPENED.append(Conversations(model, self.folder, Settings(**settings)))
+        return OPENED[-1]
 
     def close(self) -> None:
         while self.opened:
@@ -49,9 +47,9 @@ def begun(conversation: str | None = None, parent: str | None = None, **more: An
     return NewNode(**fields)
 
 
-def claim_of(new: NewNode) -> Claim:
-    """Return the claim of the replica in whose conversation a turn is the first."""
-    return Claim(new.conversation, 1)
+def writer_of(store: Store, new: NewNode) -> ConversationWriter:
+    """Return what writes the conversation of a turn, on a single host."""
+    return ConversationWriter(store, new.conversation)
 
 
 def ended(new: NewNode, reply: list[int], mark: bytes) -> Node:
@@ -63,18 +61,14 @@ def ended(new: NewNode, reply: list[int], mark: bytes) -> Node:
 
 
 def finish(
-    store: Store, new: NewNode, reply: list[int], mark: bytes, claim: Claim | None = None
+    store: Store,
+    new: NewNode,
+    reply: list[int],
+    mark: bytes,
+    writer: ConversationWriter | None = None,
 ) -> Node:
     """Write the end of a turn that has begun."""
     node = ended(new, reply, mark)
-    store.finish(claim or claim_of(new), node, 0, array("i", reply), "text").result()
+    writer = writer or writer_of(store, new)
+    writer.finish(node, 0, array("i", reply), "text").result()
     return node
-
-
-def contents(store: Store) -> dict[str, list[Any]]:
-    """Return all rows of a store, but for who is alive."""
-    return {
-        table: sorted(store._rows(f"SELECT * FROM {table}"), key=repr)
-        for table in TABLES
-        if table != "replicas"
-    }

@@ -10,7 +10,7 @@ from typing import Any
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.turns import TurnFacts, TurnRequest
 
 SINKS, WINDOW = 4, 60
@@ -30,12 +30,12 @@ def open_conversations(
 
     No thread saves or parks sessions by itself, unless `has_saver`.
     """
-    still = {"upkeep_s": STILL, "saved_early": 0}
+    still = {"maintenance_s": STILL, "saved_early": 0}
     settings = {"seats": model.capacity.max_sequences - 1, **still, **settings}
     opened = Conversations(model, store, Settings(**settings))
     OPENED.append(opened)
     if not has_saver:
-        opened._saver.close()
+        opened._snapshot_thread.close()
     return opened
 
 
@@ -144,15 +144,15 @@ class Chat:
 def lose_snapshot(conversations: Conversations, node_id: str) -> None:
     """Lose a snapshot, as with the disk that it was on."""
     store = conversations._store
-    store._writer.submit(lambda connection: store._remove(connection, node_id)).result()
+    store._writer.submit(lambda connection: store.remove_snapshot(connection, node_id)).result()
 
 
 def forget(conversations: Conversations, *, snapshots: bool) -> None:
     """Close all sessions, after writing their snapshots or losing all that there are."""
-    states = conversations._states
+    states = conversations._restorer
     for resident in states.residency.all():
-        if snapshots and states.saving.unsaved(resident) > 0:
-            states.saving.save(resident)
+        if snapshots and states.snapshots.unsaved(resident) > 0:
+            states.snapshots.save(resident)
         states.residency.discard(resident)
     if not snapshots:
         for state_id, _ in list(conversations._store.oldest_snapshots()):

@@ -38,16 +38,16 @@ def resident(conversations: Conversations, node: str) -> None:
 
 
 def loaded(conversations: Conversations, node: str) -> None:
-    states = conversations._states
+    states = conversations._restorer
     for one in states.residency.all():
-        states.saving.save(one)
+        states.snapshots.save(one)
         states.residency.discard(one)
     kept = ask(conversations, [user("and")], tenant=OWNER[0], cache_salt=OWNER[1], previous=node)
     assert kept.facts.state == "loaded"
 
 
 def replayed(conversations: Conversations, node: str) -> None:
-    residency = conversations._states.residency
+    residency = conversations._restorer.residency
     for one in residency.all():
         residency.discard(one)
     kept = ask(conversations, [user("and")], tenant=OWNER[0], cache_salt=OWNER[1], previous=node)
@@ -90,7 +90,7 @@ def test_a_session_that_was_opened_to_be_saved_is_shared_with_none(
     conversations: Conversations, tmp_path: Path
 ) -> None:
     reply = ask(conversations, FIRST, tenant=OWNER[0], cache_salt=OWNER[1])
-    residency = conversations._states.residency
+    residency = conversations._restorer.residency
     for one in residency.all():
         residency.discard(one)
     conversations.save(OWNER[0], reply.node, tmp_path / "saved")

@@ -17,7 +17,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.canonical import hash_after
-from sinkstream.conversations.recorder import _PART_TOKENS
+from sinkstream.conversations.running_turns import _PART_TOKENS
 from tests.python.conversations.talk import (
     alone,
     ask,
@@ -27,7 +27,7 @@ from tests.python.conversations.talk import (
     user,
 )
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("crashing.py")
 
 
@@ -110,14 +110,14 @@ def test_an_interrupted_reply_is_found_by_the_text_that_was_committed(
     node = conversations._store.node(name)
     assert node is not None
     assert node.finish_reason == "interrupted"
-    rows = conversations._store._rows(
+    rows = conversations._store.rows(
         "SELECT text FROM parts WHERE node = ? ORDER BY number", [node.id]
     )
-    ((before,),) = conversations._store._rows("SELECT before FROM nodes WHERE id = ?", [node.id])
+    ((before,),) = conversations._store.rows("SELECT before FROM nodes WHERE id = ?", [node.id])
     text = b"".join(row[0] for row in rows).decode()
     assert node.hash == hash_after(before, [assistant(text.rstrip())])
     assert node.tokens == len(path_ids(conversations, name))
-    ((reads,),) = conversations._store._rows(
+    ((reads,),) = conversations._store.rows(
         "SELECT LENGTH(read_ids) / 4 FROM nodes WHERE id = ?", [name]
     )
     count = len(conversations._store.ids_of(name)) - reads

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sinkstream.conversations import file_systems
+from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.file_systems import (
     FUSE,
     LOCAL_FUSE,
@@ -18,7 +19,6 @@ from sinkstream.conversations.file_systems import (
     fuse_kind,
 )
 from sinkstream.conversations.sqlite_store import SqliteStore
-from sinkstream.conversations.store_error import StoreError
 
 EXT4, TMPFS = 0xEF53, 0x01021994
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from tests.python.conversations.stores import StoreLocation
+from tests.python.conversations.stalling import WAIT_S, Late, Stall
 from tests.python.conversations.talk import Chat, Reply, alone, open_conversations, path_ids
-from tests.python.conversations.test_zombies import WAIT_S, Late, Stall, replica
 
 _SOON_S = 0.5
 """Long enough for a request that does not wait to find nothing."""
@@ -45,20 +44,6 @@ def test_a_turn_waits_for_the_snapshot_of_its_session(
     assert is_exact(model, conversations, reply)
 
 
-def test_a_conversation_is_released_after_the_snapshot_of_its_session(
-    model: sinkstream.Model, location: StoreLocation
-) -> None:
-    one, two = (replica(model, location, name, replay_tokens=0) for name in ("one", "two"))
-    two.ask_release = lambda _, session: one.release(session)
-    chat = Chat(one)
-    chat.say("Hello", seed=1)
-    chat.conversations = two
-    stall = Stall(one, "snapshot")
-    reply = goes_on_while(stall, one.park_all, chat)
-    assert (reply.facts.state, reply.facts.replayed_tokens) == ("loaded", 0)
-    assert is_exact(model, two, reply)
-
-
 def test_a_conversation_is_deleted_while_its_session_is_leaving(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
@@ -66,7 +51,7 @@ def test_a_conversation_is_deleted_while_its_session_is_leaving(
     chat = Chat(conversations)
     session = chat.say("Hello").facts.session
     stall = Stall(conversations, "snapshot")
-    leaving = Late(conversations.park_all)
+    leaving = Late(conversations._restorer.residency.park_all)
     assert stall.reached.wait(WAIT_S)
     deleting = Late(lambda: conversations.delete("", session))
     deleting.wait(_SOON_S)

@@ -167,9 +167,9 @@ def test_a_key_decides_between_equal_turns_and_finds_nothing_by_itself(
 def test_equal_turns_prefer_the_one_in_memory(conversations: Conversations) -> None:
     one = ask(conversations, [user("Hi")])
     ask(conversations, [user("Hi")])
-    residents = conversations._states.residency.all()
+    residents = conversations._restorer.residency.all()
     (second,) = [each for each in residents if each.node and each.node.id != one.node]
-    conversations._states.residency.discard(second)
+    conversations._restorer.residency.discard(second)
     asked = [user("Hi"), {"role": "assistant", "content": one.text}, user("More")]
     reply = ask(conversations, asked)
     assert reply.facts.state == "resident"

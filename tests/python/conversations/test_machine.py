@@ -157,11 +157,11 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
 
         @rule()
         def upkeep(self) -> None:
-            self.conversations._upkeep.run()
+            self.conversations._maintenance.run()
 
         @rule()
         def park(self) -> None:
-            while self.conversations._states.residency.park_idle():
+            while self.conversations._restorer.residency.park_idle():
                 pass
 
         @rule(count=st.integers(1, 3))

@@ -13,9 +13,9 @@ import pytest
 import sinkstream
 from sinkstream.conversations import residency
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.residency import Resident
-from sinkstream.conversations.saving import Saving
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.snapshots import Snapshots
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import CapacityError
 from tests.python.conversations.talk import (
@@ -31,7 +31,7 @@ from tests.python.conversations.talk import (
 
 
 def resident_nodes(conversations: Conversations) -> set[str]:
-    residents = conversations._states.residency.all()
+    residents = conversations._restorer.residency.all()
     return {one.node.id for one in residents if one.node is not None}
 
 
@@ -121,7 +121,7 @@ def test_an_idle_session_is_parked_after_its_time(model: sinkstream.Model, tmp_p
     for i in range(10):
         chat.say(f"Message {i}", seed=i)
         if i % 3 == 2:
-            conversations._upkeep.run()
+            conversations._maintenance.run()
             assert resident_nodes(conversations) == set()
     assert conversations._store.usage().snapshots > 0
     assert chat.say("Last", seed=99).facts.state in ("loaded", "resident")
@@ -134,7 +134,7 @@ def test_a_short_conversation_is_parked_without_a_file(
     conversations = open_conversations(model, tmp_path, park_s=0.0, replay_tokens=1000)
     chat = Chat(conversations)
     chat.say("One")
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert conversations._store.usage().snapshots == 0
     assert chat.say("Two").facts.state == "replayed"
     conversations.close()
@@ -148,7 +148,7 @@ def test_a_conversation_gets_a_snapshot_while_it_grows(
     saved = []
     for i in range(20):
         chat.say(f"Message {i}", seed=i)
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         saved.append(len(list(conversations._store.oldest_snapshots())))
     assert saved[0] == 0
     assert saved[-1] == 2  # of one conversation, no more are kept
@@ -184,14 +184,14 @@ def test_a_turn_waits_for_a_snapshot_that_is_due(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
-    saving, events = conversations._states.saving, []
+    snapshots, events = conversations._restorer.snapshots, []
 
     def slow_save(resident: Resident) -> None:
         time.sleep(0.2)
-        Saving.save(saving, resident)
+        Snapshots.save(snapshots, resident)
         events.append("saved")
 
-    monkeypatch.setattr(saving, "save", slow_save)
+    monkeypatch.setattr(snapshots, "save", slow_save)
     chat = Chat(conversations)
     for _ in range(3):
         assert chat.say("More").facts.state in ("new", "resident")
@@ -205,15 +205,15 @@ def test_a_turn_does_not_wait_for_long_until_others_are_saved(
 ) -> None:
     monkeypatch.setattr(residency, "_SAVER_S", 0.1)
     conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
-    saving, may_end = conversations._states.saving, threading.Event()
+    snapshots, may_end = conversations._restorer.snapshots, threading.Event()
     saves = []
 
     def slow_save(resident: Resident) -> None:
         saves.append(resident)
         assert may_end.wait(60)
-        Saving.save(saving, resident)
+        Snapshots.save(snapshots, resident)
 
-    monkeypatch.setattr(saving, "save", slow_save)
+    monkeypatch.setattr(snapshots, "save", slow_save)
     ask(conversations, [user("The saver is busy with this one")])
     wait_until(lambda: saves)
     chat = Chat(conversations)
@@ -231,15 +231,15 @@ def test_a_session_that_leaves_does_not_wait_for_the_saver(
     conversations = open_conversations(
         model, tmp_path, has_saver=True, snapshot_tokens=1, replay_tokens=0
     )
-    saving, may_end = conversations._states.saving, threading.Event()
+    snapshots, may_end = conversations._restorer.snapshots, threading.Event()
     saves: list[str] = []
 
     def save(resident: Resident) -> None:
         saves.append(threading.current_thread().name)
         assert saves[-1] != "sinkstream-saver" or may_end.wait(60)
-        Saving.save(saving, resident)
+        Snapshots.save(snapshots, resident)
 
-    monkeypatch.setattr(saving, "save", save)
+    monkeypatch.setattr(snapshots, "save", save)
     ask(conversations, [user("The saver is busy with this one")])
     wait_until(lambda: saves)
     other = ask(conversations, [user("Another")])
@@ -247,7 +247,7 @@ def test_a_session_that_leaves_does_not_wait_for_the_saver(
         conversations.delete("", other.facts.session)
         assert len(saves) == 1
     else:
-        assert conversations.release(other.facts.session)
+        assert conversations._running.hand_over(other.facts.session, 0.2)
         assert conversations._store.snapshot_of(other.node)
     assert not may_end.is_set()
     may_end.set()
@@ -258,17 +258,17 @@ def test_all_are_parked_once_they_are_saved(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
-    saving, is_saving = conversations._states.saving, threading.Event()
+    snapshots, is_saving = conversations._restorer.snapshots, threading.Event()
 
     def save(resident: Resident) -> None:
         is_saving.set()
         time.sleep(0.2)
-        Saving.save(saving, resident)
+        Snapshots.save(snapshots, resident)
 
-    monkeypatch.setattr(saving, "save", save)
+    monkeypatch.setattr(snapshots, "save", save)
     node = ask(conversations, [user("One")]).node
     assert is_saving.wait(30)
-    conversations.park_all()
+    conversations._restorer.residency.park_all()
     assert resident_nodes(conversations) == set()
     assert conversations._store.snapshot_of(node)
     conversations.close()
@@ -284,7 +284,7 @@ def test_a_snapshot_that_cannot_be_written_delays_no_turn(
         tries.append(resident.node)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(conversations._states.saving, "save", full)
+    monkeypatch.setattr(conversations._restorer.snapshots, "save", full)
     chat = Chat(conversations)
     began = time.monotonic()
     for _ in range(4):
@@ -297,7 +297,7 @@ def test_a_snapshot_that_cannot_be_written_delays_no_turn(
 
 def test_turns_do_not_wait_once_nothing_is_saved(model: sinkstream.Model, tmp_path: Path) -> None:
     conversations = open_conversations(model, tmp_path, has_saver=True, snapshot_tokens=1)
-    conversations._saver.close()
+    conversations._snapshot_thread.close()
     chat = Chat(conversations)
     began = time.monotonic()
     for _ in range(3):
@@ -310,7 +310,7 @@ def test_upkeep_leaves_running_turns_alone(model: sinkstream.Model, tmp_path: Pa
     conversations = open_conversations(model, tmp_path, park_s=0.0, snapshot_tokens=0, ttl_s=0.0)
     turn = conversations.begin(TurnRequest("", [user("a")], options(1, 10**5)))
     next(turn.stream)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     turn.stream.close()
     node = turn.end().node
     assert node in resident_nodes(conversations)
@@ -320,7 +320,7 @@ def test_upkeep_leaves_running_turns_alone(model: sinkstream.Model, tmp_path: Pa
 def test_a_request_waits_for_a_session_that_is_being_saved(conversations: Conversations) -> None:
     chat = Chat(conversations)
     chat.say("One")
-    seats = conversations._states.residency
+    seats = conversations._restorer.residency
     (resident,) = seats.all()
     assert seats.keep(resident)
     assert not seats.keep(resident)
@@ -345,7 +345,7 @@ def talk_in_random_order(
             ids = path_ids(conversations, reply.node)[:-4]
             with conversations.room():
                 assert reply.bits == alone(model, ids, step, 4)
-        assert len(conversations._states.residency.all()) <= seats
+        assert len(conversations._restorer.residency.all()) <= seats
     assert len({name for name, _ in conversations.conversations("")}) == count
     conversations.close()
 
@@ -368,21 +368,21 @@ def test_a_session_whose_snapshot_was_dropped_is_saved_again(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
     conversations = open_conversations(model, tmp_path, replay_tokens=0)
-    states = conversations._states
+    states = conversations._restorer
     chat = Chat(conversations)
     for i in range(4):
         chat.say(f"Message {i}", seed=i)
     (resident,) = states.residency.all()
-    assert states.saving.unsaved(resident) > 0
-    states.saving.save(resident)
+    assert states.snapshots.unsaved(resident) > 0
+    states.snapshots.save(resident)
     assert resident.node is not None
-    tokens = states.saving.unsaved(resident), resident.node.tokens
+    tokens = states.snapshots.unsaved(resident), resident.node.tokens
     assert tokens[0] == 0
     most = conversations._store.usage().transcripts + 1  # so that deleting the snapshot suffices
-    conversations._upkeep._settings = Settings(max_bytes=most)
-    conversations._upkeep.run()
+    conversations._maintenance._settings = Settings(max_bytes=most)
+    conversations._maintenance.run()
     assert list(conversations._store.oldest_snapshots()) == []
-    assert states.saving.unsaved(resident) == tokens[1]
+    assert states.snapshots.unsaved(resident) == tokens[1]
     states.residency.park_idle()
     assert chat.say("Last", seed=9).facts.state == "loaded"
     conversations.close()
@@ -392,7 +392,7 @@ def test_an_earlier_snapshot_counts_when_a_later_one_is_dropped(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
     conversations = open_conversations(model, tmp_path)
-    states = conversations._states
+    states = conversations._restorer
     chat = Chat(conversations)
     tokens = []
     for i in range(3):
@@ -401,9 +401,9 @@ def test_an_earlier_snapshot_counts_when_a_later_one_is_dropped(
         assert resident.node is not None
         tokens.append(resident.node.tokens)
         if i < 2:
-            states.saving.save(resident)
-    assert states.saving.unsaved(resident) == tokens[2] - tokens[1]
+            states.snapshots.save(resident)
+    assert states.snapshots.unsaved(resident) == tokens[2] - tokens[1]
     (_, _), (later, _) = conversations._store.oldest_snapshots()
-    states.saving.drop_snapshot(later)
-    assert states.saving.unsaved(resident) == tokens[2] - tokens[0]
+    states.snapshots.drop_snapshot(later)
+    assert states.snapshots.unsaved(resident) == tokens[2] - tokens[0]
     conversations.close()

@@ -10,11 +10,10 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.node import new_id
-from sinkstream.conversations.opening import open_store
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings, open_folder
 from sinkstream.conversations.snapshot_files import SnapshotFolder, new_file_name
 from sinkstream.conversations.store import Store
-from tests.python.conversations.stores import begun, claim_of, finish
+from tests.python.conversations.stores import begun, finish, writer_of
 from tests.python.conversations.talk import Chat, open_conversations
 
 
@@ -45,16 +44,16 @@ def foreign_files(folder: Path) -> set[Path]:
     return found
 
 
-def store_of_one_snapshot(folder: Path, snapshots: Path, replica: str = "") -> tuple[Store, Path]:
-    store = open_store(folder, "model", Settings(snapshots=str(snapshots), replica=replica))
+def store_of_one_snapshot(folder: Path, snapshots: Path) -> tuple[Store, Path]:
+    store = open_folder(folder, "model", Settings(snapshots=str(snapshots))).store
     new = begun()
-    store.begin(claim_of(new), new)
+    writer_of(store, new).begin(new)
     node = finish(store, new, [4], b"a")
-    file = store.new_file(claim_of(new), node.id)
+    file = writer_of(store, new).new_file(node.id)
     before = files_below(snapshots)
     with store.files.writing(file) as path:
         Path(path).write_bytes(b"keys and values")
-    store.add_snapshot(claim_of(new), node, file, 15)
+    writer_of(store, new).add_snapshot(node, file, 15)
     (found,) = files_below(snapshots) - before
     return store, found
 
@@ -89,28 +88,18 @@ def test_only_old_snapshots_are_deleted(tmp_path: Path) -> None:
 
 
 def test_stores_that_share_a_folder_leave_each_others_snapshots(tmp_path: Path) -> None:
-    """Also what else is in the folder: at the start, and when orphans are deleted."""
+    """Also what else is in the folder."""
     shared = tmp_path / "shared"
     foreign = foreign_files(shared)
     one, of_one = store_of_one_snapshot(tmp_path / "one", shared)
     one.close()
     two, of_two = store_of_one_snapshot(tmp_path / "two", shared)
-    two.delete_orphans(0)
     assert files_below(shared) == {*foreign, of_one, of_two}
     two.close()
     again, another = store_of_one_snapshot(tmp_path / "one", shared)
     assert files_below(shared) == {*foreign, of_one, of_two, another}
     assert of_one.parent.parent == another.parent.parent != of_two.parent.parent
     again.close()
-
-
-def test_replicas_of_a_store_find_each_others_snapshots(tmp_path: Path) -> None:
-    one, path = store_of_one_snapshot(tmp_path / "store", tmp_path / "shared", "one")
-    two, _ = store_of_one_snapshot(tmp_path / "store", tmp_path / "shared", "two")
-    with two.files.reading(path.name) as found:
-        assert found == str(path)
-    one.close()
-    two.close()
 
 
 def test_names_of_snapshots_are_not_interned(
@@ -128,7 +117,7 @@ def test_names_of_snapshots_are_not_interned(
     chat = Chat(conversations)
     monkeypatch.setattr(sys, "intern", noted)
     chat.say("Hello")
-    conversations.park_all()
+    conversations._restorer.residency.park_all()
     assert chat.say("On").facts.state == "loaded"
     Path("a.session").with_name("b.session")
     assert {name for name in interned if ".session" in name} == {"a.session", "b.session"}

@@ -17,19 +17,17 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.conversations.claim import Claim, SessionMoved
+from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.deletion import in_marks
+from sinkstream.conversations.database import TABLES, Writer, in_marks
+from sinkstream.conversations.errors import StoreError
+from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.node import Node, new_id
-from sinkstream.conversations.schema import TABLES
-from sinkstream.conversations.sqlite_database import SqliteWriteConnection
-from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.conversations.sqlite_store import SqliteStore, SqliteWriteConnection
 from sinkstream.conversations.store import Store
-from sinkstream.conversations.store_error import StoreError
 from sinkstream.conversations.turns import NotFound, TurnRequest
-from sinkstream.conversations.writer import Writer
 from sinkstream.errors import SessionBusy
-from tests.python.conversations.stores import StoreLocation, begun, claim_of, finish
+from tests.python.conversations.stores import StoreLocation, begun, finish, writer_of
 from tests.python.conversations.talk import (
     Chat,
     alone,
@@ -46,9 +44,6 @@ def store(location: StoreLocation) -> Store:
     return location.open()
 
 
-CLAIM = Claim("sess_1", 1)
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -58,7 +53,7 @@ def test_only_its_owner_may_read_it(model: sinkstream.Model, tmp_path: Path) -> 
     try:
         conversations = open_conversations(model, tmp_path / "a" / "store", snapshot_tokens=0)
         Chat(conversations).say("One")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         paths = list((tmp_path / "a" / "store").rglob("*"))
         assert {mode(path) for path in paths if path.is_dir()} == {0o700}
         assert {mode(path) for path in paths if path.is_file()} == {0o600}
@@ -73,8 +68,8 @@ def test_only_its_owner_may_read_it(model: sinkstream.Model, tmp_path: Path) -> 
 
 def test_a_turn_is_found_only_when_it_is_finished(store: Store) -> None:
     new = begun()
-    store.begin(claim_of(new), new)
-    store.forget(claim_of(new), new_id("resp")).result()  # what was queued before is written now
+    writer_of(store, new).begin(new)
+    writer_of(store, new).forget(new_id("resp")).result()  # what was queued before is written now
     assert store.node(new.id) is None
     node = finish(store, new, [4, 5], b"h")
     assert store.node(new.id) == node
@@ -88,7 +83,7 @@ def test_the_first_hash_that_is_a_turn_wins(store: Store) -> None:
     nodes = []
     for mark in (b"a", b"b"):
         new = begun()
-        store.begin(claim_of(new), new)
+        writer_of(store, new).begin(new)
         nodes.append(finish(store, new, [4], mark))
     hashes = [bytes([i % 250, i // 250]) * 16 for i in range(1200)]
     assert store.find("ada", [*hashes, b"b" * 32, b"a" * 32]) == [nodes[1]]
@@ -98,11 +93,11 @@ def test_the_first_hash_that_is_a_turn_wins(store: Store) -> None:
 
 def test_parts_are_joined_in_their_order(store: Store) -> None:
     new = begun()
-    store.begin(claim_of(new), new)
+    writer_of(store, new).begin(new)
     for number in range(12):
-        assert store.try_add_part(claim_of(new), new.id, number, array("i", [number + 10]), "x")
+        assert writer_of(store, new).try_add_part(new.id, number, array("i", [number + 10]), "x")
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 16, 99)
-    store.finish(claim_of(new), node, 12, array("i", [99]), "y").result()
+    writer_of(store, new).finish(node, 12, array("i", [99]), "y").result()
     assert store.ids_of(new.id).tolist() == [1, 2, 3, *range(10, 22), 99]
 
 
@@ -111,13 +106,13 @@ def test_deleting_a_turn_deletes_all_that_follow_it_and_no_other(store: Store) -
     children = [begun(root.conversation, root.id) for _ in range(2)]
     grandchild = begun(root.conversation, children[0].id)
     for i, new in enumerate([root, *children, grandchild]):
-        store.begin(claim_of(new), new)
+        writer_of(store, new).begin(new)
         finish(store, new, [i + 4], bytes([i + 65]))
-    store.delete_tree(claim_of(root), children[0].id).result()
+    writer_of(store, root).delete_tree(children[0].id).result()
     left = {node.id for node in store.nodes_of(root.conversation)}
     assert left == {root.id, children[1].id}
     assert store.ids_of(grandchild.id).tolist() == []
-    store.delete_tree(claim_of(root), root.id).result()
+    writer_of(store, root).delete_tree(root.id).result()
     assert store.conversations("ada") == []
 
 
@@ -128,7 +123,7 @@ def test_a_deletion_reads_only_what_it_deletes(
     for number in range(12):
         ask(conversations, [user(f"Number {number}")])
     store, rows = conversations._store, []
-    read = store._rows
+    read = store.rows
 
     def counted(query: str, values: Any = ()) -> list[Any]:
         found = read(query, values)
@@ -136,34 +131,35 @@ def test_a_deletion_reads_only_what_it_deletes(
         return found
 
     (_, (name, _), *_) = conversations.conversations("")
-    monkeypatch.setattr(store, "_rows", counted)
+    monkeypatch.setattr(store, "rows", counted)
     conversations.delete("", name)
     assert len(rows) <= 3
     assert not store.has_conversation("", name)
 
 
-def test_the_only_process_of_a_store_remembers_no_claims(
+def test_the_only_process_of_a_store_remembers_no_conversations(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
-    """They would be memory that grows with the number of conversations."""
+    """They would be memory that grows with their number."""
     conversations = open_conversations(model, tmp_path)
     first = Chat(conversations)
     first.say("One")
     Chat(conversations).say("Two")
     first.say("Three")
-    assert not conversations._ownership._held
+    assert type(conversations.fence) is Fence
+    assert vars(conversations.fence).keys() == {"store", "waiting"}
 
 
 def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path, "model")
-    read, scans = store._rows, []
+    read, scans = store.rows, []
 
     def explained(query: str, values: Any = ()) -> list[Any]:
         steps = [row[3].split() for row in read(f"EXPLAIN QUERY PLAN {query}", values)]
         scans.extend(query for step in steps if step[0] == "SCAN" and step[1] in TABLES)
         return read(query, values)
 
-    store._rows = explained  # type: ignore[method-assign]
+    store.rows = explained  # type: ignore[method-assign]
     store.node("a")
     store.state("a-settled")
     store.find("ada", [b"h" * 32])
@@ -176,7 +172,6 @@ def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
     store.last_turn("ada", "a")
     store.snapshot_of("a")
     store.saved_tokens("a")
-    store.owner("a")
     store.session_of("a")
     store.unfinished_session("ada", "a")
     store.is_running("a")
@@ -188,8 +183,8 @@ def test_a_conversation_is_found_for_its_tenant_alone(store: Store) -> None:
     root = begun()
     turns = [root, begun(root.conversation, root.id)]
     for i, new in enumerate(turns):
-        store.begin(claim_of(root), new)
-        turns[i] = finish(store, new, [i + 4], bytes([i + 65]), claim_of(root))
+        writer_of(store, root).begin(new)
+        turns[i] = finish(store, new, [i + 4], bytes([i + 65]), writer_of(store, root))
     assert store.has_conversation("ada", root.conversation)
     assert not store.has_conversation("bob", root.conversation)
     assert not store.has_conversation("ada", root.id)
@@ -202,11 +197,11 @@ def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
     secret = "a canary in a mine"
     store = SqliteStore.open(tmp_path, "model")
     new = begun()
-    store.begin(claim_of(new), new)
+    writer_of(store, new).begin(new)
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 4, 4)
-    store.finish(claim_of(new), node, 0, array("i", [4]), secret).result()
+    writer_of(store, new).finish(node, 0, array("i", [4]), secret).result()
     assert any(secret.encode() in path.read_bytes() for path in tmp_path.glob("turns.sqlite*"))
-    store.delete_conversation(claim_of(new)).result()
+    writer_of(store, new).delete_all().result()
     store._writer.submit(lambda connection: None).result()  # the deletion has been cleaned up
     for path in tmp_path.glob("turns.sqlite*"):
         assert secret.encode() not in path.read_bytes(), path
@@ -218,9 +213,11 @@ def test_deleted_text_is_not_left_in_the_file(tmp_path: Path) -> None:
 def test_a_write_that_fails_takes_no_other_along(store: Store) -> None:
     twice = begun()
     other = begun()
-    store.begin(claim_of(twice), twice)
-    store.try_add_part(claim_of(twice), twice.id, 0, array("i", [1]), "")  # the part exists already
-    store.begin(claim_of(other), other)
+    writer_of(store, twice).begin(twice)
+    writer_of(store, twice).try_add_part(
+        twice.id, 0, array("i", [1]), ""
+    )  # the part exists already
+    writer_of(store, other).begin(other)
     node = finish(store, other, [4], b"o")
     assert store.node(other.id) == node
     failed = store._writer.submit(lambda connection: connection.execute("SELECT nothing"))
@@ -359,7 +356,7 @@ def parked(model: sinkstream.Model, folder: Path) -> Chat:
     chat = Chat(conversations)
     for i in range(5):
         chat.say(f"Message {i}", seed=i)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     return chat
 
 
@@ -381,7 +378,7 @@ def test_a_snapshot_that_is_not_its_turns_is_replayed_instead(
     else:  # the file of another conversation, whole
         other = Chat(conversations)
         other.say("Another client's secret")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
         (theirs,) = [each for each in snapshots(tmp_path / "one") if each != path]
         shutil.copy(theirs, path)
     reply = chat.say("Next", seed=9)
@@ -430,7 +427,7 @@ def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_pat
     earlier = "UPDATE conversations SET used = used - 3601"
     conversations._store._writer.submit(lambda connection: connection.execute(earlier)).result()
     young.say("Still here", seed=1)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert len(conversations.conversations("")) == 1
     assert young.say("On").facts.state == "resident"
     assert old.branch(old.messages).say("On").facts.state == "new"
@@ -446,13 +443,13 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     chats = [Chat(conversations) for _ in range(3)]
     for i, chat in enumerate(chats):
         chat.say(f"I am {i}")
-        conversations._upkeep.run()
+        conversations._maintenance.run()
     usage = conversations._store.usage()
     assert len(snapshots(tmp_path)) == 3
     conversations.close()
     most = usage.transcripts + usage.snapshots // 2
     conversations = open_conversations(model, tmp_path, max_bytes=most)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert len(snapshots(tmp_path)) == 1  # the newest
     assert len(conversations.conversations("")) == 3
     chat = chats[0].branch(chats[0].messages)
@@ -460,7 +457,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     assert chat.say("Two").facts.state == "replayed"
     conversations.close()
     conversations = open_conversations(model, tmp_path, max_bytes=0)
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert snapshots(tmp_path) == []
     assert conversations.conversations("") == []
     conversations.close()
@@ -470,7 +467,7 @@ def test_a_tenant_keeps_its_latest_conversations(model: sinkstream.Model, tmp_pa
     conversations = open_conversations(model, tmp_path, max_conversations=2)
     sessions = [ask(conversations, [user(f"{i}")], tenant="ada").facts.session for i in range(4)]
     bobs = ask(conversations, [user("x")], tenant="bob").facts.session
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     assert [name for name, _ in conversations.conversations("ada")] == sessions[:1:-1]
     assert [name for name, _ in conversations.conversations("bob")] == [bobs]
     conversations.close()
@@ -483,7 +480,7 @@ def test_what_is_deleted_is_gone(model: sinkstream.Model, tmp_path: Path, by: st
     first = chat.say("One")
     second = chat.say("Two", seed=1)
     kept = other.say("Kept")
-    conversations._upkeep.run()
+    conversations._maintenance.run()
     name = first.node if by == "node" else first.facts.session
     for stranger in ("bob", "x"):
         with pytest.raises(NotFound):
@@ -532,25 +529,24 @@ def test_threads_that_have_ended_keep_no_file_open(store: Store) -> None:
 
 def test_a_turn_is_not_acknowledged_without_its_beginning(store: Store) -> None:
     new = begun(parent=new_id("resp"))  # deleted meanwhile
-    store.begin(claim_of(new), new)
-    assert store.try_add_part(claim_of(new), new.id, 0, array("i", [4]), "a")
+    writer_of(store, new).begin(new)
+    assert writer_of(store, new).try_add_part(new.id, 0, array("i", [4]), "a")
     node = Node(new.id, new.parent, new.conversation, "ada", b"h" * 32, 5, 5)
-    error = SessionMoved if store.replica else StoreError  # another replica may have deleted it
-    with pytest.raises(error, match="moved to another" if store.replica else "was not written"):
-        store.finish(claim_of(new), node, 1, array("i", [5]), "b").result()
+    with pytest.raises(StoreError, match="was not written"):
+        writer_of(store, new).finish(node, 1, array("i", [5]), "b").result()
     assert store.conversations("ada") == []
-    assert store._rows("SELECT * FROM parts") == []
+    assert store.rows("SELECT * FROM parts") == []
 
 
 def test_a_turn_is_not_acknowledged_without_one_of_its_parts(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path, "model")
     new = begun()
-    store.begin(claim_of(new), new)
+    writer_of(store, new).begin(new)
     for number in (0, 2):  # the write of the second one has failed
-        assert store.try_add_part(claim_of(new), new.id, number, array("i", [number + 4]), "x")
+        assert writer_of(store, new).try_add_part(new.id, number, array("i", [number + 4]), "x")
     node = Node(new.id, None, new.conversation, "ada", b"h" * 32, 7, 7)
     with pytest.raises(StoreError, match="was not written"):
-        store.finish(claim_of(new), node, 3, array("i"), "").result()
+        writer_of(store, new).finish(node, 3, array("i"), "").result()
     store.close()
     store = SqliteStore.open(tmp_path, "model")  # it ends before the gap
     found = store.node(new.id)
@@ -567,14 +563,14 @@ def test_a_conversation_that_is_deleted_while_a_turn_begins_is_not_read_in_part(
     chat = Chat(conversations)
     for i in range(turns):
         chat.say(f"{i}")
-    states = conversations._states
+    states = conversations._restorer
     assert states.residency.park_idle()
     after = states.after
 
     def deleted_first(node: Node, following: Any, salt: str, **how: bool) -> Any:
-        claim = conversations._ownership.held(node.conversation)
-        assert claim is not None
-        conversations._store.delete_conversation(claim).result()  # as another replica may
+        writer = conversations.fence.held(node.conversation)
+        assert writer is not None
+        writer.delete_all().result()  # as another request may
         return after(node, following, salt, **how)
 
     monkeypatch.setattr(states, "after", deleted_first)
@@ -610,8 +606,9 @@ def test_the_writer_survives_a_transaction_that_cannot_be_taken_back(tmp_path: P
 def test_a_part_never_waits_for_room(store: Store) -> None:
     """It is given from the event loop; a thread that waits for room holds the lock."""
     tried: list[bool] = []
+    writer = ConversationWriter(store, "sess_1")
     part = threading.Thread(
-        target=lambda: tried.append(store.try_add_part(CLAIM, "resp_1", 0, array("i", [1]), "")),
+        target=lambda: tried.append(writer.try_add_part("resp_1", 0, array("i", [1]), "")),
         daemon=True,
     )
     with store._writer._lock:
@@ -635,16 +632,15 @@ def test_a_closed_store_is_not_read(location: StoreLocation) -> None:
     """Another process may use it."""
     store = location.open()
     new = begun()
-    store.begin(claim_of(new), new)
+    writer_of(store, new).begin(new)
     finish(store, new, [4], b"a")
     assert store.node(new.id) is not None
     store.close()
     reads: list[Callable[[], object]] = [
         lambda: store.node(new.id),
         lambda: store.transcript("ada", new.id),
-        lambda: store.owner(new.conversation),
         store.usage,
-        lambda: store.take(new.conversation),
+        lambda: writer_of(store, new).note(new.id, ""),
     ]
     for read in reads:
         with pytest.raises(StoreError, match=r"^store: the store is closed\.$"):

@@ -11,7 +11,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.settings import Settings
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.transcript import (
     ShownMessage,
     StoredTurn,
@@ -34,7 +34,7 @@ def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
 
 @pytest.fixture
 def turns(model: sinkstream.Model, tmp_path: Path) -> Iterator[Conversations]:
-    made = Conversations(model, tmp_path, Settings(upkeep_s=3600))
+    made = Conversations(model, tmp_path, Settings(maintenance_s=3600))
     yield made
     made.close()
 

@@ -10,8 +10,8 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.settings import Settings
 from sinkstream.conversations.turns import NotFound, TurnRequest, Turns
 
 OPTIONS: Any = {"max_tokens": 6, "ignore_eos": True, "temperature": 1.0, "seed": 5}
@@ -29,7 +29,7 @@ def turns(
     request: pytest.FixtureRequest, model: sinkstream.Model, tmp_path: Path
 ) -> Iterator[Turns]:
     kept = request.param == "kept"
-    settings = Settings(upkeep_s=3600, seats=2)
+    settings = Settings(maintenance_s=3600, seats=2)
     made: Turns = Conversations(model, tmp_path, settings) if kept else PlainTurns(model)
     yield made
     made.close()

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from sinkstream.conversations.keyed_lock import KeyedLock
 from sinkstream.conversations.residency import Residency, Resident
+from sinkstream.conversations.session_at import KeyedLock
 from sinkstream.server.pool import THREADS, Pool
 from tests.python.server.test_pool import until
 
@@ -42,7 +42,7 @@ class Seat:
         self.residency.release(resident)
 
     def claim(self) -> None:
-        resident = self.residency.claim(lambda one: True)
+        resident = self.residency.acquire(lambda one: True)
         assert resident is not None
         self.residency.release(resident)
 

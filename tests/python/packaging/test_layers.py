@@ -30,7 +30,7 @@ EMULATOR = "cuda_emulator/"  # of the tests: kernels that are compiled for it in
 
 
 FOLDERS = (  # those with subfolders that the page orders
-    "kernels", "kernels/cpu", "kernels/cuda", "model", "checkpoint", "text", "server",
+    "kernels", "kernels/cpu", "kernels/cuda", "model", "checkpoint", "text", "cluster",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.conversations.interrupted import ReadingCancelled, ReadingTimedOut
+from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError

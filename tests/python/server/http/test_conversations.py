@@ -12,8 +12,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.interrupted import ReadingCancelled
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import ReadingCancelled, StoreError
 from tests.python.server.http.running_server import (
     CHAT,
     COMPLETIONS,
@@ -229,7 +228,7 @@ def test_a_state_that_would_take_too_long_to_rebuild_is_a_409(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sinkstream.conversations.conversations import Conversations
-    from sinkstream.conversations.states import StateLost
+    from sinkstream.conversations.errors import StateLost
 
     def fail(*_: object) -> None:
         raise StateLost("stream: `previous` must name a turn at most 8 tokens after a state.")
@@ -259,7 +258,7 @@ def test_what_is_read_again_when_the_server_ends_says_so(
     is_reading, is_over = threading.Event(), threading.Event()
 
     def read(conversations: Conversations, *_: Any) -> Any:
-        with conversations._states.residency.waiting(is_over.set):
+        with conversations._restorer.residency.waiting(is_over.set):
             is_reading.set()
             assert is_over.wait(30)
         raise ReadingCancelled("stream: the request was ended.")

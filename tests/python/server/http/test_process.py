@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.conversations.store_error import StoreError
+from sinkstream.conversations.errors import StoreError
 from sinkstream.server.config import ServerConfig
 from tests.python.server.http.running_server import (
     CHAT,
