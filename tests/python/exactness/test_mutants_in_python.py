@@ -100,7 +100,6 @@ def package() -> ScratchPackage:
     return ScratchPackage()
 
 
-
 @pytest.mark.parametrize(
     ("word", "change"),
     [
