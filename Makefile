@@ -54,7 +54,7 @@ serve: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Serve a model over
 	@trap : INT; $(BIN)/sinkstream serve $(SERVE)
 
 .PHONY: test
-test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check style, types, tests and site: half an hour
+test: check-python check-compiler check-gtest lint test-cpp test-sanitizers-short test-python docs ## Check style, types, tests and site: a quarter of an hour
 
 # --- requirements ---------------------------------------------------------------------------
 
