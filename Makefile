@@ -157,16 +157,22 @@ test-python: $(BUILT_FOR_PYTHON) $(VENV)/.test-tools $(VENV)/.model ## Run the P
 	@mkdir -p $(REPORTS)
 	$(PYTEST_RUN) $(PYTEST)
 
-.PHONY: test-ray
+# What several servers on one store do; `.ci/run` leaves it out if none of it has changed.
+.PHONY: test-cluster test-ray
+test-cluster: $(BUILT_FOR_PYTHON) $(VENV)/.test-tools ## Test PostgreSQL, fencing and peers
+	@mkdir -p $(REPORTS)
+	$(PYTEST_RUN) --junitxml=$(REPORTS)/pytest-cluster.xml -m 'cluster and not slow and not full' \
+	  tests/python/cluster $(PYTEST)
+
 test-ray: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Install Ray, and test the server in it
-	$(BIN)/python .ci/requirements.py ray | xargs $(PIP)
-	$(BIN)/python -m pytest tests/python/integrations
+	$(BIN)/python .ci/requirements.py cluster | xargs $(PIP)
+	$(BIN)/python -m pytest -m 'cluster and not slow and not full' tests/python/cluster/ray
 
 # Three hosts of their own on this one, in network namespaces: as root. PostgreSQL and nginx are
 # Debian's. With Ray it takes two minutes.
 .PHONY: test-hosts
 test-hosts: $(VENV)/.package-and-tests $(VENV)/.test-tools ## Lose a host of three while it streams (needs root)
-	$(BIN)/python .ci/requirements.py ray | xargs $(PIP)
+	$(BIN)/python .ci/requirements.py cluster | xargs $(PIP)
 	$(BIN)/python -m pytest -rs tests/hosts
 
 .PHONY: test-full

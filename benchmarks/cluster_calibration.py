@@ -141,7 +141,7 @@ def save_s(model: sinkstream.Model, tokens: int, rounds: int) -> tuple[int, floa
         for number in range(rounds):
             path = Path(folder) / f"{number}.session"
             begin = time.perf_counter()
-            session._save(path, wanted, flush=False)
+            session._tokens.save(path, wanted, flush=False)
             taken.append(time.perf_counter() - begin)
         return path.stat().st_size, min(taken)
 

@@ -39,8 +39,8 @@ from machine import ROOT, report
 sys.path.insert(0, str(ROOT))
 
 from tests.data import tiny
-from tests.python.integrations.many_conversations import Crowd, scale_up_and_down
-from tests.python.integrations.ray_cluster import REPLICA, Cluster, ray_cluster, wait_until
+from tests.python.cluster.ray.many_conversations import Crowd, scale_up_and_down
+from tests.python.cluster.ray.ray_cluster import REPLICA, Cluster, ray_cluster, wait_until
 from tests.python.server.http.running_server import Answered
 
 TALKING = 8  # conversations that go on while owners of others are killed

@@ -23,7 +23,7 @@ from machine import report
 from peers.isolated import IsolatedPeer
 from side_by_side_bench import MEASURES, Measure, mean, probe, share
 
-from sinkstream.checkpoint.storage import row_bytes
+from sinkstream.checkpoint.checkpoint import row_bytes
 from sinkstream.loading.open_checkpoint import open_checkpoint
 
 DECODE = next(one for one in MEASURES if one.arguments == (16, 48))

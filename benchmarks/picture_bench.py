@@ -23,7 +23,7 @@ from machine import commit, processor
 
 import sinkstream
 from sinkstream.evaluate import PerplexityResult, perplexity
-from sinkstream.evaluate.books import read_books
+from sinkstream.evaluate.long_texts import read_books
 
 NOVEL = "David Copperfield"
 EVERY = "All books"  # joined: no book has a million tokens

@@ -18,7 +18,7 @@ from pathlib import Path
 from picture_bench import ABOUT, NOVEL, TOKENS, TYPES, Run, load_model, measure, runs
 
 from sinkstream.evaluate import PerplexityResult, compare, plot_cost, plot_perplexity
-from sinkstream.evaluate.books import read_books
+from sinkstream.evaluate.long_texts import read_books
 
 Found = dict[str, tuple[Run, PerplexityResult]]
 

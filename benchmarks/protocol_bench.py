@@ -43,9 +43,9 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     import sinkstream
-    from sinkstream.cli.progress import progress_bar
+    from sinkstream.cli.terminal import progress_bar
     from sinkstream.evaluate import perplexity
-    from sinkstream.evaluate.books import pick_book, read_books
+    from sinkstream.evaluate.long_texts import pick_book, read_books
     from sinkstream.streaming_llm import enable_streaming_llm
 
     torch.set_num_threads(args.threads)

@@ -18,8 +18,8 @@ from machine import ROOT, report
 from perplexity_bench import perplexity
 
 import sinkstream
-from sinkstream.checkpoint.quantization import Quantize
 from sinkstream.checkpoint.stores.packages import locate
+from sinkstream.loading.open_checkpoint import Quantize
 
 
 def main() -> None:

@@ -34,9 +34,9 @@ from machine import report
 from server.process import Server, ready
 
 import sinkstream
-from sinkstream.server.conversations.conversations import Conversations
-from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.turns import TurnRequest
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.turns import TurnRequest
 
 SINKS, WINDOW, TOKENS = 4, 60, 24
 LONG = 1 << 30  # tokens of the reply that is cut off

@@ -42,7 +42,7 @@ def main() -> None:
     from tokenizers import models
 
     from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
-    from sinkstream.text.tokenizers.sentencepiece import ranked_merges
+    from sinkstream.text.tokenizers.vocabulary_kinds import ranked_merges
     from tests.python.text import vocabularies
 
     metadata = vocabularies.large_sentencepiece_metadata(args.tokens)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import sinkstream
 from sinkstream.evaluate import PerplexityResult, compare, perplexity, plot_cost, plot_perplexity
-from sinkstream.evaluate.books import pick_book, read_books
-from sinkstream.evaluate.result_files import write_json
+from sinkstream.evaluate.long_texts import pick_book, read_books
+from sinkstream.evaluate.result import write_json
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,6 +1,6 @@
 // The functions of llguidance 1.9 that the core calls, and the structs that they read, in
 // declarations of our own. They come as addresses: Python finds the library
-// (python/sinkstream/structured/library.py), and the core links none. Knows nothing about what
+// (python/sinkstream/structured/grammars.py), and the core links none. Knows nothing about what
 // they compute.
 #pragma once
 

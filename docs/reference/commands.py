@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from sinkstream.cli.options import METAVARS, Loading, Replies, value_type
+from sinkstream.cli.common_options import METAVARS, Loading, Replies, value_type
 from sinkstream.cli.program import COMMANDS, function_of
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sinkstream import _core
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, Family, sizes
 from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.fields import Fields
@@ -19,7 +20,6 @@ from sinkstream.checkpoint.formats import gguf_header, quantization_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
 from sinkstream.checkpoint.spec import Block, DecoderSpec
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from sinkstream.loading import load as loading
 from sinkstream.text.tokenizers import from_gguf

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     )
     from sinkstream.loading.inventory import ListedModel, list_models
     from sinkstream.loading.load import load
-    from sinkstream.model import Message, Model, Prompt
+    from sinkstream.model import Model
     from sinkstream.observe.metrics import prometheus_text
     from sinkstream.observe.tracing import trace
     from sinkstream.request.options import Sampling, StreamOptions
-    from sinkstream.sessions.session import Session, SessionStats
+    from sinkstream.sessions.session import Session
+    from sinkstream.sessions.token_session import SessionStats
     from sinkstream.streams.replies import Replies
     from sinkstream.streams.stream import (
         Event,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         Token,
         ToolCall,
     )
+    from sinkstream.text.prompt import Message, Prompt
 
     __version__: str
 
@@ -77,11 +79,11 @@ _HOMES = {
     "Finished": "sinkstream.streams.stream",
     "ListedModel": "sinkstream.loading.inventory",
     "LongRope": "sinkstream.checkpoint.spec",
-    "Message": "sinkstream.model",
+    "Message": "sinkstream.text.prompt",
     "Model": "sinkstream.model",
     "Norm": "sinkstream.checkpoint.spec",
     "Prefill": "sinkstream.streams.stream",
-    "Prompt": "sinkstream.model",
+    "Prompt": "sinkstream.text.prompt",
     "PromptToken": "sinkstream.streams.stream",
     "Recurrent": "sinkstream.checkpoint.spec",
     "Replies": "sinkstream.streams.replies",
@@ -89,7 +91,7 @@ _HOMES = {
     "RopeSpec": "sinkstream.checkpoint.spec",
     "Sampling": "sinkstream.request.options",
     "Session": "sinkstream.sessions.session",
-    "SessionStats": "sinkstream.sessions.session",
+    "SessionStats": "sinkstream.sessions.token_session",
     "Started": "sinkstream.streams.stream",
     "Stats": "sinkstream.streams.stream",
     "Stream": "sinkstream.streams.stream",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sinkstream import _core
+from sinkstream.errors import InvalidArgument
 from sinkstream.observe.notebook import cache_bar, counted, human_bytes, summary
-from sinkstream.request.checks import as_native_int
+from sinkstream.request.checks import as_int, as_native_int
 from sinkstream.streams.closing import NeverCopied
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +164,48 @@ class Cache(NeverCopied):
             as_native_int("evict_range", "start", start),
             as_native_int("evict_range", "end", end),
         )
+
+
+def new_cache(
+    model: _core.Model, batch: int, default: tuple[int, int], sinks: int | None, window: int | None
+) -> Cache:
+    """Return an empty cache; see `Model.new_cache`. `default` is the model's S and W."""
+    most = 1 << 28
+    s = default[0] if sinks is None else as_int("new_cache", "sinks", sinks, 0, most)
+    w = default[1] if window is None else as_int("new_cache", "window", window, 1, most)
+    native = model.new_cache(as_int("new_cache", "batch", batch, 1, 1 << 16), s, w)
+    return Cache(native, model, s, w)
+
+
+def skip_to(cache: Cache, begin: int) -> None:
+    """Count tokens up to the index `begin` as read and evicted, except for the sinks."""
+    cache._native.jump(begin)
+
+
+def forward(
+    model: _core.Model, vocab_size: int, ids: torch.Tensor, cache: Cache | None
+) -> torch.Tensor:
+    """Compute the logits of all given tokens; see `Model.forward`."""
+    import torch  # takes a second; streaming does not need it
+
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(
+            f"forward: `ids` must be a torch.Tensor, but is of type {type(ids).__name__}."
+        )
+    if ids.dtype != torch.int64 or ids.device.type != "cpu":
+        raise TypeError(
+            "forward: `ids` must be an int64 tensor on the CPU, but is of type "
+            f"{ids.dtype} on {ids.device}."
+        )
+    if ids.ndim != 2 or len(ids) < 1:
+        raise InvalidArgument(
+            "forward: `ids` must have shape [batch, tokens] with a batch of at least 1, but "
+            f"has {list(ids.shape)}.",
+            param="ids",
+        )
+    # The core reads and writes the tensors' own memory.
+    lent, native = ids.contiguous().numpy(), None if cache is None else cache._native
+    model.check_forward(lent, native)  # before the logits are allocated
+    logits = torch.empty(*ids.shape, vocab_size, dtype=torch.float32, device="cpu")
+    model.forward(lent, logits.numpy(), native)
+    return logits

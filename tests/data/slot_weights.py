@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sinkstream.checkpoint.checkpoint import TensorsOnly
+from sinkstream.checkpoint.checkpoint import TensorsOnly, as_float32
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.storage import as_float32
 from tests.reference.decoder import Decoder
 from tests.reference.rope import Array
 

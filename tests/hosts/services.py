@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from tests.hosts.network import Host
-from tests.python.server.conversations.postgres import programs
+from tests.python.cluster.postgres import programs
 
 _ACCOUNT = ("setpriv", "--reuid", "daemon", "--regid", "daemon", "--clear-groups")
 _WAIT_S = 120.0

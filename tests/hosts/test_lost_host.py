@@ -19,7 +19,7 @@ from tests.hosts.network import Host, hosts, missing
 from tests.hosts.plain import start_nginx, start_servers
 from tests.hosts.services import owner_of, start_shared
 from tests.hosts.with_ray import start_ray
-from tests.python.server.conversations.postgres import MISSING, programs
+from tests.python.cluster.postgres import MISSING, programs
 
 
 @contextmanager

@@ -13,12 +13,10 @@ KV_CACHE = "python/sinkstream/streaming_llm/kv_cache.py"
 ROTATION = "python/sinkstream/streaming_llm/rotation.py"
 FAMILIES = "python/sinkstream/streaming_llm/families.py"
 PLAN = "python/sinkstream/evaluate/plan.py"
-FORWARDS = "python/sinkstream/evaluate/forwards.py"
 SCORING = "python/sinkstream/evaluate/scoring.py"
-STATE = "python/sinkstream/evaluate/state.py"
 RESULT = "python/sinkstream/evaluate/result.py"
-TOKENS = "python/sinkstream/evaluate/tokens.py"
-ASKED = "python/sinkstream/evaluate/asked_stream.py"
+TEXTS = "python/sinkstream/evaluate/long_texts.py"
+RECALL = "python/sinkstream/evaluate/recall.py"
 
 
 def _streaming(test: str) -> str:
@@ -208,7 +206,7 @@ EVALUATE = (
         name="scores_the_token_that_was_read",
         sentence="A token is scored by the logits of a query that has seen it: the first is "
         "scored, and the last is not.",
-        file=FORWARDS,
+        file=PLAN,
         old="yield surprise(logits, ids[0, begin + 1 : end + 1], begin + 1)",
         new="yield surprise(logits, ids[0, begin:end], begin)",
         killers=(
@@ -221,7 +219,7 @@ EVALUATE = (
     Mutant(
         name="recomputed_from_one_token_less",
         sentence="Recomputation reads one token less than the window holds.",
-        file=FORWARDS,
+        file=PLAN,
         old="begin = max(0, index - plan.window)",
         new="begin = max(0, index - plan.window + 1)",
         killers=(
@@ -235,7 +233,7 @@ EVALUATE = (
         name="border_token_read_in_the_block_before",
         sentence="A piece extends one token over a block's border: the previous block is charged "
         "with the time of the next one's first token.",
-        file=FORWARDS,
+        file=PLAN,
         old="border = ((begin + 1) // plan.block + 1) * plan.block - 1",
         new="border = ((begin + 1) // plan.block + 1) * plan.block",
         killers=(
@@ -245,7 +243,7 @@ EVALUATE = (
     Mutant(
         name="refilled_from_one_layer_less",
         sentence="A resumed run fills its cache with the reach of all layers but one.",
-        file=FORWARDS,
+        file=PLAN,
         old="begin = length - model.spec.layers * (plan.window - 1)",
         new="begin = length - (model.spec.layers - 1) * (plan.window - 1)",
         killers=(
@@ -307,7 +305,7 @@ EVALUATE = (
     Mutant(
         name="beginning_of_text_has_bytes",
         sentence="Control tokens, including the beginning of text, count as bytes of the text.",
-        file=TOKENS,
+        file=TEXTS,
         old="    sizes[sorted(table.special)] = 0\n",
         new="",
         killers=(_evaluate("test_bytes.py::test_control_tokens_are_no_bytes_of_the_text"),),
@@ -315,7 +313,7 @@ EVALUATE = (
     Mutant(
         name="resumed_run_forgets_its_time",
         sentence="A resumed run reports the time since it was resumed, not that of all its tokens.",
-        file=STATE,
+        file=SCORING,
         old="return RunState(fresh.run, fresh.nll, seconds, len(nll))",
         new="return RunState(fresh.run, fresh.nll, fresh.block_seconds, len(nll))",
         killers=(
@@ -325,7 +323,7 @@ EVALUATE = (
     Mutant(
         name="resume_loses_a_block",
         sentence="What an interrupted run has scored after the last complete block is not saved.",
-        file=STATE,
+        file=SCORING,
         old="nll=state.nll[: state.done],",
         new='nll=state.nll[: state.done - state.done % state.run["block"]],',
         killers=(_evaluate("test_perplexity_resume.py::test_what_was_scored_is_not_scored_again"),),
@@ -333,7 +331,7 @@ EVALUATE = (
     Mutant(
         name="answers_stay_in_the_stream",
         sentence="A question is asked in the stream's own cache, where the model's answer remains.",
-        file=ASKED,
+        file=RECALL,
         old="cache = self._cache.copy()",
         new="cache = self._cache",
         killers=(

@@ -26,11 +26,7 @@ class File:
     """
 
     def __init__(self, path: str | os.PathLike[str], where: str = "load") -> None:
-        """Open `path` and note its size.
-
-        Args:
-            path: The file.
-            where: The call that reads it, which begins every error.
+        """Open `path` and note its size. Errors begin with `where`, the call that reads the file.
 
         Raises:
             CheckpointError: It is not a regular file, or cannot be opened.
@@ -60,12 +56,7 @@ class File:
             )
 
     def read(self, begin: int, count: int, what: str) -> bytes:
-        """Read `count` bytes, starting at `begin`.
-
-        Args:
-            begin: The first byte's offset.
-            count: How many bytes.
-            what: What the bytes are, for the error: a tensor, or a part of the header.
+        """Read `count` bytes, starting at `begin`; `what` they are is for the error.
 
         Raises:
             CheckpointError: The file ends too early, or the disk fails.

@@ -1,18 +1,72 @@
-"""A checkpoint as the loader sees it, whatever format it came from."""
+"""A checkpoint as the loader sees it, whatever format it came from: block formats, tensors, text.
+
+csrc/kernels/pack.h lists the block formats.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from sinkstream import _core
+from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot
-from sinkstream.checkpoint.storage import Storage, row_bytes
+from sinkstream.errors import CheckpointError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from tokenizers import Tokenizer
+
+Storage: TypeAlias = str
+"""How a file stores numbers: a key of `STORAGE_BLOCKS` or of `SPLIT_STORAGES`."""
+
+STORAGE_BLOCKS: dict[Storage, tuple[int, int]] = _core.storages()
+"""For each storage type of single tensors: numbers in a block, and bytes of a block. Quantized
+types are GGUF's blocks."""
+
+SPLIT_STORAGES: tuple[Storage, ...] = ("INT4", "INT8", "FP8")
+"""Types of matrices whose codes, scales and zero points are tensors of their own."""
+
+_FALLBACKS: dict[Storage, Storage] = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}  # fmt: skip
+"""llama.cpp's, for rows that are not whole blocks of 256: the next type with blocks of 32."""
+
+
+def has_blocks(storage: Storage, cols: int) -> bool:
+    """Return whether rows of `cols` numbers are whole blocks."""
+    return cols % STORAGE_BLOCKS[storage][0] == 0
+
+
+def block_type(storage: Storage, cols: int) -> Storage | None:
+    """Return the type in which to store rows of `cols` numbers when `storage` is wanted.
+
+    That is `storage` if rows are whole blocks of it, or else its fallback; None if no type fits.
+    """
+    for wanted in (storage, _FALLBACKS.get(storage)):
+        if wanted is not None and has_blocks(wanted, cols):
+            return wanted
+    return None
+
+
+def row_bytes(storage: Storage, cols: int) -> int:
+    """Return the bytes of one row of `cols` numbers (a multiple of the block size)."""
+    numbers, size = STORAGE_BLOCKS[storage]
+    return cols // numbers * size
+
+
+def as_float32(content: bytes, storage: Storage) -> npt.NDArray[np.float32]:
+    """Return numbers that a file stores as F32, F16 or BF16, exactly."""
+    import numpy as np
+
+    if storage == "BF16":
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, "<f2" if storage == "F16" else "<f4").astype("<f4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +163,86 @@ class Source(Protocol):
     def close(self) -> None:
         """Close the files. May be called more than once."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of a file, as declared by its header; checked to lie inside the file."""
+
+    file: File
+    name: str
+    shape: tuple[int, ...]
+    """Rows first, whatever the file's order."""
+    kind: str
+    """The header's name for the storage type; not necessarily one that can be loaded."""
+    offset: int
+    """Of the first byte, from the start of the file."""
+    size: int
+    """The size in bytes."""
+    run_bytes: int = 0
+    """The bytes of each run of its rows, if other weights' rows lie in between; 0: contiguous."""
+    stride_bytes: int = 0
+    """From the start of a run to the start of the next."""
+
+    def read(self) -> bytes:
+        """Read all of it."""
+        return self.read_part(0, self.size)
+
+    def read_part(self, begin: int, size: int) -> bytes:
+        """Read `size` of its bytes, from byte `begin` on."""
+        what, run = f"tensor {quoted(self.name)}", self.run_bytes
+        if run == 0:
+            return self.file.read(self.offset + begin, size, what)
+        runs = []
+        end = begin + size
+        while begin < end:
+            count = min(run - begin % run, end - begin)
+            offset = self.offset + begin // run * self.stride_bytes + begin % run
+            runs.append(self.file.read(offset, count, what))
+            begin += count
+        return b"".join(runs)
+
+
+class FileSource:
+    """Reads rows of tensors from one or several files; a `Source`."""
+
+    def __init__(
+        self, stored: Mapping[str, TensorEntry], entries: Mapping[str, TensorEntry] | None = None
+    ) -> None:
+        """Take ownership of the files of the tensors `stored`, by name.
+
+        In `entries`, if they differ, fused tensors are replaced by their parts.
+        """
+        self.stored = stored
+        self.entries = stored if entries is None else entries
+
+    def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
+        """Return where its tensors are."""
+        names = (tensor.tensor,) if tensor.split is None else tensor.split.tensors
+        found = (self.entries[name] for name in names)
+        return tuple(
+            Extent(entry.file.descriptor, entry.offset, entry.run_bytes, entry.stride_bytes)
+            for entry in found
+        )
+
+    def read_rows(self, tensor: TensorSource, begin: int, end: int) -> bytes:
+        """Read rows [begin, end) of a tensor, exactly as stored; of a split matrix, all bytes."""
+        if tensor.split is not None:
+            return b"".join(self.entries[name].read() for name in tensor.split.tensors)
+        if not 0 <= begin <= end <= tensor.slot.rows:
+            raise CheckpointError(
+                f"load: rows of tensor {quoted(tensor.tensor)} must lie in "
+                f"[0, {tensor.slot.rows}], but are [{begin}, {end}). "
+                "This is a bug in sinkstream; please report it."
+            )
+        entry = self.entries[tensor.tensor]
+        row = row_bytes(tensor.storage, tensor.slot.cols)
+        return entry.read_part(begin * row, (end - begin) * row)
+
+    def close(self) -> None:
+        """Close the files. May be called more than once."""
+        for entry in self.stored.values():
+            entry.file.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from sinkstream.checkpoint.bounded_file import File, read_json
-from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS, GgufText, TensorsOnly
+from sinkstream.checkpoint.formats.gguf import existing_parts
 from sinkstream.checkpoint.formats.gguf_header import (
     BLOCK_TYPES,
     Declarations,
     read_declarations,
 )
-from sinkstream.checkpoint.formats.gguf_split import existing_parts
 from sinkstream.checkpoint.formats.safetensors_header import DTYPE_BYTES, read_safetensors_header
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 

@@ -22,13 +22,9 @@ class Fields:
         prefix: str = "",
         other_names: Mapping[str, str] | None = None,
     ) -> None:
-        """View `values`.
+        """View `values` of the file `where`, each name with `prefix` before it.
 
-        Args:
-            values: The fields.
-            where: The file, for errors.
-            prefix: Prepended to every name.
-            other_names: What the file calls some fields.
+        `other_names` are what the file calls some fields.
         """
         self.where = where
         self._values = values
@@ -184,13 +180,9 @@ class Fields:
             raise self.error(name, f"contain only {quoted(word)}", value, reason)
 
     def error(self, name: str, rule: str, value: Any = None, remedy: str = "") -> CheckpointError:
-        """Return the error for a field that breaks a rule.
+        """Return the error for a field that breaks a rule: what it must do or be.
 
-        Args:
-            name: The field's name.
-            rule: What it must do or be.
-            value: The default that was used, if the field is absent.
-            remedy: A sentence that says what to do, if there is one.
+        `value` is the default that was used, if the field is absent.
         """
         value = self._get(name, value)
         found = "is missing" if value is None else f"is {quoted(value)}"

@@ -1,16 +1,23 @@
-"""Matches the weights that a decoder needs with the tensors that a checkpoint has."""
+"""Matches the weights that a decoder needs with the tensors that a checkpoint has.
+
+A fused tensor holds the rows of several weights: each of them is some of its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from sinkstream.checkpoint.checkpoint import TensorSource
+from sinkstream.checkpoint.checkpoint import (
+    STORAGE_BLOCKS,
+    Storage,
+    TensorEntry,
+    TensorSource,
+    row_bytes,
+)
 from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
-from sinkstream.checkpoint.storage import Storage
-from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
@@ -42,17 +49,10 @@ def match_tensors(
 ) -> tuple[TensorSource, ...]:
     """Find the tensor for every weight slot. Warn of tensors that fill none.
 
-    Args:
-        spec: The decoder that the checkpoint describes.
-        names: The format's tensor name for each slot.
-        entries: The tensors in its files, by name.
-        storages: Storage types that this format allows for matrices.
-        unused: Names of tensors that may be present and are ignored, next to the patterns of
-            `names`.
-        where: The file or folder, for the error.
-        is_refused: Whether a tensor that fills no slot is an error, by its name.
-        find_split: The tensors of a slot's split matrix; None if it is a single tensor. Gets the
-            name that the single tensor would have.
+    Matrices may have the types in `storages`. Tensors in `unused` may be present and are ignored,
+    next to the patterns of `names`; `is_refused` says which others are an error, by their names.
+    `find_split` returns the tensors of a slot's split matrix, or None if it is a single tensor; it
+    gets the name that the single tensor would have.
 
     Returns:
         One source for each of `weight_slots(spec)`, in that order.
@@ -145,3 +145,65 @@ def _error(problems: list[str], where: str) -> CheckpointError:
         f"load: {where} does not match its own description in {len(problems)} places:\n  "
         + "\n  ".join(lines)
     )
+
+
+def split_fused(
+    spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
+) -> Mapping[str, TensorEntry]:
+    """Replace each fused tensor with entries for its parts.
+
+    A tensor whose parts the decoder lacks stays as it is.
+
+    Raises:
+        CheckpointError: A fused tensor does not have the rows and columns of its parts.
+    """
+    if not names.fused:
+        return entries
+    found = dict(entries)
+    slots = {slot.name: slot for slot in weight_slots(spec)}
+    for layer in range(spec.layers):
+        for name, fused in names.fused.items():
+            tensor = names.layer_prefix.format(layer) + name
+            needed = [f"layers.{layer}.{part}" for part in fused.parts]
+            held = [slots[slot] for slot in needed if slot in slots]
+            if tensor in entries and held:
+                parts = _parts_of(found.pop(tensor), held, fused.groups(spec), where)
+                names_of_parts = (names.tensor(slot.name) for slot in held)
+                found.update(zip(names_of_parts, parts, strict=True))
+    return found
+
+
+def _parts_of(
+    entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
+) -> Iterator[TensorEntry]:
+    """Yield each part's entry. The tensor consists of `groups` equal groups with all parts."""
+    cols = slots[0].cols
+    shape = _shape_of(sum(slot.rows for slot in slots), cols)
+    if entry.shape != shape:
+        raise CheckpointError(
+            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(shape)}, but has "
+            f"{list(entry.shape)}."
+        )
+    # Of a storage type that cannot be loaded no row is read: matching refuses it.
+    of_row = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
+    stride, offset = shape[0] // groups * of_row, entry.offset
+    for slot in slots:
+        if slot.rows % groups:
+            raise CheckpointError(
+                f"load: {where}: tensor {quoted(entry.name)} must hold the rows of {slot.name} "
+                f"in {groups} equal parts, but {slot.rows} is not a multiple of {groups}."
+            )
+        run = slot.rows // groups * of_row
+        yield replace(
+            entry,
+            shape=_shape_of(slot.rows, cols),
+            offset=offset,
+            size=slot.rows * of_row,
+            run_bytes=0 if groups == 1 else run,
+            stride_bytes=0 if groups == 1 else stride,
+        )
+        offset += run
+
+
+def _shape_of(rows: int, cols: int) -> tuple[int, ...]:
+    return (rows,) if cols == 1 else (rows, cols)

@@ -7,8 +7,8 @@ import os
 from sinkstream.checkpoint.checkpoint import TensorsOnly
 from sinkstream.checkpoint.formats.folder import open_folder
 from sinkstream.checkpoint.formats.gguf import open_gguf
-from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.stores import locate_model
 from sinkstream.checkpoint.stores.folders import is_folder
 from sinkstream.errors import CheckpointError
 

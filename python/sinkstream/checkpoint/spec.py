@@ -259,14 +259,7 @@ class CacheGroup:
 def cache_groups(
     own_windows: Sequence[int], layers: int, sinks: int, window: int
 ) -> list[CacheGroup]:
-    """Return the groups of a sequence's layers, in the order of `csrc/cache/cache_layers.h`.
-
-    Args:
-        own_windows: As in `DecoderSpec`.
-        layers: The number of layers.
-        sinks: S of the sequence.
-        window: W of the sequence.
-    """
+    """Return the groups of a sequence's layers, in the order of `csrc/cache/cache_layers.h`."""
     counts = Counter(own_windows) or {0: layers}
     return [
         CacheGroup(count, 0, own) if 0 < own <= window else CacheGroup(count, sinks, window)

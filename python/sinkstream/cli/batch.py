@@ -13,15 +13,21 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from sinkstream.cli import options
-from sinkstream.cli.batch_input import InputLine, count_lines, read_lines
+from sinkstream.cli import common_options
 from sinkstream.cli.batch_output import Output, ResultFile, StandardOutput
-from sinkstream.cli.batch_requests import Rules, fields_of, fields_of_result, head_of, request_of
+from sinkstream.cli.batch_requests import (
+    InputLine,
+    Rules,
+    count_lines,
+    fields_of,
+    fields_of_result,
+    head_of,
+    read_lines,
+    request_of,
+)
+from sinkstream.cli.common_options import check_options, load_model
 from sinkstream.cli.generate import PIPED_TOKENS
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.option_checks import check_options
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal
+from sinkstream.cli.terminal import is_terminal, progress_bar
 from sinkstream.errors import EngineDead, InvalidArgument, SinkstreamError
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
@@ -32,7 +38,7 @@ FAILED = 2
 _AHEAD = 16
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def batch(
     source: Annotated[
         str,
@@ -70,8 +76,8 @@ def batch(
         str | None, typer.Option(help='Revision of a model named "org/name".')
     ] = None,
     *,
-    replies: options.Replies,
-    loading: options.Loading,
+    replies: common_options.Replies,
+    loading: common_options.Loading,
 ) -> int:
     """Answer every line of a JSONL file. A second run continues where the first one ended."""
     if raw and system is not None:
@@ -119,11 +125,7 @@ def summary(run: Run) -> Iterator[str]:
 
 
 def open_source(source: str) -> int:
-    """Return a descriptor of the input.
-
-    Raises:
-        OSError: It cannot be opened, or is a folder.
-    """
+    """Return a descriptor of the input; a folder is refused."""
     if source != "-":
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     elif sys.stdin is None:
@@ -183,12 +185,7 @@ class Run:
         """How many of them are errors."""
 
     async def answer_all(self, descriptor: int, progress: Callable[[int], None]) -> None:
-        """Answer all lines that have no result yet.
-
-        Args:
-            descriptor: The descriptor of the input.
-            progress: Called with the number of results.
-        """
+        """Answer all lines that have no result yet; `progress` gets the number of results."""
         lines = read_lines(descriptor)
         progress(0)
         if self.retries:

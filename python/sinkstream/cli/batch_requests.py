@@ -1,20 +1,88 @@
-"""Turns a line of a batch into a prompt and options, and a reply into a line."""
+"""Reads the lines of a batch, turns each into a prompt and options, and a reply into a line."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.cli import batch_input
-from sinkstream.cli.batch_input import InputLine
 from sinkstream.cli.generate import as_messages
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.options import OPTIONS, StreamOptions
 from sinkstream.streams.events import Result
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is an error: only this much is ever kept of one."""
+
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """A line that is not blank."""
+
+    number: int
+    """Counted from 1, including blank lines."""
+    content: bytes
+    is_too_long: bool = False
+    """Whether `content` is only the beginning."""
+
+    @property
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that identify the content of the line."""
+        return hashlib.sha256(self.content.strip()).hexdigest()[:16]
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[InputLine]:
+    """Yield the lines of a file or pipe; other tasks run while a pipe has none."""
+    number, kept, is_too_long = 1, b"", False
+    while piece := await _read(descriptor):
+        *ended, rest = piece.split(b"\n")
+        for end in ended:
+            kept, is_too_long = _add(kept, end, is_too_long)
+            if kept.strip():
+                yield InputLine(number, kept, is_too_long)
+            number, kept, is_too_long = number + 1, b"", False
+        kept, is_too_long = _add(kept, rest, is_too_long)
+    if kept.strip():
+        yield InputLine(number, kept, is_too_long)
+
+
+def _add(kept: bytes, more: bytes, is_too_long: bool) -> tuple[bytes, bool]:
+    room = MAX_LINE_BYTES - len(kept)
+    return kept + more[:room], is_too_long or len(more) > room
+
+
+async def _read(descriptor: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(descriptor, _set, ready)
+    except PermissionError:  # a file is always ready
+        return os.read(descriptor, _PIECE)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, _PIECE)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def count_lines(path: str) -> int:
+    """Return the number of lines of a file that are not blank, give or take long ones."""
+    with open(path, "rb") as file:  # noqa: PTH123  # the path may be /dev/stdin
+        return sum(bool(line.strip()) for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""))
+
 
 _OWN = ("id", "messages", "prompt")
 
@@ -31,14 +99,10 @@ class Rules:
 
 
 def fields_of(line: InputLine) -> dict[str, Any]:
-    """Return the object on a line.
-
-    Raises:
-        InvalidArgument: It holds something else.
-    """
+    """Return the object on a line; refuse anything else."""
     where = f"batch: line {line.number}"
     if line.is_too_long:
-        most = f"{batch_input.MAX_LINE_BYTES:,}"
+        most = f"{MAX_LINE_BYTES:,}"
         raise InvalidArgument(f"{where} must have at most {most} bytes, but has more.")
     try:
         fields = json.loads(line.content.decode("utf-8"))
@@ -54,11 +118,7 @@ def fields_of(line: InputLine) -> dict[str, Any]:
 
 
 def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a result begins with: the number and the digest of its line, and its id if any.
-
-    Raises:
-        InvalidArgument: The id is neither a string nor an integer.
-    """
+    """Return what a result begins with: number and digest of its line, and its id if it has one."""
     head = {"line": line.number, "digest": line.digest}
     if "id" not in fields:
         return head
@@ -73,11 +133,7 @@ def head_of(line: InputLine, fields: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(
     line: InputLine, fields: Mapping[str, Any], rules: Rules
 ) -> tuple[Any, StreamOptions]:
-    """Return the prompt and the options of a line; `Model.stream` checks their values.
-
-    Raises:
-        InvalidArgument: The line has an unknown key, or no prompt.
-    """
+    """Return the prompt and the options of a line; `Model.stream` checks their values."""
     own: dict[str, Any] = {name: value for name, value in fields.items() if name not in _OWN}
     for name in own:
         if name not in OPTIONS:

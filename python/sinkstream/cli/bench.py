@@ -16,12 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sinkstream import _core
-from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.option_checks import with_model
-from sinkstream.cli.processor import processor_name
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import load_model, with_model
+from sinkstream.cli.terminal import is_terminal, progress_bar
+from sinkstream.devices import processor_name
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.model import Model
 from sinkstream.streams.events import Token
@@ -47,14 +45,14 @@ class Figure:
     """Weights and cache read per second, as a share of the plain read in the same rounds."""
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def bench(
-    model: options.ModelArgument = None,
+    model: common_options.ModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each round measures everything once.")] = 5,
-    model_option: options.ModelPath = None,
+    model_option: common_options.ModelPath = None,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     """Measure prefill, decode and memory bandwidth. Close other programs first."""
     if rounds < 1:
@@ -94,10 +92,7 @@ def prefill_seconds(model: Model, ids: list[int]) -> float:
 def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
     """Return the mean seconds per token, including sampling and delivery.
 
-    Args:
-        model: Must not run any other stream.
-        ids: The prompt.
-        tokens: Tokens to decode, at least 1.
+    At least one token is decoded. The model must not run any other stream.
     """
     stamps = []
     with model.stream(ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0) as stream:
@@ -126,10 +121,7 @@ def measure(
 ) -> list[Figure]:
     """Measure everything `rounds` times, interleaved, so that a slow moment affects all equally.
 
-    Args:
-        model: Must not run any other stream.
-        rounds: At least 1.
-        progress: Called with (rounds done, all rounds).
+    The model must not run any other stream. `progress` is called with (rounds done, all rounds).
     """
     threads = model.runtime["threads"]
     short, long = prompt(model, _FIRST_TOKEN_PROMPT), prompt(model, _PROMPT)

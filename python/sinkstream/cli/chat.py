@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TextIO
 
 import typer
 
-from sinkstream.cli import options
-from sinkstream.cli.chat_history import History, default_path
-from sinkstream.cli.chat_input import PipedLines, TypedLines
-from sinkstream.cli.conversations import MOST, Conversations
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.option_checks import check_options, with_model
-from sinkstream.cli.options import Loading
-from sinkstream.cli.talk import Talk, note
+from sinkstream.cli import common_options
+from sinkstream.cli.chat_commands import completions
+from sinkstream.cli.chat_loop import MOST, Conversations, Talk, note
+from sinkstream.cli.common_options import Loading, check_options, load_model, with_model
 from sinkstream.errors import InvalidArgument
+from sinkstream.files import replace_whole, state_folder
 from sinkstream.request.options import StreamOptions
 from sinkstream.sessions.file import read_session_model
+
+try:
+    import readline
+except ImportError:  # Python was built without it: lines cannot be edited
+    readline = None  # type: ignore[assignment]
 
 FAILED = 2
 
 REPLY_TOKENS = 2048
 """The default length of a reply: small models may otherwise repeat themselves without end."""
 
+_KEPT = 1000  # typed lines
+_MOST_LINES = 2 * _KEPT  # so that most chats do not rewrite the file
 
-@options.takes_bundles
+
+@common_options.takes_bundles
 def chat(
-    model: options.ModelArgument = None,
+    model: common_options.ModelArgument = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     load: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Continue a conversation saved with /save.")
@@ -38,7 +46,7 @@ def chat(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Do not save typed lines for the next chat.")
     ] = False,
-    model_option: options.ModelPath = None,
+    model_option: common_options.ModelPath = None,
     sinks: Annotated[
         str | None,
         typer.Option(
@@ -56,8 +64,8 @@ def chat(
         ),
     ] = None,
     *,
-    replies: options.Replies,
-    loading: options.Loading,
+    replies: common_options.Replies,
+    loading: common_options.Loading,
 ) -> int:
     """Chat with a model for as long as you like. /help lists the commands."""
     loading = with_model("chat", loading, model, model_option)
@@ -117,6 +125,12 @@ def parse_sinks(sinks: str) -> int | Literal["system"]:
         ) from None
 
 
+def default_path() -> Path | None:
+    """Return the path of the history; None if there is no home folder."""
+    folder = state_folder()
+    return None if folder is None else folder / "sinkstream" / "chat_history"
+
+
 def open_history() -> History | None:
     """Return the history of earlier chats. If it cannot be opened, say so and return None."""
     path = default_path()
@@ -131,3 +145,131 @@ def open_history() -> History | None:
     except OSError as error:
         note(f"Typed lines will not be saved for the next chat: {error}.")
         return None
+
+
+def _completion(word: str, number: int) -> str | None:
+    """Return the completion with this number, as readline asks for them one by one."""
+    found = completions(readline.get_line_buffer()[: readline.get_endidx()], word)
+    return found[number] if number < len(found) else None
+
+
+class PipedLines:
+    """Lines of standard input that is not a terminal: UTF-8, without prompts."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def read(self, prompt: str) -> str | None:
+        """See `Lines`."""
+        line = b"" if sys.stdin is None else sys.stdin.buffer.readline()
+        if not line:
+            return None
+        self._count += 1
+        try:
+            return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"chat: standard input must be UTF-8, but byte {error.start} of line {self._count} "
+                "is not."
+            ) from None
+
+
+class TypedLines:
+    """Lines of a terminal, with line editing and history if Python has readline."""
+
+    def __init__(self, history: History | None) -> None:
+        """Prepare the terminal. Without a history, lines are kept for this chat only."""
+        self._history = history
+        # Python edits lines only if standard output is a terminal as well.
+        self._edits = readline is not None and sys.stdout.isatty()
+        if self._edits:
+            readline.set_auto_history(False)
+            # With this, pasted text of several lines is one entry and waits for Enter. Python turns
+            # it off for its own prompt. libedit ignores it.
+            readline.parse_and_bind("set enable-bracketed-paste on")
+            for entry in history.entries if history else ():
+                readline.add_history(entry)
+            readline.set_completer_delims(" \t\n")
+            readline.set_completer(_completion)
+            is_libedit = "libedit" in (readline.__doc__ or "")
+            readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+
+    def read(self, prompt: str) -> str | None:
+        """See `Lines`."""
+        try:
+            line = self._read(prompt)
+        except EOFError:
+            return None
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"chat: typed text must be {error.encoding}, but byte {error.start} is not."
+            ) from None
+        if self._edits and line.strip():
+            readline.add_history(line)
+            if self._history is not None:
+                try:
+                    self._history.add(line)
+                except OSError as error:  # the chat still gets the line
+                    print(f"chat: typed lines are no longer saved: {error}", file=sys.stderr)
+                    self._history = None
+        return line
+
+    def _read(self, prompt: str) -> str:
+        if self._edits:
+            return input(prompt)
+        # input() would write its prompt to standard output, which is not the terminal here.
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        return input()
+
+
+class History:
+    """Typed lines, saved between chats in a file that only its owner can read.
+
+    One JSON string per line, because a message may have several lines.
+
+    Lines are appended, so that two simultaneous chats do not lose each other's lines. Once the file
+    has twice as many lines as are kept, the next chat replaces it with a shorter one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file at `path`; create it if it does not exist."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = path
+        self._file = _open(path)
+        self._file.seek(0)
+        self.entries: Sequence[str] = self._read()
+
+    def _read(self) -> list[str]:
+        lines = self._file.readlines()
+        kept = [entry for line in lines[-_KEPT:] if (entry := _entry_of(line)) is not None]
+        if len(lines) > _MOST_LINES:
+            with replace_whole(self._path, is_private=True) as new:
+                new.writelines(f"{json.dumps(entry)}\n".encode() for entry in kept)
+            self._file.close()
+            self._file = _open(self._path)
+        return kept
+
+    def add(self, entry: str) -> None:
+        """Append an entry."""
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _open(path: Path) -> TextIO:
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.fchmod(number, 0o600)  # an existing file may have other permissions
+    return os.fdopen(number, "a+", encoding="utf-8", errors="replace")
+
+
+def _entry_of(line: str) -> str | None:
+    """Return the entry on a line of the file; None if the line is not a valid entry."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, str) else None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, Group
 from rich.filesize import decimal
+from rich.live import Live
+from rich.text import Text
 
-from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.memory import resident_bytes
-from sinkstream.cli.option_checks import check_options, with_model
-from sinkstream.cli.screen import open_screen
-from sinkstream.cli.terminal import fold
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import check_options, load_model, with_model
+from sinkstream.cli.terminal import fold, is_terminal, obeys_escapes, printable
 from sinkstream.model import Model
+from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Stats, Stream
 
 # A small window shows eviction within seconds. The sampling options keep a small model's text
@@ -34,17 +37,20 @@ MIN_P = 0.05
 REPETITION_PENALTY = 1.1
 SEED = 1
 
+# Often enough to look immediate, rarely enough to leave the CPU to the model.
+_REFRESH_S = 1 / 15
 
-@options.takes_bundles
+
+@common_options.takes_bundles
 def demo(
-    model: options.ModelArgument = None,
+    model: common_options.ModelArgument = None,
     tokens: Annotated[
         int | None,
         typer.Option(help="Tokens to write. Default: unlimited on a terminal, else 2,048."),
     ] = None,
     endless: Annotated[bool, typer.Option("--endless", help="Write until Ctrl-C.")] = False,
     prompt: Annotated[str, typer.Option(help="Start of the text.")] = PROMPT,
-    sinks: options.Sinks = SINKS,
+    sinks: common_options.Sinks = SINKS,
     window: Annotated[
         int, typer.Option(help="Number of recent tokens that the model sees.")
     ] = WINDOW,
@@ -58,9 +64,9 @@ def demo(
         float, typer.Option(help="Values above 1 make tokens in the cache less probable.")
     ] = REPETITION_PENALTY,
     seed: Annotated[int, typer.Option(help="A different seed gives a different text.")] = SEED,
-    model_option: options.ModelPath = None,
+    model_option: common_options.ModelPath = None,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     """Watch a model write far past its small cache, in constant memory."""
     loading = with_model("demo", loading, model, model_option)
@@ -165,6 +171,14 @@ def show(stream: Stream, prompt: str) -> int:
     return code
 
 
+def resident_bytes() -> int:
+    """Return this process's anonymous memory (RssAnon), without code and mapped files."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def status_line(stats: Stats) -> str:
     """Return the stream's current statistics in fewer than 80 characters."""
     parts = [f"{stats.generated_tokens:,} tokens"]
@@ -199,3 +213,84 @@ def summary(stats: Stats, watch: Watch) -> str:
             f"full, and is {decimal(resident_bytes())} now"
         )
     return ".\n".join(line[0].upper() + line[1:] for line in lines) + "."
+
+
+class PlainScreen(ClosesOnExit):
+    """Writes text without a status line; to a terminal, without control characters."""
+
+    def __init__(self) -> None:
+        self._shown = printable if is_terminal(sys.stdout) else str
+
+    def close(self) -> None:
+        """End the last line."""
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        """Append text."""
+        sys.stdout.write(self._shown(text))
+        sys.stdout.flush()
+
+
+class LiveScreen(ClosesOnExit):
+    """Writes text to a terminal and keeps a status line below it.
+
+    Finished lines scroll away like any output. Only the current line and the status below it are
+    redrawn, so lines must be broken here rather than by the terminal.
+    """
+
+    def __init__(self, status: Callable[[], str], console: Console | None = None) -> None:
+        """Prepare a screen; `status` returns the status line, and is called for each redraw."""
+        self._status = status
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._line = ""
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def close(self) -> None:
+        """Remove the status, and end the last line."""
+        self._live.update(Text(""))
+        self._live.stop()
+        self._console.print(Text(self._line))
+
+    def write(self, text: str) -> None:
+        """Append text; it is drawn within 1/15 second."""
+        *finished, self._line = break_lines(
+            self._line + printable(text).expandtabs(4), self._console.width
+        )
+        if finished:
+            self._console.print(Text("\n".join(finished)))
+        now = time.monotonic()
+        if now - self._drawn_at >= _REFRESH_S:
+            self._drawn_at = now
+            status = Text(self._status(), "black on green", no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(Text(self._line), status), refresh=True)
+
+
+def break_lines(text: str, width: int) -> list[str]:
+    """Break text into lines of at most `width` cells, at spaces if possible.
+
+    The last line may still grow. A character that is wider than `width` has a line of its own.
+    """
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        rest = paragraph
+        while len(rest) > 1 and cell_len(rest) > width:
+            head = chop_cells(rest, width)[0] or rest[0]
+            space = head.rfind(" ")
+            if space > 0 and rest[len(head)] != " ":
+                head = head[:space]
+            lines.append(head)
+            rest = rest[len(head) :].removeprefix(" ")
+        lines.append(rest)
+    return lines
+
+
+def open_screen(status: Callable[[], str]) -> PlainScreen | LiveScreen:
+    """Return the right screen for standard output."""
+    can_redraw = is_terminal(sys.stdout) and obeys_escapes()
+    return LiveScreen(status) if can_redraw else PlainScreen()

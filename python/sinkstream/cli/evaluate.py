@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from sinkstream.cli import options
-from sinkstream.cli.loading import load_model
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import is_terminal
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import load_model
+from sinkstream.cli.terminal import is_terminal, progress_bar
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.evaluate import (
     METHODS,
@@ -32,11 +31,9 @@ from sinkstream.evaluate import (
     plot_recall,
     stream_eval,
 )
-from sinkstream.evaluate.books import Book, pick_book, read_books
+from sinkstream.evaluate.long_texts import Book, as_ids, pick_book, read_books
 from sinkstream.evaluate.pictures import check_picture
-from sinkstream.evaluate.result import level_of, perplexity_of
-from sinkstream.evaluate.result_files import write_json
-from sinkstream.evaluate.tokens import as_ids
+from sinkstream.evaluate.result import level_of, perplexity_of, write_json
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice, as_int
 
@@ -49,7 +46,7 @@ _MAX_SINKS = 1 << 20  # as for `load`
 _LONGEST_TOKEN = 64
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def evaluate(
     file: Annotated[
         str | None,
@@ -101,7 +98,7 @@ def evaluate(
         typer.Option(metavar="FOLDER", help="Save scores here; the next run continues from them."),
     ] = None,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     """Measure perplexity over a long text, or recall from a long stream."""
     # Check everything before the first token is read: a run may take hours.
@@ -235,18 +232,10 @@ def measure(
     sample: int | None,
     **settings: Any,
 ) -> list[PerplexityResult]:
-    """Return the result of each method.
+    """Return the result of each method. A method with sinks runs once for each of `counts`.
 
-    Args:
-        model: The model.
-        book: The text.
-        methods: What each token sees. A method with sinks runs once for each of `counts`.
-        resume: The folder of the scores.
-        counts: Numbers of sinks.
-        window: W of the methods with sinks. If None, what `capacity` leaves.
-        capacity: S + W of the other methods, except "dense".
-        sample: The sample size of "recompute".
-        **settings: Further arguments of `perplexity`.
+    `capacity` is S + W of the methods without sinks, except "dense". `window` is W of the others;
+    None: what `capacity` leaves. `sample` is that of "recompute", `resume` a folder of scores.
     """
     found = []
     for method, sinks in runs_of(methods, counts):

@@ -12,12 +12,17 @@ from typing import Annotated, Any
 import typer
 
 import sinkstream
-from sinkstream.cli import options
-from sinkstream.cli.loading import import_loader, load_model
-from sinkstream.cli.option_checks import check_options
-from sinkstream.cli.progress import progress_bar
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import check_options, import_loader, load_model
 from sinkstream.cli.standard_streams import json_line
-from sinkstream.cli.terminal import is_terminal, printable, width_of
+from sinkstream.cli.terminal import (
+    WordWrap,
+    can_wrap,
+    is_terminal,
+    printable,
+    progress_bar,
+    width_of,
+)
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.options import StreamOptions
 from sinkstream.streams.events import text_of
@@ -30,7 +35,7 @@ PIPED_TOKENS = 256
 """The default number of tokens in a pipe, where no one would press Ctrl-C; as `Model.generate`."""
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def generate(
     prompt: Annotated[
         str,
@@ -99,8 +104,8 @@ def generate(
         str | None, typer.Option(help='Revision of a model named "org/name".')
     ] = None,
     *,
-    replies: options.Replies,
-    loading: options.Loading,
+    replies: common_options.Replies,
+    loading: common_options.Loading,
 ) -> int:
     """Generate text from a prompt."""
     refuse_contradictions(raw=raw, chat=chat, system=system, endless=endless, limit=max_tokens)
@@ -244,8 +249,6 @@ def layout() -> Callable[[str], str]:
     """
     if not is_terminal(sys.stdout):
         return str
-    from sinkstream.cli.wrapping import WordWrap, can_wrap
-
     wrap = WordWrap() if can_wrap(sys.stdout) else None
 
     def lay_out(text: str) -> str:

@@ -9,23 +9,27 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from sinkstream import _build, _core, devices
+from sinkstream import _build, _core
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
 from sinkstream.checkpoint.describe import Description, TypeShare, describe
-from sinkstream.checkpoint.locate_model import locate_model
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.quantization import rounded
 from sinkstream.checkpoint.spec import weight_slots
-from sinkstream.cli.info_memory import Sizes, largest_window, sizes_of
-from sinkstream.cli.info_probe import Probed, probe
-from sinkstream.cli.memory import available_bytes
-from sinkstream.cli.options import Loading
-from sinkstream.cli.processor import huge_pages, instructions, processor_name
+from sinkstream.checkpoint.stores import locate_model
+from sinkstream.cli.common_options import Loading
+from sinkstream.cli.info_memory import (
+    Probed,
+    Sizes,
+    available_bytes,
+    largest_window,
+    probe,
+    sizes_of,
+)
 from sinkstream.cli.terminal import printable
+from sinkstream.devices import find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
+from sinkstream.host import ModelOptions
 from sinkstream.loading.load import check_device, check_options, choose_window
-from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.model import ModelOptions
+from sinkstream.loading.open_checkpoint import rounded, with_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +364,7 @@ def block_formats(tensors: Sequence[TensorSource]) -> dict[str, int]:
 
 def gpu_facts() -> GpuFacts:
     """Return the GPU's properties, or why there is none."""
-    gpu = devices.find_gpu()
+    gpu = find_gpu()
     if isinstance(gpu, str):
         return GpuFacts(problem=gpu)
     return GpuFacts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
 from sinkstream.cli.info_facts import Facts
 
 # The instructions that each table needs, as /proc/cpuinfo names them, best table first.

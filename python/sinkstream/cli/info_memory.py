@@ -1,23 +1,86 @@
-"""The memory that a model would take, from its description: the arithmetic of the native core.
+"""The memory that a model would take, from its description, and the memory available.
+
+The arithmetic is that of the native core.
 
 `tests/python/cli/test_info_memory.py` compares it with loaded models.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups
-from sinkstream.cli.info_probe import Probed
-from sinkstream.model import ModelOptions
+from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups, weight_slots
+from sinkstream.host import ModelOptions
 
+_GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
 _PAGE_ROWS = 64  # csrc/kernels/page.h
 _PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
 _ALIGNMENT = 64  # csrc/model/weights.cc
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
 _SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
+_SIZE, _WINDOW = 32, 64  # of the small model that `probe` loads
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How a model would run here."""
+
+    device: str
+    kernels: str
+    served_by: dict[str, str]
+    dtype: str
+    kv_dtype: str
+    threads: int
+    prefill_chunk: int
+    bytes_per_token: int
+    """Keys and values of one live token in all layers."""
+
+
+def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
+    """Return how a model of this description would run with these options.
+
+    A model of one small layer knows: kernels, types, bytes of a page. It is loaded with the same
+    options, from zeros, which takes milliseconds and hardly any memory.
+
+    Raises:
+        InvalidArgument: An option does not fit this machine.
+    """
+    block = spec.blocks[0]
+    block = replace(block, feed_forward=replace(block.dense, intermediate_size=_SIZE))
+    small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
+    builder = _core.ModelBuilder(small.as_dict())
+    zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        slots = weight_slots(small)
+        for slot in slots:
+            builder.declare(slot.name, "F32", "F32", slot.rows, slot.cols)
+        builder.read([(slot.name, [(zeros, 0, 0, 0)]) for slot in slots], 1)
+        while not builder.wait(1.0):
+            pass
+    finally:
+        builder.stop_reading()
+        os.close(zeros)
+    chosen = replace(options, sinks=0, window=_WINDOW, max_sequences=1)
+    native = _core.Model(builder, asdict(chosen), None, [])
+    try:
+        return Probed(
+            device="cuda" if native.is_on_gpu else "cpu",
+            kernels=native.kernels,
+            served_by=dict(native.served_by),
+            dtype=native.dtype,
+            kv_dtype=native.kv_dtype,
+            threads=native.threads,
+            prefill_chunk=native.prefill_chunk,
+            bytes_per_token=native.bytes_per_token * spec.layers,
+        )
+    finally:
+        native.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +206,16 @@ def _scratch(
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
     return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192
+
+
+def available_bytes() -> int:
+    """Return how much memory programs can still get, within a container's limit."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    with suppress(OSError, ValueError):  # no container, or no limit: "max"
+        limit = int((_GROUP / "memory.max").read_text(encoding="ascii"))
+        used = int((_GROUP / "memory.current").read_text(encoding="ascii"))
+        available = min(available, max(0, limit - used))
+    return available

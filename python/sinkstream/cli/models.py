@@ -13,9 +13,8 @@ import typer
 from rich.cells import cell_len
 from rich.filesize import decimal
 
-from sinkstream.cli import options
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import printable, width_of
+from sinkstream.cli import common_options
+from sinkstream.cli.terminal import printable, progress_bar, width_of
 from sinkstream.loading.inventory import ListedModel, list_models
 
 _TITLES = ("name", "family", "type", "size", "loads")
@@ -24,7 +23,7 @@ _MAX_PROBLEM = 200  # characters; `sinkstream info` shows all of it
 _FILE_WIDTH, _LEAST_WIDTH = 100, 40
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def models(
     folders: Annotated[
         list[str] | None,

@@ -154,7 +154,7 @@ def _value_after(names: Sequence[str], arguments: Sequence[str]) -> str | None:
 
 
 def _in_flags(sentence: str, arguments: Sequence[str]) -> str:
-    from sinkstream.cli.option_checks import in_flags
+    from sinkstream.cli.common_options import in_flags
 
     called = _called(arguments)
     if called not in COMMANDS:

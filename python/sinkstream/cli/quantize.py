@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from sinkstream.cli import options
-from sinkstream.cli.progress import progress_bar
-from sinkstream.cli.terminal import printable
+from sinkstream.cli import common_options
+from sinkstream.cli.terminal import printable, progress_bar
 from sinkstream.export.quantized_mixes import MIXES
 from sinkstream.export.write_quantized import write_quantized
 from sinkstream.request.checks import as_choice
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def quantize(
     source: Annotated[
         str,
@@ -31,8 +30,8 @@ def quantize(
         typer.Option("--type", metavar="TYPE", help=f"The mix of block types: {', '.join(MIXES)}."),
     ] = "Q4_K_M",
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
-    threads: options.Threads = None,
-    download: options.Download = False,
+    threads: common_options.Threads = None,
+    download: common_options.Download = False,
 ) -> int:
     """Quantize a model to a GGUF file, as llama.cpp's quantizer does."""
     mix = as_choice("quantize", "type", mix.upper(), list(MIXES))

@@ -2,162 +2,103 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import re
 import sys
 import warnings
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkstream.cli import options
-from sinkstream.cli.loading import import_loader, load_model
-from sinkstream.cli.option_checks import with_model
+from sinkstream.cli import common_options
+from sinkstream.cli.common_options import import_loader, load_model, with_model
 from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
+from sinkstream.server.config import SETTINGS, ServerConfig
 
 if TYPE_CHECKING:
-    from sinkstream.server.config import ServerConfig
+    from sinkstream.server.serve import Alone
 
 MISSING = (
     "serve: the packages of the extra `serve` must be installed, but {name} is not. "
     "`pip install 'sinkstream[serve]'` installs them."
 )
 MISSING_RAY = (
-    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,ray]'` "
+    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,cluster]'` "
     "installs it."
 )
 
+# The command's own options that `--help` lists among the settings, and what each of them follows.
+_AFTER = {
+    "name": "cors_origin",
+    "max_sequences": "strict_model",
+    "ray": "no_page",
+    "replicas": "ray",
+}
 
-@options.takes_bundles
+
+def takes_settings(command: Callable[..., int]) -> Callable[..., int]:
+    """Replace a command's parameter `config` with an option for each setting that has one."""
+    options = {
+        setting.option or name: name for name, setting in SETTINGS.items() if setting.is_option
+    }
+    parameters: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if name == "config":
+            parameters |= {option: _option(option, field) for option, field in options.items()}
+        else:
+            parameters[name] = parameter
+    names = [name for name in parameters if name not in _AFTER]
+    for name, former in _AFTER.items():
+        names.insert(names.index(former) + 1, name)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        chosen = {field: given.pop(option, None) for option, field in options.items()}
+        lists = {name: tuple(value) for name, value in chosen.items() if isinstance(value, list)}
+        known = {name: value for name, value in chosen.items() if value is not None}
+        return command(config=ServerConfig(**{**known, **lists}), **given)
+
+    run.__signature__ = inspect.Signature([parameters[name] for name in names])  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameters[name].annotation for name in names}
+    return run
+
+
+def _option(option: str, name: str) -> inspect.Parameter:
+    """Return the parameter for a setting. One that is not given leaves the setting's default."""
+    setting, default = SETTINGS[name], getattr(ServerConfig(), name)
+    kind: Any = type(default)
+    flags = []
+    if kind is bool or setting.letter:  # a flag has no --no-flag
+        flags = ["--" + option.replace("_", "-"), *([setting.letter] if setting.letter else [])]
+    if kind is tuple:
+        kind, default = list[str] | None, None
+    elif default == "":
+        kind, default = str | None, None
+    info = typer.Option(*flags, metavar=setting.metavar, help=setting.meaning)
+    return inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+@common_options.takes_bundles
+@takes_settings
 def serve(
-    model: options.ModelArgument = None,
-    host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. An address other than loopback needs a key."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A key that clients must send. May be repeated. Best set in the "
-            "environment, where other users cannot see it."
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name to accept in the Host header. May be repeated."),
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An origin whose web pages may use the server, such as "
-            '"https://chat.example". May be repeated.'
-        ),
-    ] = None,
+    model: common_options.ModelArgument = None,
+    *,
+    config: ServerConfig,
     name: Annotated[
         str | None, typer.Option(help="The model's name for clients. Default: that of its file.")
     ] = None,
-    strict_model: Annotated[
-        bool, typer.Option("--strict-model", help="Refuse requests that name a different model.")
-    ] = False,
     max_sequences: Annotated[
         int, typer.Option(help="Replies that are generated at the same time.")
     ] = 8,
-    max_queue: Annotated[
-        int, typer.Option(help="Replies that may wait; further ones get status 429.")
-    ] = 64,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens", "-n", help="Maximum tokens of a chat reply if the request sets none."
-        ),
-    ] = 2048,
-    advertise_context: Annotated[
-        int,
-        typer.Option(
-            help="The context length that clients see; they may truncate their history to it."
-        ),
-    ] = 1 << 20,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where conversations are kept: a folder, or postgresql://user@host/database for "
-            'replicas on several hosts; "none" keeps none. Default: a folder for this model and '
-            "window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
-            "~/.local/state.",
-        ),
-    ] = None,
-    replica: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The name of this process among those that use the same store. Several "
-            "processes on one host need one, except with PostgreSQL, where each has a default.",
-        ),
-    ] = "",
-    snapshots: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where the states of conversations are saved: a folder, or s3://bucket/path. "
-            "Needed with PostgreSQL. Default: a folder in that of the store.",
-        ),
-    ] = "",
-    snapshot_tokens: Annotated[
-        int,
-        typer.Option(
-            help="A conversation's state is saved each time the conversation has grown by this "
-            "number of tokens; 0: sinks + window. After a crash, at most this number of tokens "
-            "and the last turn are read again."
-        ),
-    ] = 0,
-    session_ttl: Annotated[
-        float,
-        typer.Option(help="Seconds after which unused conversations are deleted; 0: never."),
-    ] = 30 * 86400.0,
-    store_max_gb: Annotated[
-        float,
-        typer.Option(
-            help="Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
-            "then the oldest conversations; 0: no limit."
-        ),
-    ] = 20.0,
-    park_s: Annotated[
-        float, typer.Option(help="Seconds after which idle conversations leave memory.")
-    ] = 300.0,
-    thoughts: Annotated[
-        str,
-        typer.Option(
-            metavar="drop|keep",
-            help="What kept conversations do with the thoughts of earlier replies. Default: what "
-            "the chat template does; most templates drop them.",
-        ),
-    ] = "",
-    drain_s: Annotated[
-        float, typer.Option(help="Seconds that running replies have to finish after SIGTERM.")
-    ] = 30.0,
-    watchdog_s: Annotated[
-        float,
-        typer.Option(
-            help="Seconds without an engine step after which waiting clients get status 503."
-        ),
-    ] = 60.0,
-    send_timeout_s: Annotated[
-        float,
-        typer.Option(help="Seconds after which a client that does not read is disconnected."),
-    ] = 60.0,
-    max_connections: Annotated[
-        int, typer.Option(help="Open connections; requests on further ones get status 503.")
-    ] = 2048,
-    public_metrics: Annotated[
-        bool, typer.Option("--public-metrics", help="Answer /metrics without a key.")
-    ] = False,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no web page at /.")] = False,
     ray: Annotated[
         bool,
         typer.Option(
@@ -168,61 +109,19 @@ def serve(
     replicas: Annotated[
         int | None, typer.Option(help="Processes of --ray, each with the model. Default: 2.")
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the other servers of a shared store reach this one. Default: where it "
-            "listens."
-        ),
-    ] = None,
-    peer_secret: Annotated[
-        str | None,
-        typer.Option(
-            help="A secret that the servers of a shared store send each other. Best set in the "
-            "environment.",
-        ),
-    ] = None,
-    model_option: options.ModelPath = None,
-    *,
-    loading: options.Loading,
+    model_option: common_options.ModelPath = None,
+    loading: common_options.Loading,
 ) -> int:
     """Serve a model over an OpenAI-compatible API. Options can be set in the environment."""
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
-        from sinkstream.server.config import ServerConfig
         from sinkstream.server.memory import keep_heap_small
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING.format(name=error.name)) from None
-    config = ServerConfig(
-        host=host,
-        port=port,
-        api_keys=tuple(api_key or ()),
-        allowed_hosts=tuple(allow_host or ()),
-        cors_origins=tuple(cors_origin or ()),
-        model_name=name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL")),
-        strict_model=strict_model,
-        max_queue=max_queue,
-        max_tokens=max_tokens,
-        advertise_context=advertise_context,
-        drain_s=drain_s,
-        watchdog_s=watchdog_s,
-        send_timeout_s=send_timeout_s,
-        max_connections=max_connections,
-        public_metrics=public_metrics,
-        no_page=no_page,
-        store=store or "",
-        replica=replica,
-        snapshots=snapshots,
-        snapshot_tokens=snapshot_tokens,
-        session_ttl=session_ttl,
-        store_max_gb=store_max_gb,
-        park_s=park_s,
-        thoughts=thoughts,
-        address=address or "",
-        peer_secret=peer_secret or "",
-    )
+    shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
+    config = replace(config, model_name=shown)
     _log_to_stderr()
     if ray:
         return _serve_with_ray(loading, config, 2 if replicas is None else replicas, max_sequences)
@@ -236,12 +135,21 @@ def serve(
         return loaded
 
     keep_heap_small()
-    run(config, load, _report)
+    run(config, load, _report, sharing=_sharing(config))
     return 0
 
 
+def _sharing(config: ServerConfig) -> Alone | None:
+    """Return what a server does differently that shares its store; None for any other."""
+    if not config.is_shared:
+        return None
+    from sinkstream.cluster.serving import Sharing
+
+    return Sharing()
+
+
 def _serve_with_ray(
-    loading: options.Loading, config: ServerConfig, replicas: int, max_sequences: int
+    loading: common_options.Loading, config: ServerConfig, replicas: int, max_sequences: int
 ) -> int:
     if replicas < 1:
         raise InvalidArgument(f"serve: `replicas` must be at least 1, but is {replicas}.")
@@ -252,8 +160,7 @@ def _serve_with_ray(
             "serve: `replica` and `address` must not be given with `ray`: each replica has its own."
         )
     try:
-        from sinkstream.integrations.ray_serve import app
-        from sinkstream.integrations.ray_serve.one_host import run
+        from sinkstream.cluster.ray.deployment import app, run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING_RAY.format(name=error.name)) from None
     load = {**asdict(loading), "max_sequences": max_sequences}

@@ -1,14 +1,21 @@
-"""Plans what a method reads and scores, before anything runs."""
+"""Plans what a method reads and scores, before anything runs; then runs the plan.
+
+The score of a token is its surprise: the negative log-likelihood that the model gave it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from sinkstream.errors import InvalidArgument, warn_caller
-from sinkstream.evaluate.tokens import Ids
+from sinkstream.cache import Cache, skip_to
+from sinkstream.errors import InvalidArgument, NonFiniteLogits, warn_caller
+from sinkstream.evaluate.long_texts import Ids
 from sinkstream.model import Model
 from sinkstream.request.checks import as_choice, as_int
 
@@ -26,6 +33,11 @@ METHODS: dict[Method, str] = {
 CHUNK = 512
 
 _MAX_TOKENS = 1 << 53
+
+Nlls = npt.NDArray[np.float32]
+
+# Rows of logits normalized at once, so that there is no second copy of a chunk's logits.
+_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +80,7 @@ def make_plan(
 ) -> Plan:
     """Check and complete the arguments of `perplexity`; warn about unusual ones.
 
-    Args:
-        model: Provides sinks and window if they are None.
-        tokens: Tokens of the text, at least 2.
-        method: As for `perplexity`.
-        sinks: As for `perplexity`.
-        window: As for `perplexity`.
-        chunk: As for `perplexity`.
-        block: As for `perplexity`.
-        sample: As for `perplexity`.
-        seed: As for `perplexity`.
+    The text has at least 2 `tokens`. The model provides sinks and window if they are None.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -176,3 +179,98 @@ def _with_unit(size: int) -> str:
         if value >= 1000:
             value, unit = value / 1000, larger
     return f"{value:,.1f} {unit}"
+
+
+def surprise(logits: torch.Tensor, following: torch.Tensor, first: int) -> Nlls:
+    """Return -log p of the tokens that followed, in nats.
+
+    Args:
+        logits: float32 [tokens, vocab].
+        following: int64 [tokens].
+        first: Index of the first of these tokens in the text, for errors.
+    """
+    rows = [
+        torch.log_softmax(logits[i : i + _ROWS], dim=-1)
+        .gather(1, following[i : i + _ROWS, None])
+        .squeeze(1)
+        for i in range(0, len(following), _ROWS)
+    ]
+    found: Nlls = -torch.cat(rows).numpy()
+    wrong = np.flatnonzero(~np.isfinite(found))
+    if wrong.size:
+        raise NonFiniteLogits(
+            f"perplexity: logits must be finite, but those for token {first + int(wrong[0])} are "
+            "not. The weights are damaged, or a kernel is wrong."
+        )
+    return found
+
+
+def run_plan(model: Model, ids: torch.Tensor, plan: Plan, done: int) -> Iterator[Nlls]:
+    """Yield the surprise of the plan's tokens in order. No piece crosses a block boundary.
+
+    The ids are int64 [1, tokens]. Of the tokens to score, the first `done` are left out.
+    """
+    if plan.method != "recompute":
+        yield from _read_and_score(model, ids, plan, done, len(plan.scored))
+        return
+    if plan.sample is None:
+        # Until the window slides, nothing is recomputed: one dense pass gives the same result.
+        head = min(plan.window, len(plan.scored))
+        yield from _read_and_score(model, ids, plan, min(done, head), head)
+        done = max(done, head)
+    for index in plan.scored[done:].tolist():
+        yield surprise(_recompute(model, ids, plan, index), ids[0, index : index + 1], index)
+
+
+def _read_and_score(
+    model: Model, ids: torch.Tensor, plan: Plan, begin: int, stop: int
+) -> Iterator[Nlls]:
+    """Read tokens [begin, stop) through one cache and score the token after each."""
+    if begin == stop:
+        return
+    cache = refill(model, ids, plan, begin)
+    while begin < stop:
+        border = ((begin + 1) // plan.block + 1) * plan.block - 1
+        end = min(begin + plan.chunk, border, stop)
+        logits = model.forward(ids[:, begin:end], cache)[0]
+        yield surprise(logits, ids[0, begin + 1 : end + 1], begin + 1)
+        begin = end
+
+
+def refill(model: Model, ids: torch.Tensor, plan: Plan, length: int) -> Cache:
+    """Return a cache bit-identical to one that has read the first `length` tokens.
+
+    Note: [What a cache remembers]. The keys of layer 1 depend only on their own token. A token's
+    key in layer l depends on what that token saw in layer l - 1: the sinks, and the W - 1 tokens
+    before it. With L layers, the cached keys therefore depend only on the sinks and on the last
+    L * (W - 1) tokens; sinks see only sinks. Reading these is enough. It gives the same bits,
+    because results do not depend on how a text is split into chunks.
+    """
+    cache = model.new_cache(batch=1, sinks=plan.sinks, window=plan.window)
+    # Large chunks are fine even if the plan reads single tokens: they do not change any bit.
+    begin = length - model.spec.layers * (plan.window - 1)
+    if begin <= plan.sinks:
+        begin = 0
+    elif plan.sinks:
+        feed(model, ids[:, : plan.sinks], cache, CHUNK)
+    if begin:
+        skip_to(cache, begin)
+    feed(model, ids[:, begin:length], cache, CHUNK)
+    return cache
+
+
+def feed(model: Model, ids: torch.Tensor, cache: Cache, chunk: int) -> torch.Tensor | None:
+    """Read ids [1, tokens] in chunks; return the logits [1, vocab] of the last, if any."""
+    logits = None
+    for begin in range(0, ids.shape[1], chunk):
+        logits = model.forward(ids[:, begin : begin + chunk], cache)[0, -1:]
+    return logits
+
+
+def _recompute(model: Model, ids: torch.Tensor, plan: Plan, index: int) -> torch.Tensor:
+    """Return a token's logits [1, vocab] from a new dense pass over the W tokens before it."""
+    cache = model.new_cache(batch=1, sinks=0, window=plan.window)
+    begin = max(0, index - plan.window)
+    logits = feed(model, ids[:, begin:index], cache, plan.chunk)
+    assert logits is not None, "a scored token has at least one before it"
+    return logits

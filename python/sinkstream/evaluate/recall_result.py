@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.result import Z95
-from sinkstream.evaluate.result_files import JsonFile
+from sinkstream.evaluate.result import Z95, JsonFile
 
 Place = Literal["inside", "edge", "outside"]
 """Where the text in question was: fully visible, partly, or evicted."""

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.result_files import JsonFile
-from sinkstream.evaluate.surprise import Nlls
-from sinkstream.evaluate.tokens import Ids
+from sinkstream.evaluate.long_texts import Ids
+from sinkstream.evaluate.plan import Nlls
+from sinkstream.files import expand_home, replace_whole
+from sinkstream.model import Model
 
 # 95 % of a normal distribution is within 1.96 standard deviations.
 Z95 = 1.959964
+
+
+class JsonFile(ABC):
+    """A result that can be written to a JSON file and read again.
+
+    A file is replaced completely or left untouched.
+    """
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the result that `as_dict` describes."""
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file: completely, or not at all."""
+        write_json(path, self.as_dict())
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a result that `to_json` wrote.
+
+        Raises:
+            InvalidArgument: The file holds something else.
+        """
+        try:
+            return cls.from_dict(json.loads(expand_home(path).read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f'{cls.__name__}: "{Path(path).name}" must be a file that `to_json` wrote, but is '
+                f"not: {str(error).rstrip('.')}.",
+                param="path",
+            ) from None
+
+
+def write_json(path: str | os.PathLike[str], values: Any) -> None:
+    """Replace a file with these values, as JSON."""
+    with replace_whole(path) as file:
+        file.write((json.dumps(values, indent=2) + "\n").encode())
 
 
 def perplexity_of(mean_nll: float) -> float:
@@ -227,3 +274,15 @@ def _is_between(difference: Difference, of: PerplexityResult, against: Perplexit
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def model_settings(model: Model) -> dict[str, Any]:
+    """Return the model's name, types and kernels, on which the numbers depend."""
+    runtime = model.runtime
+    return {
+        "model": Path(model.path).name,
+        "dtype": runtime["dtype"],
+        "kv_dtype": runtime["kv_dtype"],
+        "quantize": runtime["quantize"],
+        "kernels": runtime["kernels"],
+    }

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sinkstream.checkpoint.checkpoint import Storage, row_bytes
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.storage import Storage, row_bytes
 from sinkstream.errors import CheckpointError
 
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # GGUF's numbers of types

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sinkstream.checkpoint.checkpoint import Storage, block_type, has_blocks
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
-from sinkstream.checkpoint.storage import Storage, block_type, has_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import GgufText
+from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.checkpoint import (
+    FileSource,
+    GgufText,
+    Storage,
+    TensorEntry,
+    TensorsOnly,
+    as_float32,
+    row_bytes,
+)
 from sinkstream.checkpoint.describe import FILE_TYPES
-from sinkstream.checkpoint.formats.gguf_header import BLOCK_TYPES, round_up
+from sinkstream.checkpoint.formats.gguf_header import BLOCK_TYPES, raw_metadata, round_up
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.storage import Storage, as_float32
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.export.from_folder import model_from_folder
-from sinkstream.export.from_gguf import model_from_gguf
-from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, string
+from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already, string
+from sinkstream.export.model_from_folder import model_from_folder
 from sinkstream.export.quantized_mixes import Decoder, MatrixRole, type_of
 from sinkstream.files import expand_home, replace_whole
 from sinkstream.request.checks import as_int
@@ -231,3 +238,46 @@ def _pool(threads: int | None) -> Iterator[ThreadPoolExecutor]:
 def _pad(file: BinaryIO, alignment: int) -> None:
     position = file.tell()
     file.write(bytes(round_up(position, alignment) - position))
+
+
+def model_from_gguf(opened: TensorsOnly) -> GgufModel:
+    """Return what to write for an open GGUF file, or for one in parts.
+
+    Raises:
+        CheckpointError: A matrix is already quantized.
+    """
+    assert isinstance(opened.text, GgufText)
+    assert isinstance(opened.source, FileSource)
+    path = Path(opened.path)
+    return GgufModel(
+        name=path.name,
+        metadata=_stored_metadata(path),
+        tensors=tuple(map(_tensor, opened.source.stored.values())),
+        alignment=opened.text.metadata.get("general.alignment", 32),
+    )
+
+
+def _tensor(entry: TensorEntry) -> GgufTensor:
+    is_matrix = len(entry.shape) > 1
+    if is_matrix and entry.kind not in UNQUANTIZED:
+        raise quantized_already(entry.file.name, "file", entry.name, entry.kind)
+    row = row_bytes(entry.kind, entry.shape[-1] if is_matrix else 1)
+
+    def read(begin: int, end: int) -> bytes:
+        length = (end - begin) * row
+        return entry.file.read(entry.offset + begin * row, length, f'tensor "{entry.name}"')
+
+    return GgufTensor(entry.name, entry.shape, entry.kind, read)
+
+
+def _stored_metadata(path: Path) -> dict[str, bytes]:
+    """Return the metadata of a file, or of its first part, which may have no tensors.
+
+    Keys that say that the file is part of a set are left out.
+    """
+    file = File(path)
+    try:
+        found = raw_metadata(file)
+    finally:
+        file.close()
+    return {key: value for key, value in found.items() if not key.startswith("split.")}

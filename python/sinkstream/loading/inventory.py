@@ -12,13 +12,13 @@ from sinkstream.checkpoint.checkpoint import GgufText, TensorsOnly
 from sinkstream.checkpoint.describe import Description, describe, describe_opened
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.stores.listing import (
+from sinkstream.checkpoint.stores import (
     chosen_folders,
     models_in_folders,
     named_models,
     unreadable_folders,
 )
-from sinkstream.checkpoint.stores.stored_model import StoredModel
+from sinkstream.checkpoint.stores.folders import StoredModel
 from sinkstream.errors import InvalidArgument, SinkstreamError, warn_caller
 from sinkstream.files import expand_home
 from sinkstream.text.tokenizers.from_gguf import check_tokenizer

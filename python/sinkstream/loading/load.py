@@ -12,11 +12,11 @@ from typing import Literal, NoReturn
 from sinkstream import _core, devices
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorsOnly, TensorSource
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
-from sinkstream.loading.open_checkpoint import with_text
-from sinkstream.model import Model, ModelOptions
+from sinkstream.host import ModelOptions
+from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded, with_text
+from sinkstream.model import Model
 from sinkstream.observe import logs
 from sinkstream.request.checks import as_bool, as_choice, as_int
 from sinkstream.request.keywords import suggests_keywords

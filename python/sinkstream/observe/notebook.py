@@ -30,14 +30,7 @@ def quotation(text: str) -> str:
 
 
 def cache_bar(sinks: int, window: int, live: int, evicted: int) -> str:
-    """Return a bar for a sequence's cache: sinks, what was evicted after them, and the window.
-
-    Args:
-        sinks: S.
-        window: W.
-        live: Tokens in the cache.
-        evicted: Tokens that have left it.
-    """
+    """Return a bar for a sequence's cache: sinks, what was evicted after them, and the window."""
     held = min(live, sinks)
     recent = live - held
     capacity = sinks + window

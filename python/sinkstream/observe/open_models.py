@@ -6,19 +6,18 @@ import atexit
 import itertools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sinkstream.errors import note_exit
 
 if TYPE_CHECKING:
+    from sinkstream import _core
     from sinkstream.checkpoint.spec import DecoderSpec
 
 
 class OpenModel(Protocol):
     """What metrics and traces need from a `sinkstream.Model`."""
-
-    _native: Any
-    _number: int
 
     @property
     def path(self) -> str:
@@ -56,33 +55,49 @@ class OpenModel(Protocol):
 
 Watcher = Callable[[OpenModel], None]
 
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the registry knows of a model."""
+
+    number: int
+    """Of all models of this process, from 1."""
+    native: _core.Model
+    """Its native side, which keeps the records of steps and requests."""
+
+
 _numbers = itertools.count(1)
 _open: weakref.WeakValueDictionary[int, OpenModel] = weakref.WeakValueDictionary()
-_models: weakref.WeakSet[OpenModel] = weakref.WeakSet()  # closed ones included
+_entries: weakref.WeakKeyDictionary[OpenModel, Entry] = weakref.WeakKeyDictionary()
+"""Of all models that exist, closed ones included."""
 _watchers: list[Watcher] = []
 
 
-def add(model: OpenModel) -> int:
-    """Register a model until `discard`, and call the watchers. Return its number, at least 1."""
-    number = next(_numbers)
-    _open[number] = model
-    _models.add(model)
+def add(model: OpenModel, native: _core.Model) -> None:
+    """Register a model until `discard`, and call the watchers."""
+    entry = Entry(next(_numbers), native)
+    _open[entry.number] = model
+    _entries[model] = entry
     for watcher in tuple(_watchers):
         watcher(model)
-    return number
+
+
+def entry_of(model: OpenModel) -> Entry:
+    """Return the entry of a registered model, open or closed."""
+    return _entries[model]
 
 
 def is_model(value: object) -> TypeGuard[OpenModel]:
     """Return whether `value` is a `sinkstream.Model`, open or closed."""
     try:
-        return value in _models
+        return value in _entries
     except TypeError:  # it cannot be referenced weakly
         return False
 
 
-def discard(number: int) -> None:
+def discard(model: OpenModel) -> None:
     """Forget a closed model. May be called more than once."""
-    _open.pop(number, None)
+    _open.pop(_entries[model].number, None)
 
 
 def open_models() -> list[OpenModel]:

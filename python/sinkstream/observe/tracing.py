@@ -15,7 +15,7 @@ from sinkstream import _build
 from sinkstream.errors import EngineDead, ForkError, InvalidArgument, warn_caller
 from sinkstream.files import NewFile
 from sinkstream.observe import open_models
-from sinkstream.observe.open_models import OpenModel
+from sinkstream.observe.open_models import OpenModel, entry_of
 from sinkstream.observe.trace_events import ModelEvents, as_us
 
 # The native side keeps this many steps. They are written to the file whenever about a quarter of
@@ -122,11 +122,12 @@ class _Watched:
         # Records survive closing a model, but not its deletion: the native side is kept alive until
         # they have been read once more.
         self._model = weakref.ref(model)
-        self._native = model._native
+        entry = entry_of(model)
+        self._native = entry.native
         self._next_step = 0 if is_new else model.stats()["steps"]
         self._next_change = 0
-        name = f"sinkstream model {model._number}: {model.spec.family}, {Path(model.path).name}"
-        self._events = ModelEvents(model._number, name, begin_us)
+        name = f"sinkstream model {entry.number}: {model.spec.family}, {Path(model.path).name}"
+        self._events = ModelEvents(entry.number, name, begin_us)
         self._is_new = is_new
 
     def begin(self) -> list[str]:
@@ -219,10 +220,11 @@ class _Tracer:
             open_models.unwatch(self._watcher)
 
     def _add(self, model: OpenModel, *, is_new: bool) -> None:
-        if model._number not in self._watched:
+        number = entry_of(model).number
+        if number not in self._watched:
             watched = _Watched(model, is_new=is_new, begin_us=self._begin_us)
             self._file.add(watched.begin())
-            self._watched[model._number] = watched
+            self._watched[number] = watched
 
     def _guard(self, work: Callable[[], None]) -> None:
         """Call `work`; if it fails, remove the file."""

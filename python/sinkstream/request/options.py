@@ -2,7 +2,8 @@
 
 The options in GRAMMARS are declared only here: a request holds what they compile to. Keyword
 arguments, defaults, checks and documentation of `Model.stream` and `Session.stream` are derived
-from `StreamOptions`. docs/contributing/add_a_request_option.md shows how to add one.
+from `StreamOptions`; the other arguments that calls share are declared at the end.
+docs/contributing/add_a_request_option.md shows how to add an option.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from sinkstream.request.value_kinds import (
     Flag,
@@ -227,3 +228,75 @@ class Sampling:
 SAMPLING = tuple(entry.name for entry in fields(Sampling))
 # Any of these in a checkpoint says how its authors want it sampled.
 _CHOOSING = ("temperature", "top_k", "top_p", "min_p")
+
+
+class TurnOptions(StreamOptions, total=False):
+    """The keyword arguments of `Session.stream`: the options, and which tools the reply may call.
+
+    What is not in `StreamOptions` has the default None, and the text of its entry in docstrings.
+    """
+
+    tool_choice: Annotated[
+        str | Mapping[str, Any] | None,
+        '"auto" (default), "none", "required", a function that must be called, or `allowed_tools`, '
+        'in OpenAI\'s form. With "none", the model still sees the tools.',
+    ]
+    parallel_tool_calls: Annotated[
+        bool | None, "Whether a reply may make several calls. If None, it may."
+    ]
+
+
+class PromptOptions(TurnOptions, total=False):
+    """The keyword arguments of `Model.stream`: those of a turn, and what belongs to its prompt."""
+
+    sinks: Annotated[
+        int | None,
+        "Number of sinks of this stream; if None, the model's. The capacity stays the same, so the "
+        "window shrinks or grows.",
+    ]
+    thinking: Annotated[
+        bool | str | None,
+        "For messages to a reasoning model: whether it thinks before it replies, or an effort such "
+        'as "low". If None, the chat template\'s default.',
+    ]
+    tools: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        "For messages: functions that the reply may call, in OpenAI's form. `Stream.tool_calls` "
+        'has the calls. A message with the role "tool" carries the result of a call. Needs '
+        "llguidance, and a chat template with a place for tools.",
+    ]
+
+
+class SessionOptions(TypedDict, total=False):
+    """The keyword arguments of `Model.session`; all have the default None."""
+
+    messages: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        "A conversation to continue, in the form that `stream` takes. It is read immediately; the "
+        "next turn adds a user message. It may begin with the system prompt.",
+    ]
+    sinks: Annotated[
+        int | Literal["system"] | None,
+        "Number of tokens at the start of the conversation that the session always keeps (S); if "
+        'None, the model\'s. "system" keeps the whole system prompt. The capacity stays the same, '
+        "so the window shrinks or grows.",
+    ]
+    thinking: Annotated[
+        bool | str | None,
+        "For a reasoning model: whether it thinks before it replies, or an effort such as "
+        '"low". If None, the chat template\'s default.',
+    ]
+    thoughts: Annotated[
+        Literal["drop", "keep"] | None,
+        'Whether the conversation keeps the thoughts of earlier replies. "drop" leaves them out '
+        "exactly as the chat template does. Each message and reply with thoughts is then read "
+        "twice. If a turn may evict tokens, the session also holds a second sequence's memory "
+        "until the next turn begins. If no such memory is free and tokens are evicted, the "
+        "thoughts stay, and a warning says so. If None, the session does what the template does; "
+        "most templates drop them.",
+    ]
+    tools: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        "Functions that replies may call, in OpenAI's form, as for `stream`. They are part of the "
+        "beginning of the conversation, so they cannot change later.",
+    ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import formatannotation
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sinkstream.request.options import OPTIONS, TYPES
+from sinkstream.request.options import OPTIONS, TYPES, StreamOptions, TurnOptions
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -17,51 +19,91 @@ _ENTRY = re.compile(r"^( *)\*\*options: .*(?:\n\1 +\S.*)*\n", re.MULTILINE)
 _WIDTH = 100
 
 
-def shows_options(**defaults: Any) -> Callable[[_Function], _Function]:
+def shows_options(
+    kind: type = cast(type, StreamOptions),  # noqa: B008  # a class
+    **defaults: Any,
+) -> Callable[[_Function], _Function]:
     """List every option in the signature and the docstring of a function with `**options`.
 
-    Type checkers and editors read the same names from `Unpack[StreamOptions]`; `help`,
-    `inspect.signature` and notebooks would otherwise show only `**options`.
+    Type checkers and editors read the same names from `Unpack[…]`; `help`, `inspect.signature` and
+    notebooks would otherwise show only `**options`.
 
     Args:
+        kind: The `TypedDict` that the function unpacks.
         **defaults: The defaults that the function replaces.
     """
-    return lambda function: _show(function, defaults)
+    shown = list(_shown(kind, defaults))
+    return lambda function: _show(function, shown)
 
 
-def _show(function: _Function, defaults: Mapping[str, Any]) -> _Function:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An option as a signature and a docstring show it."""
+
+    parameter: inspect.Parameter
+    text: str
+
+
+def _shown(kind: Any, defaults: Mapping[str, Any]) -> Iterator[_Shown]:
+    """Yield the options of a `TypedDict`: its own ones first, then those that it inherits."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name in _own_first(kind):
+        if name in OPTIONS:
+            option = OPTIONS[name]
+            text, default = f"{option.doc} {option.kind.rule}".rstrip(), option.default
+            type_of = TYPES[name]
+        else:
+            text, default, type_of = hints[name].__metadata__[0], None, hints[name].__origin__
+        yield _Shown(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, default),
+                annotation=_annotation(type_of),
+            ),
+            text,
+        )
+
+
+def _annotation(kind: Any) -> Any:
+    """Return a type as the source writes it, where Python would write `typing.Union`."""
+    if get_origin(kind) is not Union:
+        return kind
+    parts = get_args(kind)
+    return " | ".join("None" if one is type(None) else formatannotation(one) for one in parts)
+
+
+def _own_first(kind: Any) -> list[str]:
+    names = list(kind.__annotations__)  # a TypedDict does not know its bases
+    included = [one for one in (StreamOptions, TurnOptions) if set(one.__annotations__) <= {*names}]
+    return sorted(names, key=lambda name: sum(name in one.__annotations__ for one in included))
+
+
+def _show(function: _Function, options: Sequence[_Shown]) -> _Function:
     signature = inspect.signature(function)
     own = [
         parameter
         for parameter in signature.parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    listed = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, option.default),
-            annotation=TYPES[name],
-        )
-        for name, option in OPTIONS.items()
-    ]
+    listed = [option.parameter for option in options]
     shown = cast(Any, function)
     shown.__signature__ = signature.replace(parameters=[*own, *listed])
     if shown.__doc__ is not None:  # python -OO has none
-        shown.__doc__ = _ENTRY.sub(lambda entry: _entries(entry[1]), shown.__doc__)
+        shown.__doc__ = _ENTRY.sub(lambda entry: _entries(options, entry[1]), shown.__doc__)
     return function
 
 
-def _entries(indent: str) -> str:
+def _entries(options: Sequence[_Shown], indent: str) -> str:
     """Return one or more lines for each option, as in a docstring's Args section."""
     return "".join(
         textwrap.fill(
-            f"{name}: {option.doc} {option.kind.rule}".rstrip(),
+            f"{option.parameter.name}: {option.text}",
             _WIDTH,
             initial_indent=indent,
             subsequent_indent=indent + "    ",
             break_on_hyphens=False,
         )
         + "\n"
-        for name, option in OPTIONS.items()
+        for option in options
     )

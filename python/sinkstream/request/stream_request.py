@@ -101,15 +101,16 @@ def make_request(
     complete = {
         name: _complete(name, options.get(name, option.default), defaults, vocab_size)
         for name, option in OPTIONS.items()
+        if name not in GRAMMARS
     }
-    texts = {name: complete.pop(name) for name in GRAMMARS}
+    grammar = grammar_of(options, grammar_name, grammars)
     if complete["stop"] and control_tokens:
         found = _tokens_to_stop_at(complete["stop"], control_tokens)
         complete["stop_token_ids"] = [*complete["stop_token_ids"], *found]
     return StreamRequest(
         prompt=prompt,
         options=complete,
-        grammar=_grammar_of(texts, grammar_name, grammars),
+        grammar=grammar,
         sinks=None if sinks is None else as_native_int("stream", "sinks", sinks),
         continues_text=continues_text,
         is_chat=is_chat,
@@ -120,10 +121,17 @@ def make_request(
     )
 
 
-def _grammar_of(
-    texts: Mapping[str, str | None], grammar_name: str, grammars: Grammars | None
+def grammar_of(
+    options: Mapping[str, Any], grammar_name: str, grammars: Grammars | None
 ) -> _core.CompiledGrammar | None:
-    given = [(name, text) for name, text in texts.items() if text is not None]
+    """Return what a reply with these options follows; None if it is free.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        InvalidArgument: There are several grammars, or one is not valid.
+    """
+    set_names = [name for name in GRAMMARS if options.get(name) is not None]
+    given = [(name, OPTIONS[name].kind.check(name, options[name], 0)) for name in set_names]
     if not given:
         return None
     if len(given) > 1:

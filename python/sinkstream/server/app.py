@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -26,8 +27,7 @@ from sinkstream.server import (
 from sinkstream.server.descriptions import schema_of
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.exchange import exchange_of
-from sinkstream.server.gate import Gate
-from sinkstream.server.peers.forwarding import Forwarding
+from sinkstream.server.gate import App, Gate
 from sinkstream.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -43,8 +43,8 @@ from sinkstream.server.service import Service
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(service: Service) -> Gate:
-    """Return the ASGI app of a server."""
+def create_app(service: Service, around: Callable[[App], App] = lambda app: app) -> Gate:
+    """Return the ASGI app of a server; `around` is put between the gate and the routes."""
     app = FastAPI(
         title="sinkstream",
         version=_build.version(),
@@ -61,8 +61,7 @@ def create_app(service: Service) -> Gate:
     app.include_router(router, include_in_schema=False)
     if not service.config.no_page:
         page_route.add_page(app)
-    inner = Forwarding(app, service) if service.config.peer_secret else app
-    return Gate(inner, service, app.openapi)
+    return Gate(around(app), service, app.openapi)
 
 
 def _routes() -> APIRouter:

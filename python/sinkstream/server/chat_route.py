@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
@@ -22,7 +23,6 @@ from sinkstream.server.service import Service, ready_service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of_chat
 from sinkstream.server.tools import as_chunk, tools_of
-from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -42,7 +42,7 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of_chat(service.model, body)
+    thinking = thinking_of_chat(service.host, body)
     given = body.tools, body.tool_choice, body.parallel_tool_calls
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:
@@ -50,7 +50,7 @@ async def chat(request: Request) -> Response:
             "body: `continue_final_message` must not be true with `tools`.",
             "continue_final_message",
         )
-    await service.grammars.compile(service.model, options, names, tools, thinking)
+    await service.grammars.compile(service.host, options, names, tools, thinking)
     messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,

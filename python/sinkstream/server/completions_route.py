@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import engine_salt
 from sinkstream.server import frames, logprobs
 from sinkstream.server.answer import Answer
 from sinkstream.server.errors import invalid
@@ -20,7 +21,6 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reading import Piece
 from sinkstream.server.requests import CompletionRequest
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import engine_salt
 from sinkstream.server.whole_replies import prompt_bytes, whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -49,7 +49,7 @@ async def completions(request: Request) -> Response:
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
-    await service.grammars.compile(service.model, options, names)
+    await service.grammars.compile(service.host, options, names)
     salt = engine_salt(exchange.tenant, body.cache_salt or "")
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)

@@ -1,109 +1,238 @@
-"""The settings of a server, checked before it starts."""
+"""The settings of a server, each declared once, and checked before it starts.
+
+The options of `sinkstream serve` are derived from them. Imports none of the packages that serve.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.server.conversations.opening import is_postgres
+from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+_DATABASE = ("postgresql://", "postgres://")
+_BUCKET = "s3://"
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
-# Lowest and highest value of each number.
-_RANGES: dict[str, tuple[float, float]] = {
-    "port": (0, 65535),
-    "max_queue": (0, 1 << 20),
-    "max_tokens": (1, 1 << 53),
-    "max_body_bytes": (1 << 10, 1 << 32),
-    "advertise_context": (1, 1 << 53),
-    "keepalive_s": (0.01, 3600),
-    "flush_s": (0, 10),
-    "drain_s": (0, 1e6),
-    "watchdog_s": (1, 1e6),
-    "send_timeout_s": (0.1, 1e6),
-    "max_connections": (1, 1 << 20),
-    "body_timeout_s": (0.1, 3600),
-    "session_ttl": (0, 1e10),
-    "store_max_gb": (0, 1e6),
-    "park_s": (0, 1e9),
-    "snapshot_tokens": (0, 1 << 40),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting declares in addition to its type and default."""
+
+    meaning: str
+    """What `sinkstream serve --help` says."""
+    range: Number | None = None
+    """Of a number."""
+    option: str = ""
+    """The name of the option, if it is not that of the setting."""
+    letter: str = ""
+    """A short form of the option, such as "-n"."""
+    metavar: str | None = None
+    """What `--help` shows for the option's value, if it is not the name of a type."""
+    is_option: bool = True
+    """Whether the command line has such an option."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How to serve a model. `sinkstream serve --help` explains each setting."""
+    """How to serve a model. An empty string selects the default that the meaning names."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 takes a free one."""
-    api_keys: tuple[str, ...] = ()
-    """If empty, no key is required; only a loopback address allows that."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header, in addition to `host` and the loopback names."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may use the server, such as "https://chat.example"."""
-    model_name: str = "sinkstream"
-    """What clients see as the model's name."""
-    strict_model: bool = False
-    """Whether a different name is an error."""
-    max_queue: int = 64
-    """Replies that may wait, in addition to those that the model generates at the same time."""
-    max_tokens: int = 2048
-    """Tokens of a chat reply whose request sets no limit."""
-    max_body_bytes: int = 32 << 20
-    advertise_context: int = 1 << 20
-    """`max_model_len` in the list of models. Clients may truncate their history to it."""
-    keepalive_s: float = 10.0
-    """Seconds between comments in a stream that has nothing to send."""
-    flush_s: float = 0.025
-    """Seconds between two writes of a stream: the tokens of that time are sent together."""
-    drain_s: float = 30.0
-    """Seconds that running replies have after SIGTERM."""
-    watchdog_s: float = 60.0
-    """If no engine step ends for this long while replies are running, the server is unhealthy."""
-    body_timeout_s: float = 60.0
-    """Seconds in which a request's body must arrive."""
-    send_timeout_s: float = 60.0
-    """Seconds in which a client must read something; otherwise its connection is cut."""
-    max_connections: int = 2048
-    """HTTP and WebSocket connections; requests on further ones get 503."""
-    public_metrics: bool = False
-    """Whether /metrics needs no key."""
-    no_page: bool = False
-    """Whether there is no web page at /."""
-    store: str = ""
-    """The folder of the conversations, or `postgresql://…`; "none" keeps none, "" is the model's
-    own folder."""
-    replica: str = ""
-    """The name of this process among those that use the store; "" if it is the only one."""
-    snapshots: str = ""
-    """A folder, or `s3://…`, for snapshots of conversations; "" is one inside the store's."""
-    snapshot_tokens: int = 0
-    """Tokens by which a conversation grows until its next snapshot; 0: sinks + window."""
-    session_ttl: float = 30 * 86400.0
-    """Seconds after which a conversation that is not used is deleted; 0: never."""
-    store_max_gb: float = 20.0
-    """The size limit of the store, in units of 10^9 bytes; 0: no limit."""
-    park_s: float = 300.0
-    """Idle conversations leave memory after this time."""
-    thoughts: str = ""
-    """"keep" or "drop" the thoughts of earlier replies in kept conversations; "" is what the chat
-    template does."""
-    address: str = ""
-    """Where servers that share the store reach this one; "" is `host` and `port`."""
-    peer_secret: str = ""
-    """A secret shared by those servers; without it, they do not contact each other."""
+    host: Annotated[
+        str,
+        Setting("Address to listen on. An address other than loopback needs a key."),
+    ] = "127.0.0.1"
+    port: Annotated[int, Setting("Port; 0 takes a free one.", Number(0, 65535))] = 8000
+    api_keys: Annotated[
+        tuple[str, ...],
+        Setting(
+            "A key that clients must send. May be repeated. Best set in the environment, where "
+            "other users cannot see it.",
+            option="api_key",
+        ),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Setting("Another name to accept in the Host header. May be repeated.", option="allow_host"),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Setting(
+            "An origin whose web pages may use the server, such as "
+            '"https://chat.example". May be repeated.',
+            option="cors_origin",
+        ),
+    ] = ()
+    model_name: Annotated[
+        str,
+        Setting("What clients see as the model's name.", is_option=False),
+    ] = "sinkstream"
+    strict_model: Annotated[bool, Setting("Refuse requests that name a different model.")] = False
+    max_queue: Annotated[
+        int,
+        Setting("Replies that may wait; further ones get status 429.", Number(0, 1 << 20)),
+    ] = 64
+    max_tokens: Annotated[
+        int,
+        Setting(
+            "Maximum tokens of a chat reply if the request sets none.",
+            Number(1, 1 << 53),
+            letter="-n",
+        ),
+    ] = 2048
+    advertise_context: Annotated[
+        int,
+        Setting(
+            "The context length that clients see; they may truncate their history to it.",
+            Number(1, 1 << 53),
+        ),
+    ] = 1 << 20
+    store: Annotated[
+        str,
+        Setting(
+            "Where conversations are kept: a folder, or postgresql://user@host/database for "
+            'replicas on several hosts; "none" keeps none. Default: a folder for this model and '
+            "window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
+            "~/.local/state.",
+            metavar="FOLDER",
+        ),
+    ] = ""
+    replica: Annotated[
+        str,
+        Setting(
+            "The name of this process among those that use the same store. Several "
+            "processes on one host need one, except with PostgreSQL, where each has a default.",
+            metavar="NAME",
+        ),
+    ] = ""
+    snapshots: Annotated[
+        str,
+        Setting(
+            "Where the states of conversations are saved: a folder, or s3://bucket/path. "
+            "Needed with PostgreSQL. Default: a folder in that of the store.",
+            metavar="FOLDER",
+        ),
+    ] = ""
+    snapshot_tokens: Annotated[
+        int,
+        Setting(
+            "A conversation's state is saved each time the conversation has grown by this "
+            "number of tokens; 0: sinks + window. After a crash, at most this number of tokens "
+            "and the last turn are read again.",
+            Number(0, 1 << 40),
+        ),
+    ] = 0
+    session_ttl: Annotated[
+        float,
+        Setting("Seconds after which unused conversations are deleted; 0: never.", Number(0, 1e10)),
+    ] = 30 * 86400.0
+    store_max_gb: Annotated[
+        float,
+        Setting(
+            "Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
+            "then the oldest conversations; 0: no limit.",
+            Number(0, 1e6),
+        ),
+    ] = 20.0
+    park_s: Annotated[
+        float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
+    ] = 300.0
+    thoughts: Annotated[
+        str,
+        Setting(
+            "What kept conversations do with the thoughts of earlier replies. Default: what "
+            "the chat template does; most templates drop them.",
+            metavar="drop|keep",
+        ),
+    ] = ""
+    drain_s: Annotated[
+        float,
+        Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
+    ] = 30.0
+    watchdog_s: Annotated[
+        float,
+        Setting(
+            "Seconds without an engine step after which waiting clients get status 503.",
+            Number(1, 1e6),
+        ),
+    ] = 60.0
+    send_timeout_s: Annotated[
+        float,
+        Setting(
+            "Seconds after which a client that does not read is disconnected.", Number(0.1, 1e6)
+        ),
+    ] = 60.0
+    max_connections: Annotated[
+        int,
+        Setting("Open connections; requests on further ones get status 503.", Number(1, 1 << 20)),
+    ] = 2048
+    public_metrics: Annotated[bool, Setting("Answer /metrics without a key.")] = False
+    no_page: Annotated[bool, Setting("Serve no web page at /.")] = False
+    address: Annotated[
+        str,
+        Setting(
+            "Where the other servers of a shared store reach this one. Default: where it listens."
+        ),
+    ] = ""
+    peer_secret: Annotated[
+        str,
+        Setting(
+            "A secret that the servers of a shared store send each other. Best set in the "
+            "environment."
+        ),
+    ] = ""
+    max_body_bytes: Annotated[
+        int, Setting("Bytes of a request's body.", Number(1 << 10, 1 << 32), is_option=False)
+    ] = 32 << 20
+    body_timeout_s: Annotated[
+        float,
+        Setting(
+            "Seconds in which a request's body must arrive.", Number(0.1, 3600), is_option=False
+        ),
+    ] = 60.0
+    keepalive_s: Annotated[
+        float,
+        Setting(
+            "Seconds between comments in a stream that has nothing to send.",
+            Number(0.01, 3600),
+            is_option=False,
+        ),
+    ] = 10.0
+    flush_s: Annotated[
+        float,
+        Setting(
+            "Seconds between two writes of a stream: the tokens of that time are sent together.",
+            Number(0, 10),
+            is_option=False,
+        ),
+    ] = 0.025
 
     @property
     def is_loopback(self) -> bool:
         """Return whether only this machine can connect."""
         return is_loopback(self.host)
+
+    @property
+    def is_in_database(self) -> bool:
+        """Return whether `store` is the address of a database, not a folder."""
+        return self.store.startswith(_DATABASE)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the store is one that `sinkstream.cluster` opens."""
+        has_peers = bool(self.replica or self.peer_secret)
+        return has_peers or self.is_in_database or self.snapshots.startswith(_BUCKET)
+
+
+SETTINGS: dict[str, Setting] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(ServerConfig, include_extras=True).items()
+}
 
 
 def check_config(config: ServerConfig) -> None:
@@ -113,10 +242,10 @@ def check_config(config: ServerConfig) -> None:
         InvalidArgument: A value is not allowed; `param` is its name.
     """
     _check_types(config)
-    for name, (low, high) in _RANGES.items():
+    for name, setting in SETTINGS.items():
         value = getattr(config, name)
-        if not low <= value <= high:  # NaN is in no range
-            raise _refusal(name, f"must be in [{low:g}, {high:g}], but is {value:g}.")
+        if setting.range is not None and value not in setting.range:
+            raise _refusal(name, f"must be in {setting.range}, but is {value:g}.")
     if not config.api_keys and not config.is_loopback:
         raise _refusal(
             "api_key",
@@ -168,7 +297,7 @@ def _check_peers(config: ServerConfig) -> None:
     secret = config.peer_secret
     if secret and (len(secret) < _SECRET or not secret.isascii() or not secret.isprintable()):
         raise _refusal("peer_secret", f"must be at least {_SECRET} characters of printable ASCII.")
-    has_name = config.replica or is_postgres(config.store)  # which has a default
+    has_name = config.replica or config.is_in_database  # which has a default
     if secret and not has_name:
         raise _refusal("replica", "must be given with `peer_secret`, but is not.")
     if config.address and not _ORIGIN.fullmatch(config.address):

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from sinkstream.conversations.errors import ReadingEnded, SessionMoved, StateLost, StoreError
+from sinkstream.conversations.turns import NotFound
 from sinkstream.errors import (
     CapacityError,
     CheckpointError,
@@ -18,11 +20,6 @@ from sinkstream.errors import (
     SessionBusy,
     SinkstreamError,
 )
-from sinkstream.server.conversations.claim import SessionMoved
-from sinkstream.server.conversations.interrupted import ReadingEnded
-from sinkstream.server.conversations.states import StateLost
-from sinkstream.server.conversations.store_error import StoreError
-from sinkstream.server.turns import NotFound
 
 logger = logging.getLogger("sinkstream.server")
 

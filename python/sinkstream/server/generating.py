@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
 from sinkstream.server.exchange import Exchange
 from sinkstream.server.frames import Frames
@@ -19,7 +20,6 @@ from sinkstream.server.requests import Generation, StreamSettings
 from sinkstream.server.running import Reply, Start, running
 from sinkstream.server.service import Service
 from sinkstream.server.timings import timings_of
-from sinkstream.server.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
 from sinkstream.server.writer import EventWriter, Send
 from sinkstream.streams.scored_prompt import ScoredPrompt
@@ -255,7 +255,7 @@ async def _deliver(
 
 
 async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
-    first = partial(job.dialect.first, reply.index, turn.stream._inbox.prompt)
+    first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
     return await job.service.pool.run(first) if job.dialect.with_tokens else first()
 
 

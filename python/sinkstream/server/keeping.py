@@ -1,20 +1,19 @@
-"""Where a server's conversations are kept: in a store for the model, or nowhere."""
+"""Where a server's conversations are kept: in a folder for the model, or nowhere."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.errors import StoreError
+from sinkstream.conversations.opening import Settings, identity_of
+from sinkstream.conversations.plain_turns import PlainTurns
+from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.server.config import NO_STORE, ServerConfig
-from sinkstream.server.conversations.conversations import Conversations, identity_of
-from sinkstream.server.conversations.opening import is_postgres
-from sinkstream.server.conversations.settings import Settings
-from sinkstream.server.conversations.store_error import StoreError
-from sinkstream.server.peers.connecting import connect_peers
-from sinkstream.server.plain_turns import PlainTurns
-from sinkstream.server.turns import Turns
 
 _GB = 10**9
 
@@ -27,22 +26,28 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
     """
     if config.store == NO_STORE:
         return PlainTurns(model)
-    store: Path | str = config.store
-    if not is_postgres(store):
-        store = Path(store).expanduser() if store else default_store(model)
-    settings = Settings(
-        park_s=config.park_s,
-        ttl_s=config.session_ttl or None,
-        max_bytes=int(config.store_max_gb * _GB) or None,
-        snapshot_tokens=config.snapshot_tokens or None,
-        replica=config.replica,
-        address=config.address,
-        snapshots=config.snapshots,
-        thoughts=config.thoughts or None,
-    )
-    turns = Conversations(model, store, settings)
-    connect_peers(turns, config)
-    return turns
+    return Conversations(model, folder_of(model, config), Settings(**limits_of(config)))
+
+
+def limits_of(config: ServerConfig) -> dict[str, Any]:
+    """Return the fields of `Settings` that a server's settings name."""
+    return {
+        "park_s": config.park_s,
+        "ttl_s": config.session_ttl or None,
+        "max_bytes": int(config.store_max_gb * _GB) or None,
+        "snapshot_tokens": config.snapshot_tokens or None,
+        "snapshots": config.snapshots,
+        "thoughts": config.thoughts or None,
+    }
+
+
+def folder_of(model: Model, config: ServerConfig) -> Path:
+    """Return the folder of a server's conversations.
+
+    Raises:
+        StoreError: There is no home folder.
+    """
+    return Path(config.store).expanduser() if config.store else default_store(model)
 
 
 def default_store(model: Model) -> Path:
@@ -51,7 +56,7 @@ def default_store(model: Model) -> Path:
     Raises:
         StoreError: There is no home folder.
     """
-    digest = blake2b(identity_of(model).encode(), digest_size=4).hexdigest()
+    digest = blake2b(identity_of(host_of(model)).encode(), digest_size=4).hexdigest()
     name = f"{Path(model.path).stem}-{digest}"
     folder = state_folder()
     if folder is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sinkstream.server.turns import Turn
+from sinkstream.conversations.turns import Turn
 from sinkstream.server.usage import cached_tokens
 
 _POLL_S = 0.05

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from sinkstream.server.tools import CallDelta, CallDeltas
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.scored_prompt import ScoredPrompt
-from sinkstream.streams.stream import Stream
+from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.tool_call import ToolCall
 
 
@@ -32,14 +32,14 @@ class Piece:
 
 
 async def pieces(
-    stream: Stream, flush_s: float, *, with_tokens: bool, with_thoughts: bool = False
+    stream: ServedStream, flush_s: float, *, with_tokens: bool, with_thoughts: bool = False
 ) -> AsyncIterator[Piece]:
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
     While this waits, the native side joins what is generated. A piece has text, a thought, or a
     part of a tool call. The stream keeps none of them.
     """
-    stream._keep_no_tail()
+    stream.keep_no_tail()
     calls = CallDeltas()
     as_events = with_tokens or stream.has_parts
     while (piece := await _next(stream, as_events=as_events)) is not None:
@@ -58,7 +58,7 @@ async def pieces(
                 await asyncio.sleep(rest_s)
 
 
-async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
+async def whole(stream: ServedStream, *, with_tokens: bool) -> Piece:
     """Return a reply as one piece."""
     if not with_tokens:
         result = await stream.aresult()
@@ -68,15 +68,15 @@ async def whole(stream: Stream, *, with_tokens: bool) -> Piece:
         reply.text += piece.text
         reply.thought += piece.thought
         reply.tokens += piece.tokens
-    reply.calls, reply.prompt = stream.tool_calls, stream._inbox.prompt
+    reply.calls, reply.prompt = stream.tool_calls, stream.scored_prompt
     return reply
 
 
-async def _next(stream: Stream, *, as_events: bool) -> Piece | None:
+async def _next(stream: ServedStream, *, as_events: bool) -> Piece | None:
     if not as_events:
         text = await anext(stream, None)
         return None if text is None else Piece(text)
-    events = await stream._anext_events()
+    events = await stream.anext_events()
     if not events:
         return None
     text = thought = ""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sinkstream.server.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service
-from sinkstream.server.turns import Turn, TurnEnd
 
 Start = Callable[[], Turn]
 """Begins a reply; blocks."""

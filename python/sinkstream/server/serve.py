@@ -15,6 +15,7 @@ from functools import partial
 
 import uvicorn
 
+from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
@@ -24,12 +25,9 @@ from sinkstream.server.interpreter import collect_repeatedly, set_for_serving
 from sinkstream.server.keeping import open_turns
 from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
 from sinkstream.server.memory import trim_repeatedly
-from sinkstream.server.peers.internal import Internal
 from sinkstream.server.protocol import BoundedHttp
-from sinkstream.server.retiring import park_all
 from sinkstream.server.service import Service
 from sinkstream.server.socket_protocol import BoundedSocket
-from sinkstream.server.turns import Turns
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -42,12 +40,29 @@ Report = Callable[[str, Model], None]
 """Called with the address and the model, once requests are answered."""
 
 
+class Alone:
+    """What a server that shares its store does differently: this one shares it with no other."""
+
+    def app(self, service: Service) -> App:
+        """Return the server's app."""
+        return create_app(service)
+
+    def open_turns(self, model: Model, config: ServerConfig) -> Turns:
+        """Return the object that begins the server's turns. Blocks."""
+        assert not config.is_shared
+        return open_turns(model, config)
+
+    async def park_all(self, service: Service) -> None:
+        """Save and give up the idle conversations, so that other servers need not read them."""
+
+
 def serve(
     config: ServerConfig,
     load: Load,
     on_ready: Report = lambda address, model: None,
     *,
     stop: threading.Event | None = None,
+    sharing: Alone | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; return after the drain.
 
@@ -56,6 +71,7 @@ def serve(
         load: Loads the model, in a thread; /health says so meanwhile.
         on_ready: Called once requests can be answered.
         stop: Ends the server like SIGTERM; for a server in a thread, which gets no signals.
+        sharing: Of a server that shares its store with others; None if it does not.
 
     Raises:
         InvalidArgument: A setting is not allowed.
@@ -70,14 +86,12 @@ def serve(
     if config.peer_secret and not config.address:
         config = replace(config, address=address)
     service = Service(config)
-    app: App = create_app(service)
-    if config.peer_secret:
-        app = Internal(app, service)
-    server = make_server(app, service)
+    sharing = sharing or Alone()
+    server = make_server(sharing.app(service), service)
     try:
         with listener:
             asyncio.run(
-                _Run(service, server, load, stop).run(
+                _Run(service, server, load, stop, sharing).run(
                     listener, lambda model: on_ready(address, model)
                 )
             )
@@ -135,8 +149,10 @@ class _Run:
         server: uvicorn.Server,
         load: Load,
         stop: threading.Event | None,
+        sharing: Alone,
     ) -> None:
         self._service = service
+        self._sharing = sharing
         self._server = server
         self._load = load
         self._stop = stop
@@ -201,7 +217,8 @@ class _Run:
                 model = self._load()
                 try:
                     self._service.prepare(model)
-                    loaded.append((model, open_turns(model, self._service.config)))
+                    turns = self._sharing.open_turns(model, self._service.config)
+                    loaded.append((model, turns))
                 except BaseException:
                     model.close()
                     raise
@@ -222,7 +239,7 @@ class _Run:
         self._service.drain_begins.set()
         loop = asyncio.get_running_loop()
         end = loop.time() + self._service.config.drain_s
-        parking = asyncio.create_task(park_all(self._service))
+        parking = asyncio.create_task(self._sharing.park_all(self._service))
         admission = self._service.admission
         pulse = self._service.pulse
         while admission.in_progress and loop.time() < end and self._signals < 2:
@@ -236,7 +253,7 @@ class _Run:
             await asyncio.sleep(_POLL_S)
         if not pulse.is_stalled:
             await parking
-            await park_all(self._service)
+            await self._sharing.park_all(self._service)
 
     def _end_replies(self) -> None:
         """End all replies; their clients get an error event."""

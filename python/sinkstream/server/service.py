@@ -12,7 +12,9 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.model import Model
+from sinkstream.conversations.turns import Turns
+from sinkstream.host import Host
+from sinkstream.model import Model, host_of
 from sinkstream.server.admission import Admission
 from sinkstream.server.byte_budget import ByteBudget
 from sinkstream.server.config import ServerConfig
@@ -23,7 +25,6 @@ from sinkstream.server.pulse import Pulse
 from sinkstream.server.responses.live import LiveResponses
 from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
-from sinkstream.server.turns import Turns
 from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
@@ -89,19 +90,20 @@ class Service:
         self.fingerprint = ""
         """A word that changes with the model, its settings and the version; "" before `prepare`."""
         self._model: Model | None = None
+        self._host: Host | None = None
         self._turns: Turns | None = None
         self._texts: Texts | None = None
 
     def prepare(self, model: Model) -> None:
         """Prepare what routes need from a model. Blocks."""
-        self._texts = Texts(model)
+        self._texts = Texts(host_of(model))
         self.fingerprint = _fingerprint(model)
 
     def serve(self, model: Model, turns: Turns) -> None:
         """Begin to handle requests, after `prepare` has returned."""
         self.admission.limit = model.capacity.max_sequences + self.config.max_queue
         self.seats = asyncio.Semaphore(model.capacity.max_sequences)
-        self._model, self._turns = model, turns
+        self._model, self._host, self._turns = model, host_of(model), turns
         turns.wait_in(self.pool.waiting)
         self.pulse.watch(model)
 
@@ -139,6 +141,12 @@ class Service:
         """Return the model; `check_ready` must have passed."""
         assert self._model is not None
         return self._model
+
+    @property
+    def host(self) -> Host:
+        """Return the model as this package sees it; `check_ready` must have passed."""
+        assert self._host is not None
+        return self._host
 
     @property
     def loaded(self) -> Model | None:

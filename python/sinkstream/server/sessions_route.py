@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from sinkstream.server.conversations.interrupted import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.conversations.turns import NotFound
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import NotFound
 
 _T = TypeVar("_T")
 

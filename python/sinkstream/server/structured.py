@@ -6,10 +6,9 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
-from sinkstream.model import Model
+from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
@@ -124,7 +123,7 @@ class GrammarQueue:
 
     async def compile(
         self,
-        model: Model,
+        host: Host,
         options: StreamOptions,
         names: Mapping[str, str],
         tools: Tools | None = None,
@@ -133,7 +132,7 @@ class GrammarQueue:
         """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
         Args:
-            model: The model for whose vocabulary it is compiled.
+            host: The model for whose vocabulary it is compiled.
             options: The options of the request.
             names: The request's fields by the arguments of `Model.stream`.
             tools: What its replies may call.
@@ -150,8 +149,8 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            check = partial(model._checked_options, options, tools, thinking)
-            await loop.run_in_executor(self._executor, check)
+            wanted = ReplyOptions(options, thinking=thinking, tools=tools)
+            await loop.run_in_executor(self._executor, host.compile_grammar, wanted)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:

@@ -8,29 +8,25 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.model import Model
+from sinkstream.host import Host
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
-from sinkstream.server.turns import TurnRequest
-from sinkstream.streams.stream import Stream
 from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.chat import ChatFormat, encode_chat
-from sinkstream.text.messages import check_messages, text_of_parts
+from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
 class Texts:
     """The tokenizer, the template and the bytes of each token."""
 
-    def __init__(self, model: Model) -> None:
-        self._text: TextFormat = model._text
-        self._vocab_size = model.spec.vocab_size
-        self._table: TokenBytes | None = model._table
+    def __init__(self, host: Host) -> None:
+        self._text = host.text
+        self._vocab_size = host.spec.vocab_size
+        self._table = host.table
 
     def encode(self, content: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the ids of text.
@@ -145,30 +141,3 @@ class Texts:
         self._tokenizer()
         assert self._table is not None
         return self._table
-
-
-def open_reply(
-    text: TextFormat, messages: Sequence[Any], thinking: Thinking = None
-) -> tuple[list[int], str]:
-    """Return the ids of a conversation whose last message is unfinished, and that message's text.
-
-    Raises:
-        InvalidArgument: The messages are malformed, or only one.
-    """
-    content = check_messages(messages)[-1]["content"]
-    ids = encode_chat(text, messages[:-1], thinking=thinking)
-    assert text.tokenizer is not None  # `encode_chat` has refused
-    final = content if isinstance(content, str) else text_of_parts(content or [])
-    ids += plain_encoder(text.tokenizer).encode(final, at_start=False) if final else []
-    return ids, final
-
-
-def continue_final(model: Model, request: TurnRequest) -> Stream:
-    """Start a reply that continues the last message of a conversation.
-
-    Raises:
-        InvalidArgument: The messages are malformed, or only one.
-        Exception: Any error that `Model.stream` raises.
-    """
-    ids, final = open_reply(model._text, request.messages, request.thinking)
-    return model._continue(ids, final, request.thinking, request.options, request.engine_salt)

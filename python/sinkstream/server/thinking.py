@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkstream.model import Model
+from sinkstream.host import Host
 from sinkstream.server.errors import invalid
 from sinkstream.server.requests import ChatRequest
 from sinkstream.text.templates.chat_template import compile_template
@@ -14,7 +14,7 @@ _KWARGS = "chat_template_kwargs"
 _SWITCHES = ("enable_thinking", "thinking")
 
 
-def thinking_of_chat(model: Model, body: ChatRequest) -> Thinking:
+def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
     """Return what a chat request says; None if the model's chat template does not read it.
 
     Raises:
@@ -26,10 +26,10 @@ def thinking_of_chat(model: Model, body: ChatRequest) -> Thinking:
     switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
     _check(effort, str, "reasoning_effort", _KWARGS)
     _check(switch, bool, "enable_thinking", _KWARGS)
-    return _as_read(model, effort, switch)
+    return _as_read(host, effort, switch)
 
 
-def thinking_of_response(model: Model, reasoning: dict[str, Any] | None) -> Thinking:
+def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinking:
     """Return what the `reasoning` of a response says, in the same way.
 
     Raises:
@@ -38,11 +38,11 @@ def thinking_of_response(model: Model, reasoning: dict[str, Any] | None) -> Thin
     """
     effort = (reasoning or {}).get("effort")
     _check(effort, str, "effort", "reasoning")
-    return _as_read(model, effort, None)
+    return _as_read(host, effort, None)
 
 
-def _as_read(model: Model, effort: str | None, switch: bool | None) -> Thinking:
-    source = model._text.chat_template
+def _as_read(host: Host, effort: str | None, switch: bool | None) -> Thinking:
+    source = host.text.chat_template
     if source is None:
         return None
     names = compile_template(source).names

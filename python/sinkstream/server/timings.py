@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 from sinkstream.server.usage import cached_tokens
 
 

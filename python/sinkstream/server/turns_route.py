@@ -10,11 +10,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.server.conversations.transcript import StoredTurn, shown_messages
+from sinkstream.conversations.transcript import StoredTurn, shown_messages
+from sinkstream.conversations.turns import NotFound
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import NotFound
 
 
 async def list_turns(request: Request, name: str) -> Response:

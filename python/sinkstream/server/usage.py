@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sinkstream.server.turns import TurnEnd, TurnFacts
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 from sinkstream.streams.events import FinishReason, Stats
 
 # Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.

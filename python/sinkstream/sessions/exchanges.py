@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkstream.errors import InvalidArgument
@@ -29,7 +30,7 @@ def exchanges_of(session: Session) -> list[Exchange]:
         InvalidArgument: The session is closed.
         EngineDead: The model is closed, or its engine has failed.
     """
-    tokenizer = session._host.tokenizer
+    tokenizer = session._host.text.tokenizer
     header, prompt = _around_question(session._turns)
     if tokenizer is None or not header or not prompt:
         return []
@@ -46,6 +47,12 @@ def exchanges_of(session: Session) -> list[Exchange]:
         found.append(Exchange(question, tokenizer.decode(reply).strip()))
         asked = begin
     return found
+
+
+def text_of(session: Session, ids: Sequence[int]) -> str:
+    """Return the text of token ids; "" without a tokenizer."""
+    tokenizer = session._host.text.tokenizer
+    return "" if tokenizer is None else tokenizer.decode([int(token) for token in ids])
 
 
 def _around_question(turns: TurnFormat) -> tuple[list[int], list[int]]:

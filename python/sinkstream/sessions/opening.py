@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sinkstream.errors import InvalidArgument, warn_caller
-from sinkstream.request.tools import Tools
+from sinkstream.host import Host
+from sinkstream.request.checks import as_native_int
+from sinkstream.request.options import SessionOptions
+from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
-from sinkstream.sessions.conversation_state import ConversationState
-from sinkstream.sessions.session import Host, Session
-from sinkstream.sessions.thoughts import Thoughts, thinking_of_field
-from sinkstream.sessions.tools import tools_of, tools_of_fields
+from sinkstream.sessions.session import Session
+from sinkstream.sessions.thoughts import Thoughts, check_thoughts, thinking_of_field
+from sinkstream.sessions.token_session import ConversationState, TokenSession
+from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.thinking import check_thinking
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of
 
@@ -37,37 +39,65 @@ class SessionStart:
     tools: Tools | None = None
 
 
-def open_session(host: Host, turns: TurnFormat, start: SessionStart) -> Session:
+def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionStart:
+    """Check the arguments of `Model.session`.
+
+    Raises:
+        InvalidArgument: A value is not allowed.
+        TypeError: A value has the wrong type.
+        EngineDead: The model is closed.
+    """
+    host.lifetime.check_open("session")
+    tools = check_tools(given.get("tools"), call="session")
+    thinking = check_thinking(given.get("thinking"), "session")
+    tags = host.tags(thinking)
+    drops = check_thoughts(given.get("thoughts"), tags)
+    sinks: Any = given.get("sinks")
+    if sinks is not None and not isinstance(sinks, str):
+        sinks = as_native_int("session", "sinks", sinks)
+    thoughts = Thoughts(tags, thinking, drops)
+    return SessionStart(system, given.get("messages"), sinks, thoughts, tools)
+
+
+def open_session(host: Host, start: SessionStart) -> Session:
     """Open a session and process the conversation that it continues."""
+    turns = _turns_of(host, start)
     warn_of_difference(turns, start.thoughts)
-    session, unread = _open(host, turns, start)
+    tokens, unread = _open(host, turns, start)
     try:
         if unread:
-            session._read(unread, session._state)
-            session._turn = None  # the opening is not a turn
+            tokens.read(unread, tokens.state)
+            tokens.turn = None  # the opening is not a turn
     except BaseException:
-        session.close()
+        tokens.close()
         raise
-    return session
+    return _session(tokens, turns, start)
 
 
-async def aopen_session(
-    host: Host, find_turns: Callable[[], TurnFormat], start: SessionStart
-) -> Session:
+async def aopen_session(host: Host, start: SessionStart) -> Session:
     """Open a session as `open_session` does, without blocking the event loop."""
-    turns = await in_thread(lambda _: find_turns(), lambda _: None)
+    turns = await in_thread(lambda _: _turns_of(host, start), lambda _: None)
     warn_of_difference(turns, start.thoughts)
-    session, unread = await in_thread(
+    tokens, unread = await in_thread(
         lambda _: _open(host, turns, start), lambda opened: opened[0].close()
     )
     try:
         if unread:
-            await session._aread(unread, session._state)
-            session._turn = None
+            await tokens.aread(unread, tokens.state)
+            tokens.turn = None
     except BaseException:
-        session.close()
+        tokens.close()
         raise
-    return session
+    return _session(tokens, turns, start)
+
+
+def _turns_of(host: Host, start: SessionStart) -> TurnFormat:
+    return host.session_turns("session", start.thoughts.thinking, start.tools)
+
+
+def _session(tokens: TokenSession, turns: TurnFormat, start: SessionStart) -> Session:
+    tools = tools_of(start.tools, turns)
+    return Session(tokens, turns, thoughts=start.thoughts, tools=tools)
 
 
 def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
@@ -77,7 +107,7 @@ def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
         warn_caller(difference)
 
 
-def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[Session, list[int]]:
+def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[TokenSession, list[int]]:
     """Open a session; return it and the tokens that it has yet to read."""
     system, history = check_history(start.system, start.messages)
     opening = turns.opening(system)
@@ -88,30 +118,19 @@ def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[Session, 
     native = host.native.open_session(count, opening)
     state = ConversationState(history[-1]["role"] if history else system and "system")
     system_tokens = 0 if system is None else len(opening)
-    session = Session(
+    tokens = TokenSession(
         native,
         host,
-        turns,
         state,
         system_tokens=system_tokens,
-        thoughts=start.thoughts,
-        tools=tools_of(start.tools, turns),
+        fields=fields_of(start.thoughts, start.tools),
     )
-    return session, ids[native.stats()["tokens"] :]
+    return tokens, ids[native.stats()["tokens"] :]
 
 
-FindFormat = Callable[[Thinking, Tools | None], tuple[TurnFormat, ThoughtTags | None]]
-"""Returns the parts of conversations and the tags around thoughts; may refuse the tools."""
-
-
-def load_session(
-    host: Host,
-    find_format: FindFormat,
-    path: str | os.PathLike[str],
-    check: Check = wanted,
-) -> Session:
+def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted) -> Session:
     """Open a session from a file that `Session.save` wrote."""
-    native, record = saved.load(path, host.native, host.spec, host.window, check)
+    native, record = saved.load(path, host, check)
     fields = record.fields
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
@@ -119,32 +138,27 @@ def load_session(
     thinking = thinking_of_field(str(fields.get("thinking", "")))
     try:
         tools = tools_of_fields(fields, Path(path).name)
-        turns, tags = find_format(thinking, tools)
+        turns, tags = host.session_turns("load_session", thinking, tools), host.tags(thinking)
     except BaseException:
         native.close()
         raise
-    thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
-    return Session(
+    thoughts = Thoughts()
+    if tags is not None:
+        thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
+    tokens = TokenSession(
         native,
         host,
-        turns,
         state,
         system_tokens=record.state.system_tokens,
-        thoughts=thoughts if tags is not None else Thoughts(),
-        tools=tools_of(tools, turns),
+        fields=fields_of(thoughts, tools),
     )
+    return Session(tokens, turns, thoughts=thoughts, tools=tools_of(tools, turns))
 
 
-async def aload_session(
-    host: Host,
-    find_format: FindFormat,
-    path: str | os.PathLike[str],
-) -> Session:
+async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:
     """Open a session from a file as `load_session` does, without blocking the event loop."""
     await asyncio.to_thread(host.native.fingerprint)  # reads all weights the first time
-    return await in_thread(
-        lambda check: load_session(host, find_format, path, check), Session.close
-    )
+    return await in_thread(lambda check: load_session(host, path, check), Session.close)
 
 
 def _count_sinks(sinks: int | str | None, opening: int) -> int | None:

@@ -10,6 +10,7 @@ from sinkstream import _core
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
+from sinkstream.host import Host
 from sinkstream.sessions.file import read_session_file
 from sinkstream.sessions.record import (
     SessionModel,
@@ -52,9 +53,7 @@ def record_of(
 
 def load(
     path: str | os.PathLike[str],
-    native: _core.Model,
-    spec: DecoderSpec,
-    window: tuple[int, int],
+    host: Host,
     check: Check = wanted,
     cache_salt: str = "",
 ) -> tuple[_core.Session, SessionRecord]:
@@ -62,9 +61,7 @@ def load(
 
     Args:
         path: The file.
-        native: The model.
-        spec: Its description.
-        window: Its S and W.
+        host: The model.
         check: Called between long steps.
         cache_salt: Only requests with this salt share the session's beginning.
 
@@ -76,7 +73,7 @@ def load(
 
     record = read_session_file(path, check)
     check()
-    check_same_model(record, _model_of(native, spec, *window), os.fspath(path))
+    check_same_model(record, _model_of(host.native, host.spec, *host.window), os.fspath(path))
     if record.state.begin != 0 or record.pending_ids.size > 1:
         raise CheckpointError(
             f"load_session: {quoted(os.fspath(path))} must be a saved session without cuts and "
@@ -93,7 +90,7 @@ def load(
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,
         "states": np.empty(0, np.uint8) if record.states is None else record.states,
     }
-    return native.restore_session(record.model.sinks, contents, cache_salt), record
+    return host.native.restore_session(record.model.sinks, contents, cache_salt), record
 
 
 def _model_of(native: _core.Model, spec: DecoderSpec, sinks: int, window: int) -> SessionModel:

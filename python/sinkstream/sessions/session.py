@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Unpack
 
 from sinkstream import _core
-from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.errors import CapacityError, InvalidArgument, SessionBusy, warn_caller
+from sinkstream.errors import InvalidArgument
+from sinkstream.host import ReplyOptions
 from sinkstream.observe.notebook import cache_bar, counted, summary
 from sinkstream.request.checks import as_ids
-from sinkstream.request.options import REPLY_TOKENS, Sampling, StreamOptions
+from sinkstream.request.options import REPLY_TOKENS, TurnOptions
 from sinkstream.request.signature import shows_options
-from sinkstream.request.stream_request import make_request
-from sinkstream.sessions import saved
-from sinkstream.sessions.conversation_state import ConversationState
+from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions.file import write_session_file
-from sinkstream.sessions.reply_format import ReplyFormat, reply_format
-from sinkstream.sessions.thoughts import (
-    STAYS,
-    Asked,
-    Thoughts,
-    least_capacity,
-    without_thoughts,
-)
+from sinkstream.sessions.thoughts import DroppedThoughts, Thoughts, closing
+from sinkstream.sessions.token_session import ConversationState, SessionStats, TokenSession
 from sinkstream.sessions.tools import (
     NO_TOOLS,
     SessionTools,
@@ -38,55 +27,10 @@ from sinkstream.sessions.tools import (
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.structured.grammars import Grammars
 from sinkstream.text.messages import Message
 from sinkstream.text.thoughts.thought_reader import ThoughtReader
-from sinkstream.text.tools.tool_replies import ToolReplies
 from sinkstream.text.turns.turn_arguments import check_content, check_results
 from sinkstream.text.turns.turn_format import TurnFormat
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What a session needs from its model."""
-
-    model: object
-    """Kept alive, together with everything below."""
-    native: _core.Model
-    tokenizer: Tokenizer | None
-    """None if the checkpoint has none; then there is no text."""
-    spec: DecoderSpec
-    window: tuple[int, int]
-    """S and W of sequences that set no `sinks`."""
-    defaults: Sampling
-    """Replace sampling options that are None."""
-    continues_text: bool
-    """Whether turns are plain text that replies continue, because there is no chat template."""
-    control_tokens: Mapping[str, int]
-    """Ids of the tokens that a stream never shows, by their text."""
-    grammars: Grammars
-    """Makes the grammars that replies follow."""
-    tool_replies: ToolReplies
-    """What replies with tools need."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """Counts of what a session holds and what it has forgotten."""
-
-    turns: int
-    """Replies, not counting those that were undone."""
-    tokens: int
-    """Tokens that have entered the cache since the conversation began."""
-    live_tokens: int
-    """Tokens in the cache: the part of the conversation that the model sees."""
-    evicted_tokens: int
-    """Tokens that have left the cache: the model no longer sees them."""
-    cache_bytes: int
-    """Memory of the session's pages. Pages shared with other sessions are counted in each."""
 
 
 class Session(ClosesOnExit):
@@ -118,58 +62,42 @@ class Session(ClosesOnExit):
 
     def __init__(
         self,
-        native: _core.Session,
-        host: Host,
+        tokens: TokenSession,
         turns: TurnFormat,
-        state: ConversationState,
         *,
-        system_tokens: int = 0,
         thoughts: Thoughts = Thoughts(),  # noqa: B008  # immutable
         tools: SessionTools = NO_TOOLS,
     ) -> None:
-        """Continue `native`, a session of the model `host`, in the conversation format `turns`."""
-        self._native = native
-        self._host = host
+        """Continue `tokens` in the conversation format `turns`."""
+        self._tokens = tokens
+        self._host = tokens.host
         self._turns = turns
-        self._state = state
-        self._system_tokens = system_tokens
-        # The state and the token count before the last turn. If the count has not grown, the turn
-        # processed nothing or was taken back, and `_conclude_last_turn` restores the state.
-        self._before = (state, -1)
-        self._turn: _core.TokenStream | None = None  # the last one, to end or undo it
         self._thoughts = thoughts
         self._tools = tools
-        self._asked: Asked | None = None  # the last turn, until its thoughts have been dropped
-        # The last turn, and the same without its thoughts, once these have been dropped.
-        self._read_again: tuple[_core.TokenStream | None, _core.TokenStream | None] = None, None
-        self._replies_read_again = 0  # in the last turn
-        self._turns_read_again = 0  # replies that the native session does not count
-        self._has_warned = False
-        self._caller = threading.Lock()
+        self._dropped = DroppedThoughts(
+            tokens, turns, thoughts, waits_for_results=tools.keeps_thoughts
+        )
 
     def __repr__(self) -> str:
         live = counted(self.stats.live_tokens, "live token")
-        state = "closed" if self._native.is_closed else live
+        state = "closed" if self._tokens.native.is_closed else live
         return f"<sinkstream.Session {counted(self.stats.turns, 'turn')}, {state}>"
 
     def _repr_html_(self) -> str:
         stats = self.stats
         facts = [counted(stats.turns, "turn"), counted(stats.tokens, "token")]
-        if self._native.is_closed:
+        if self._tokens.native.is_closed:
             return summary("Session", [*facts, "closed"])
         bar = cache_bar(self.sinks, self.window, stats.live_tokens, stats.evicted_tokens)
         return summary("Session", facts, bar)
 
     # ---- turns -----------------------------------------------------------------------------------
 
-    @shows_options()
+    @shows_options(TurnOptions)
     def stream(
         self,
         content: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        *,
-        tool_choice: str | Mapping[str, Any] | None = None,
-        parallel_tool_calls: bool | None = None,
-        **options: Unpack[StreamOptions],
+        **options: Unpack[TurnOptions],
     ) -> Stream:
         """Send a message and stream the reply.
 
@@ -181,8 +109,6 @@ class Session(ClosesOnExit):
                 continue. To answer tool calls, the results of all calls in the last reply: a list
                 of messages with the role "tool", as `Model.stream` takes them. Token ids are used
                 unchanged; tool calls in the reply to them are not recognized.
-            tool_choice: As for `Model.stream`; this reply only.
-            parallel_tool_calls: As for `Model.stream`; this reply only.
             **options: How to generate; `request/options.py` declares them.
 
         Returns:
@@ -195,42 +121,37 @@ class Session(ClosesOnExit):
             SessionBusy: A turn is running, or the session is being forked or saved.
             EngineDead: The model is closed, or its engine has failed.
         """
-        tools = self._tools.of_turn(tool_choice, parallel_tool_calls)
+        tools = self._tools.of_turn(options)
         results = None if self._tools.tools is None else check_results(content)
-        with self._one_caller():
-            loop = None if results is None else self._loop()
+        with self._tokens.one_caller():
+            loop = None if results is None else self._dropped.loop()
             if loop is None:
-                self._drop_thoughts(before="user" if results is None else "tool")
-            if results is None and not isinstance(content, str):
+                self._dropped.drop(before="user" if results is None else "tool")
+            is_ids = results is None and not isinstance(content, str)
+            if is_ids:
                 check_unread_calls(tools)
-                ids = self._ids_of_turn(content, "user", replies=True)
-                return self._start_reply(ids, options, None)
-            reply = reply_format(self._host.tool_replies, self._thoughts, tools, options)
+                tools = None
             if results is not None:
                 ids = self._ids_of_results(results)
             else:
                 ids = self._ids_of_turn(content, "user", replies=True)
-            if not self._thoughts.drops:
-                return self._start_reply(ids, reply.options, reply.reader)
+            asked = ReplyOptions(options, thinking=self._thoughts.thinking, tools=tools)
+            request = replace(self._host.complete(asked, is_chat=not is_ids), prompt=ids)
+            if is_ids or not self._thoughts.drops:
+                return self._start_reply(request, self._host.reader(request))
             if loop is not None and results is not None:
-                return self._continue_loop(loop, results, ids, reply)
+                return self._dropped.continue_loop(loop, results, request, self._start_reply)
             said = results or [{"role": "user", "content": content}]
-            return self._start_to_drop(said, ids, reply)
+            return self._dropped.start(said, request, self._start_reply)
 
-    def _stream_ids(self, ids: list[int], reader: ThoughtReader | None, **options: Any) -> Stream:
-        """Stream the reply to token ids; tell thoughts from text with `reader`."""
-        with self._one_caller():
-            ids = self._ids_of_turn(ids, "user", replies=True)
-            return self._start_reply(ids, options, reader)  # type: ignore[arg-type]
+    def _start_reply(self, request: StreamRequest, reader: ThoughtReader | None) -> Stream:
+        return self._tokens.start_reply(Stream, request, reader, self._take_back)
 
-    @shows_options(max_tokens=REPLY_TOKENS)
+    @shows_options(TurnOptions, max_tokens=REPLY_TOKENS)
     def generate(
         self,
         content: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        *,
-        tool_choice: str | Mapping[str, Any] | None = None,
-        parallel_tool_calls: bool | None = None,
-        **options: Unpack[StreamOptions],
+        **options: Unpack[TurnOptions],
     ) -> Result:
         """Send a message and return the whole reply.
 
@@ -239,8 +160,6 @@ class Session(ClosesOnExit):
 
         Args:
             content: As for `stream`.
-            tool_choice: As for `stream`.
-            parallel_tool_calls: As for `stream`.
             **options: How to generate; `request/options.py` declares them.
 
         Raises:
@@ -254,8 +173,7 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         options.setdefault("max_tokens", REPLY_TOKENS)
-        choice: Any = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls}
-        with self.stream(content, **choice, **options) as stream:
+        with self.stream(content, **options) as stream:
             return stream.result()
 
     def append(self, content: str | Sequence[int], role: str = "user") -> Stats:
@@ -275,10 +193,10 @@ class Session(ClosesOnExit):
             SessionBusy: A turn is running, or the session is being forked or saved.
             EngineDead: The model is closed, or its engine has failed.
         """
-        with self._one_caller():
-            self._drop_thoughts(before=_as_next(role))
+        with self._tokens.one_caller():
+            self._dropped.drop(before=_as_next(role))
             ids = self._ids_of_turn(content, role, replies=False)
-            return self._read(ids, ConversationState(role))
+            return self._tokens.read(ids, ConversationState(role))
 
     async def aappend(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Add a message as `append` does, without blocking the event loop.
@@ -289,12 +207,12 @@ class Session(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `append` raises.
         """
-        with self._one_caller():
-            if self._asked is not None:
+        with self._tokens.one_caller():
+            if self._dropped.asked is not None:
                 before = _as_next(role)
-                await in_thread(lambda _: self._drop_thoughts(before=before), lambda _: None)
+                await in_thread(lambda _: self._dropped.drop(before=before), lambda _: None)
             ids = self._ids_of_turn(content, role, replies=False)
-            return await self._aread(ids, ConversationState(role))
+            return await self._tokens.aread(ids, ConversationState(role))
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the running turn, like `Stream.cancel`.
@@ -315,41 +233,26 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         if check_keep(keep) == "partial":
-            if self._turn is not None:
-                self._turn.cancel()
-        elif self._turn is not None:
-            self._take_back(self._turn)
+            if self._tokens.turn is not None:
+                self._tokens.turn.cancel()
         else:
-            raise InvalidArgument(
-                'cancel: `keep` must be "partial", but is "drop": there is no last turn to undo.',
-                param="keep",
-            )
+            self._take_back(self._tokens.last_turn())
 
     def _take_back(self, turn: _core.TokenStream) -> None:
-        with self._one_caller():
-            asked = self._asked
-            if asked is not None and asked.source is not None and turn is asked.stream:
-                if not asked.has_results:
-                    self._conclude_last_turn_at(asked.source, asked.state)
-                else:
-                    self._host.native.take_back(self._native, turn)
-                    self._asked = asked.before
-                return
-            is_read_again = self._turn is self._read_again[1] and turn in self._read_again
-            last = self._turn if is_read_again and self._turn is not None else turn
-            self._host.native.take_back(self._native, last)
-            self._asked = None
-            if is_read_again:
-                self._read_again = None, None
-                self._turns_read_again -= self._replies_read_again
+        with self._tokens.one_caller():
+            self._dropped.take_back(turn)
 
     def _ids_of_turn(
-        self, content: str | Sequence[int] | Sequence[Message], role: str, *, replies: bool
+        self,
+        content: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        role: str,
+        *,
+        replies: bool,
     ) -> list[int]:
-        last = self._conclude_last_turn()
+        last = self._tokens.conclude_last_turn()
         if isinstance(content, str):
-            ids = self._closing(last)
-            after = self._state.after
+            ids = closing(self._tokens, self._turns, last)
+            after = self._tokens.state.after
             if replies:
                 ids = ids + self._turns.user(content, after=after)
             else:
@@ -364,245 +267,9 @@ class Session(ClosesOnExit):
         return ids
 
     def _ids_of_results(self, results: Sequence[Message]) -> list[int]:
-        last = self._conclude_last_turn()
-        return self._closing(last) + self._turns.request(*results, after=self._state.after)
-
-    def _closing(self, last: int | None) -> list[int]:
-        return self._turns.closing(last) if self._state.reply_is_open else []
-
-    def _conclude_last_turn(self) -> int | None:
-        """Return the last token; forget a turn that left nothing.
-
-        Raises:
-            SessionBusy: The turn is still running.
-        """
-        last = self._host.native.last_token(self._native)
-        before, tokens = self._before
-        if self.stats.tokens == tokens:
-            self._state = before
-        return last
-
-    # ---- thoughts; see Note: [Dropped thoughts] --------------------------------------------------
-
-    def _start_to_drop(self, said: Sequence[Message], ids: list[int], reply: ReplyFormat) -> Stream:
-        """Start a turn after which the session can return to its earlier state."""
-        last = self._conclude_last_turn()
-        before, end = self._native, self._length() + len(ids)
-        fork = None
-        limit = reply.options.get("max_tokens")
-        capacity = least_capacity(self._host.spec, self.sinks, self.window)
-        if limit is None or end + limit > capacity or self._tools.keeps_thoughts:
-            fork = self._fork_or_none()
-        tags = self._thoughts.tags
-        assert reply.split is not None
-        assert reply.reader is not None
-        assert tags is not None
-        asked = Asked(
-            split=reply.split,
-            calls=reply.reader.calls,
-            said=tuple(said),
-            has_thoughts=tags.form.is_prompted,
-            state=self._state,
-            closing=self._closing(last),
-            end=end,
-            source=before if fork else None,
-        )
-        try:
-            self._native = fork or before
-            stream = self._start_reply(ids, reply.options, reply.reader)
-        except BaseException:
-            self._native = before
-            if fork is not None:
-                fork.close()
-            raise
-        self._asked = replace(asked, stream=self._turn)
-        return stream
-
-    def _loop(self) -> Asked | None:
-        """Return the last turn with its reply, if its thoughts stay until the results are read."""
-        asked = self._asked
-        if asked is None or asked.source is None or not self._tools.keeps_thoughts:
-            return None
-        self._conclude_last_turn()
-        reply, is_whole = self._last_reply(asked)
-        try:
-            return asked.with_reply(reply, is_whole=is_whole)
-        except InvalidArgument:  # dropping the thoughts says why
-            return None
-
-    def _continue_loop(
-        self, loop: Asked, results: Sequence[Message], ids: list[int], reply: ReplyFormat
-    ) -> Stream:
-        """Start the reply to results in the fork in which the calls were made."""
-        assert reply.split is not None
-        assert reply.reader is not None
-        assert self._asked is not None  # `loop` is this turn, with its reply
-        asked = replace(
-            loop,
-            has_results=True,
-            split=reply.split,
-            calls=reply.reader.calls,
-            said=(*loop.said, *results),
-            end=self._length() + len(ids),
-            before=replace(self._asked, before=None),
-        )
-        stream = self._start_reply(ids, reply.options, reply.reader)
-        self._asked = replace(asked, stream=self._turn)
-        return stream
-
-    def _length(self) -> int:
-        """Return the number of tokens in the conversation, including the last one of a reply."""
-        stats = self.stats
-        return stats.tokens + len(self.token_ids) - stats.live_tokens
-
-    def _last_reply(self, asked: Asked) -> tuple[list[int], bool]:
-        """Return the ids of the last reply that the model still sees, and whether these are all."""
-        ids, count = self.token_ids, self._length() - asked.end
-        seen = len(ids) - (self.sinks if self.stats.evicted_tokens else 0)
-        return ids[len(ids) - min(count, seen) :], count <= seen
-
-    def _fork_or_none(self) -> _core.Session | None:
-        try:
-            return self._host.native.fork_session(self._native)
-        except CapacityError:
-            return None
-
-    def _release_second(self) -> None:
-        """Release the second sequence that the last turn may hold, by dropping its thoughts."""
-        with self._one_caller():
-            self._drop_thoughts()
-
-    def _drop_thoughts(self, before: str | None = None) -> None:
-        """Read the last turn again without its thoughts, if the session drops them and it has any.
-
-        Args:
-            before: The role of the message that follows; None if unknown.
-
-        Raises:
-            SessionBusy: The turn is still running.
-        """
-        asked = self._asked
-        if asked is None:
-            return
-        self._conclude_last_turn()
-        reply, is_whole = self._last_reply(asked)
-        self._asked = None
-        exchange = None
-        if reply or asked.has_results:
-            try:
-                exchange = without_thoughts(
-                    asked, reply, self._turns, is_whole=is_whole, before=before
-                )
-            except InvalidArgument as error:
-                self._warn_once(str(error))
-        turn = self._turn
-        if exchange is None or not self._go_back(asked):
-            if asked.source is not None:
-                asked.source.close()
-            return
-        self._read(exchange, ConversationState("assistant"))
-        self._read_again = turn, self._turn
-        self._replies_read_again = asked.replies
-        self._turns_read_again += asked.replies
-
-    def _go_back(self, asked: Asked) -> bool:
-        """Return to the state before the last turn, if that is possible."""
-        if asked.source is not None:
-            self._conclude_last_turn_at(asked.source, asked.state)
-            return True
-        assert self._turn is not None  # the turn that was asked for
-        try:
-            self._host.native.take_back(self._native, self._turn)
-        except (CapacityError, InvalidArgument):
-            self._warn_once(STAYS)
-            return False
-        self._state = asked.state
-        return True
-
-    def _conclude_last_turn_at(self, source: _core.Session, state: ConversationState) -> None:
-        """Continue the session that was forked for the last turn, instead of the fork."""
-        fork, self._native = self._native, source
-        fork.close()
-        self._state, self._asked, self._turn = state, None, None
-
-    def _warn_once(self, sentence: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warn_caller(sentence)
-
-    # ---- turns, inside ---------------------------------------------------------------------------
-
-    def _start_reply(
-        self, ids: list[int], options: StreamOptions, reader: ThoughtReader | None
-    ) -> Stream:
-        state = ConversationState("assistant", reply_is_open=True)
-        return self._start(ids, options, state, reader)
-
-    def _start(
-        self,
-        ids: list[int],
-        options: StreamOptions,
-        state: ConversationState,
-        reader: ThoughtReader | None = None,
-    ) -> Stream:
-        request = make_request(
-            ids,
-            options,
-            defaults=self._host.defaults,
-            vocab_size=self._host.spec.vocab_size,
-            continues_text=self._host.continues_text,
-            control_tokens=self._host.control_tokens,
-            grammar_name="tools" if reader is not None and reader.follows_grammar else "grammar",
-            grammars=self._host.grammars,
-        )
-        self._before = (self._state, self.stats.tokens)
-        self._state = state  # set first: an interrupt may come at any time after the turn begins
-        native = self._host.native.submit(request, self._native)
-        self._turn = native
-        has_rule = request.grammar is not None
-        stream = Stream(
-            native,
-            request,
-            self._host.model,
-            has_text=self._host.tokenizer is not None,
-            window=(self.sinks, self.window),
-            take_back=self._take_back,
-            reader=reader if reader is None or reader.follows_grammar == has_rule else None,
-        )
-        # The session keeps `native`, which would otherwise end the turn of a forgotten stream.
-        weakref.finalize(stream, native.close).atexit = False
-        return stream
-
-    def _read(self, ids: list[int], state: ConversationState) -> Stats:
-        with self._start_reading(ids, state) as stream:
-            stats = stream.result().stats
-        self._state = state
-        return stats
-
-    async def _aread(self, ids: list[int], state: ConversationState) -> Stats:
-        async with self._start_reading(ids, state) as stream:
-            stats = (await stream.aresult()).stats
-        self._state = state
-        return stats
-
-    def _start_reading(
-        self, ids: list[int], state: ConversationState, timeout_s: float | None = None
-    ) -> Stream:
-        """Process ids without a reply. If interrupted, close the message like a reply."""
-        options: StreamOptions = {"max_tokens": 0, "timeout_s": timeout_s}
-        return self._start(ids, options, replace(state, reply_is_open=True))
-
-    @contextmanager
-    def _one_caller(self) -> Iterator[None]:
-        if not self._caller.acquire(blocking=False):
-            raise SessionBusy(
-                "session: only one thread or task can use a session at a time, but another is "
-                "using this session."
-            )
-        try:
-            yield
-        finally:
-            self._caller.release()
+        last = self._tokens.conclude_last_turn()
+        ids = self._turns.request(*results, after=self._tokens.state.after)
+        return closing(self._tokens, self._turns, last) + ids
 
     # ---- whole conversations ---------------------------------------------------------------------
 
@@ -618,20 +285,11 @@ class Session(ClosesOnExit):
             SessionBusy: A turn is running.
             EngineDead: The model is closed, or its engine has failed.
         """
-        with self._one_caller():
-            self._drop_thoughts()
-            self._conclude_last_turn()
-            native = self._host.native.fork_session(self._native)
-            fork = Session(
-                native,
-                self._host,
-                self._turns,
-                self._state,
-                system_tokens=self._system_tokens,
-                thoughts=self._thoughts,
-                tools=self._tools,
-            )
-            fork._turns_read_again = self._turns_read_again
+        with self._tokens.one_caller():
+            self._dropped.drop()
+            forked = self._tokens.forked()
+            fork = Session(forked, self._turns, thoughts=self._thoughts, tools=self._tools)
+            fork._dropped.turns_read_again = self._dropped.turns_read_again
             return fork
 
     async def afork(self) -> Session:
@@ -669,40 +327,19 @@ class Session(ClosesOnExit):
         await asyncio.to_thread(self._host.native.fingerprint)
         await in_thread(lambda check: self._save(path, check), lambda _: None)
 
-    def _save(
-        self,
-        path: str | os.PathLike[str],
-        check: Check,
-        labels: Mapping[str, str | int] | None = None,
-        *,
-        flush: bool = True,
-    ) -> None:
-        native = self._host.native
-        native.fingerprint()  # reads all weights the first time: before the session is locked
-        with self._one_caller():
-            self._drop_thoughts()
-            self._conclude_last_turn()
-            fields: dict[str, str | int] = {
-                "after": self._state.after or "",
-                "reply_is_open": int(self._state.reply_is_open),
-                **self._thoughts.fields,
-                **self._tools.fields,
-                **(labels or {}),
-            }
-            record = saved.record_of(
-                native, self._native, self._host.spec, self._system_tokens, fields
-            )
-            turns = record.state.turns + self._turns_read_again
+    def _save(self, path: str | os.PathLike[str], check: Check) -> None:
+        self._host.native.fingerprint()  # reads all weights the first time: before the lock
+        with self._tokens.one_caller():
+            self._dropped.drop()
+            record = self._tokens.record()
+            turns = record.state.turns + self._dropped.turns_read_again
             record = replace(record, state=replace(record.state, turns=turns))
-        write_session_file(path, record, check, flush=flush)
+        write_session_file(path, record, check)
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
-        asked, self._asked = self._asked, None
-        if asked is not None and asked.source is not None:
-            asked.source.close()
-        self._native.close()
-        self._turn = None
+        self._dropped.close()
+        self._tokens.close()
 
     # ---- inspection ------------------------------------------------------------------------------
 
@@ -716,7 +353,7 @@ class Session(ClosesOnExit):
             InvalidArgument: The session is closed.
             EngineDead: The model is closed, or its engine has failed.
         """
-        return self._host.native.ids_of(self._native)
+        return self._tokens.token_ids
 
     @property
     def transcript(self) -> str:
@@ -728,30 +365,37 @@ class Session(ClosesOnExit):
             InvalidArgument: The checkpoint has no tokenizer, or the session is closed.
             EngineDead: The model is closed, or its engine has failed.
         """
-        if self._host.tokenizer is None:
+        tokenizer = self._host.text.tokenizer
+        if tokenizer is None:
             raise InvalidArgument(
                 "session: the checkpoint must have a tokenizer for a transcript, but has none. "
                 "Use `token_ids`."
             )
-        return self._host.tokenizer.decode(self.token_ids, skip_special_tokens=False)
+        return tokenizer.decode(self.token_ids, skip_special_tokens=False)
 
     @property
     def stats(self) -> SessionStats:
         """Return the current counts; while a turn is running, as of the last step."""
-        stats = SessionStats(**self._native.stats())
-        if self._turns_read_again == 0:
+        stats = self._tokens.stats
+        if self._dropped.turns_read_again == 0:
             return stats
-        return replace(stats, turns=stats.turns + self._turns_read_again)
+        return replace(stats, turns=stats.turns + self._dropped.turns_read_again)
 
     @property
     def sinks(self) -> int:
         """Return S, the number of tokens at the start of the text that always stay."""
-        return self._native.sinks
+        return self._tokens.native.sinks
 
     @property
     def window(self) -> int:
         """Return W: how many of the last tokens stay in the cache, including the current one."""
-        return self._native.window
+        return self._tokens.native.window
+
+
+def release_second(session: Session) -> None:
+    """Release the second sequence that the last turn may hold, by dropping its thoughts."""
+    with session._tokens.one_caller():
+        session._dropped.drop()
 
 
 def _as_next(role: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sinkstream.errors import CheckpointError, InvalidArgument
+from sinkstream.request.options import TurnOptions
 from sinkstream.request.tools import Tools, check_tools
-from sinkstream.text.thoughts.thoughts_of_calls import shows_thoughts_of_calls
+from sinkstream.sessions.thoughts import Thoughts
+from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
 from sinkstream.text.turns.template_turns import TemplateTurns
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -25,20 +26,16 @@ class SessionTools:
     keeps_thoughts: bool = False
     """Whether the chat template shows the thought before a call until the user writes again."""
 
-    @property
-    def fields(self) -> dict[str, str | int]:
-        """Return how a session file describes it."""
-        return {} if self.tools is None else {_FIELD: self.tools.key}
-
-    def of_turn(self, tool_choice: Any, parallel_tool_calls: Any) -> Tools | None:
-        """Return what one reply may call.
+    def of_turn(self, given: TurnOptions) -> Tools | None:
+        """Return what one reply may call; takes that out of the arguments of `Session.stream`.
 
         Raises:
             TypeError: A value has the wrong type.
             InvalidArgument: `tool_choice` names none of the tools, or there are none.
         """
         definitions = None if self.tools is None else self.tools.definitions
-        return check_tools(definitions, tool_choice, parallel_tool_calls)
+        choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
+        return check_tools(definitions, choice, parallel)
 
 
 NO_TOOLS = SessionTools()
@@ -49,6 +46,11 @@ def tools_of(tools: Tools | None, turns: TurnFormat) -> SessionTools:
     if tools is None or not isinstance(turns, TemplateTurns):
         return SessionTools(tools)
     return SessionTools(tools, shows_thoughts_of_calls(turns.chat))
+
+
+def fields_of(thoughts: Thoughts, tools: Tools | None) -> dict[str, str | int]:
+    """Return how a session file describes what a conversation does with thoughts and tools."""
+    return thoughts.fields | ({} if tools is None else {_FIELD: tools.key})
 
 
 def check_unread_calls(tools: Tools | None) -> None:
@@ -73,7 +75,7 @@ def tools_of_fields(fields: Mapping[str, str | int], name: str) -> Tools | None:
         name: The file's name, for errors.
 
     Raises:
-        CheckpointError: They are not as `SessionTools.fields` writes them.
+        CheckpointError: They are not as `fields_of` writes them.
     """
     text = fields.get(_FIELD)
     if text is None:

@@ -7,7 +7,7 @@
 
 No forward method is patched and no attribute is set: the cache does the streaming. A generate()
 call without a cache streams too: once its own cache is full, a hook before the model's forward
-method replaces it (see `plain_generate`). Other callers are not affected.
+method replaces it (see `before_forward`). Other callers are not affected.
 
 Two limits. First, transformers computes angles in float32, whose error grows with the index: up to
 t × 6e-8 radians at index t, which shows in a float32 model after a few thousand tokens. Therefore

@@ -19,7 +19,7 @@ class Enabled:
     """What is kept about an enabled model; holds no reference to it."""
 
     plan: CachePlan | None = None  # None if only a `pos_shift` function has enabled it
-    hook: RemovableHandle | None = None  # see plain_generate.py
+    hook: RemovableHandle | None = None  # see `before_forward`
     has_warned: bool = False
     # The caches of calls that cannot stream: those calls stay dense to their end.
     dense: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)

@@ -12,7 +12,7 @@ from sinkstream.request.checks import as_int
 from sinkstream.streaming_llm import enabled
 from sinkstream.streaming_llm.cache_layer import SinkLayer, StreamingCache
 from sinkstream.streaming_llm.families import CachePlan, plan_cache
-from sinkstream.streaming_llm.reading import read
+from sinkstream.streaming_llm.read_chunks import read
 
 LegacyCache = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
     from sinkstream.streams.read_batch import ReadBatch
-    from sinkstream.text.thoughts.marked_splitter import Parts
     from sinkstream.text.thoughts.thought_format import Kind
+    from sinkstream.text.thoughts.thought_reader import Parts
 
 # A reply with `max_tokens` up to the first number is kept completely. Of other replies, only this
 # many of the last tokens and characters are kept.

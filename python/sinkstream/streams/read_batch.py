@@ -8,8 +8,8 @@ from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
 
 if TYPE_CHECKING:
     from sinkstream.streams.batch import Batch
-    from sinkstream.text.thoughts.marked_splitter import Parts
     from sinkstream.text.thoughts.thought_format import Kind
+    from sinkstream.text.thoughts.thought_reader import Parts
 
 
 class ReadBatch(NamedTuple):

@@ -18,8 +18,8 @@ from sinkstream.errors import (
     SessionBusy,
     SinkstreamError,
 )
-from sinkstream.request.options import OPTIONS
 from sinkstream.streams import aio
+from sinkstream.streams.all_replies import is_of_option
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.events import Result
 from sinkstream.streams.stream import Stream
@@ -185,11 +185,6 @@ class Replies(ClosesOnExit):
         if isinstance(error, SinkstreamError):
             error.prompt_index = index
         self._complete.append((index, error))
-
-
-def is_of_option(error: Exception) -> bool:
-    """Return whether an option is at fault, rather than the prompt."""
-    return getattr(error, "param", None) in {"sinks", *OPTIONS}
 
 
 def _wait(bell: _core.LoopBell, streams: list[_core.TokenStream]) -> None:

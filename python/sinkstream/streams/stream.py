@@ -35,13 +35,13 @@ from sinkstream.streams.events import (
 from sinkstream.streams.inbox import PENDING, Inbox, Need
 from sinkstream.streams.live import GrowingText
 from sinkstream.streams.read_batch import ReadBatch, read_batch
-from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
+from sinkstream.text.thoughts.thought_reader import ThoughtReader
 from sinkstream.text.tool_call import ToolCall
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sinkstream.text.thoughts.marked_splitter import Parts
+    from sinkstream.text.thoughts.thought_reader import Parts
 
 __all__ = [
     "Event",
@@ -130,7 +130,6 @@ class Stream(ClosesOnExit):
         # Key "reader": the id of the thread, or the task, that is reading.
         self._reader: dict[str, _Reader] = {}
         self._is_error_given = False
-        self._record: Callable[[Batch], None] | None = None
 
     def __repr__(self) -> str:
         return f"<sinkstream.Stream {self._state()}, {self._generated()}>"
@@ -308,10 +307,10 @@ class Stream(ClosesOnExit):
         if not self._inbox.is_closed and self._inbox.finish_reason is None:
             logs.request_ended(self._native)
         self._inbox.close()
-        if self._record is None:
-            self._native.close()
-        else:
-            self._native.cancel()  # `_drain` takes what has not been read
+        self._end()
+
+    def _end(self) -> None:
+        self._native.close()
 
     async def aclose(self) -> None:
         """Close the stream as `close` does, without waiting; for `contextlib.aclosing`."""
@@ -384,10 +383,6 @@ class Stream(ClosesOnExit):
 
     # ---- internals -------------------------------------------------------------------------------
 
-    def _keep_no_tail(self) -> None:
-        """Keep nothing of what has been read: neither `result` nor `thought` will be used."""
-        self._inbox.keep_no_tail()
-
     def _read(self, give: Callable[[], _T | Need]) -> _T:
         """Call `give` until it returns a value; in between, wait for a batch without the GIL."""
         me = threading.get_ident()
@@ -439,30 +434,6 @@ class Stream(ClosesOnExit):
             self._raise_error_once()
         return event
 
-    def _drain(self) -> FinishReason:
-        """End the generation, record what has not been read, and return how it ended.
-
-        Only for a stream with `_record`, which must be set before the first read and gets every
-        batch.
-        """
-        self._native.cancel()
-        me = threading.get_ident()
-        self._claim(me)
-        try:
-            while (batch := self._native.take()) is not None:
-                self._read_batch(batch)
-            self._read_end()
-        finally:
-            self._release(me)
-        return self._native.finish_reason or "cancelled"
-
-    async def _anext_events(self) -> list[Event]:
-        """Return all events since the last read; wait if there are none. [] at the end."""
-        events = await self._aread(self._inbox.next_events)
-        if not events:
-            self._raise_error_once()
-        return events
-
     def _claim(self, me: _Reader) -> None:
         """Make `me` the reader, or refuse if there is another one."""
         reader = self._reader.setdefault("reader", me)
@@ -489,19 +460,12 @@ class Stream(ClosesOnExit):
             self._warn_if_empty()
 
     def _read_batch(self, batch: Batch) -> ReadBatch | None:
-        """Tell a batch's thoughts from its text, and record it."""
-        read = None if self._reads is None else read_batch(self._reads, batch)
-        if self._record is not None:
-            self._record(batch if read is None else batch._replace(text=read.joined("text")))
-        return read
+        """Tell a batch's thoughts from its text."""
+        return None if self._reads is None else read_batch(self._reads, batch)
 
     def _read_end(self) -> Parts:
-        """Return what the reader held back until the end; record it."""
-        held = [] if self._reads is None else self._reads.end()
-        text = joined(held, "text")
-        if text and self._record is not None:
-            self._record(Batch(text, [], [], [], [], []))
-        return held
+        """Return what the reader held back until the end."""
+        return [] if self._reads is None else self._reads.end()
 
     def _warn_if_empty(self) -> None:
         inbox = self._inbox

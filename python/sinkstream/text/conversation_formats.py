@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.lru_cache import LruCache
+from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes

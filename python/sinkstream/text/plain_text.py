@@ -13,9 +13,8 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import check_unicode
 from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.text.tokenizers import OfTokenizer, catch_panics
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.tokenizers.of_tokenizer import OfTokenizer
-from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 
 class PlainEncoder:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
@@ -16,7 +16,25 @@ from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.control_tokens import control_literals
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+Message = Mapping[str, Any]
+
+
+class IdArray(Protocol):
+    """Token ids in a NumPy array or a torch tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return [tokens], or [prompts, tokens]."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def tolist(self) -> Any:
+        """Return the ids as a list."""
+        ...
+
+
+Prompt = str | Sequence[int] | Sequence[Message] | IdArray
 
 
 class EncodedText(list[int]):
@@ -134,4 +152,33 @@ def _warn_of_literals(tokenizer: Tokenizer, prompt: str) -> None:
         warn_caller(
             f"stream: `prompt` contains {literal!r}, which is treated as plain text. To pass a "
             "control token, use a list of messages, or token ids."
+        )
+
+
+def is_list_of_prompts(prompt: Any) -> bool:
+    """Return whether `prompt` is a list of strings, rows of ids or lists of messages, or empty."""
+    if hasattr(prompt, "ndim"):  # an array or a tensor
+        return bool(prompt.ndim == 2)
+    if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence):
+        return False
+    if not prompt:
+        return True
+    first = prompt[0]
+    if hasattr(first, "ndim"):
+        return bool(first.ndim > 0)  # a row; a number has none
+    return isinstance(first, Sequence) and not isinstance(first, bytes)
+
+
+def check_prompts(prompts: Any) -> None:
+    """Refuse what is one prompt, or none.
+
+    Raises:
+        TypeError: It is not an iterable of prompts.
+    """
+    first = prompts[0] if isinstance(prompts, Sequence) and prompts else None
+    is_one = isinstance(prompts, str | bytes | Mapping) or getattr(prompts, "ndim", 2) != 2
+    if is_one or isinstance(first, int | Mapping) or not isinstance(prompts, Iterable):
+        raise TypeError(
+            "generate_many: `prompts` must be an iterable of prompts, as in `[prompt]`, but is of "
+            f"type {type(prompts).__name__}."
         )

@@ -13,9 +13,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.text.argument_name import ArgumentName
 from sinkstream.text.templates.traced_text import MESSAGE, UNKNOWN, TracedText
+from sinkstream.text.tokenizers import catch_panics
 from sinkstream.text.tokenizers.control_tokens import WHITESPACE, Found, control_tokens
-from sinkstream.text.tokenizers.rust_panics import catch_panics
-from sinkstream.text.tokenizers.sentencepiece import SPACE
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 
 class WholeEncoder:

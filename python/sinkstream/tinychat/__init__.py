@@ -30,7 +30,6 @@ What differs from the original, on purpose:
 from __future__ import annotations
 
 from sinkstream.tinychat.gen_params import GenParams
-from sinkstream.tinychat.outputs import Output, Timing, Usage
-from sinkstream.tinychat.stream_generator import StreamGenerator
+from sinkstream.tinychat.stream_generator import Output, StreamGenerator, Timing, Usage
 
 __all__ = ["GenParams", "Output", "StreamGenerator", "Timing", "Usage"]

@@ -4,14 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import as_int
+from sinkstream.sessions.exchanges import text_of
 from sinkstream.sessions.session import Session
 from sinkstream.streams.events import Finished, FinishReason, Token
 from sinkstream.streams.stream import Stream
 from sinkstream.tinychat.gen_params import WHERE, GenParams, options_of
-from sinkstream.tinychat.outputs import Output, Timing
+
+
+class Usage(TypedDict):
+    """Counts of tokens."""
+
+    prompt_tokens: int
+    """Tokens that this turn reads: the input, what the template puts around it, and the last token
+    of the previous reply."""
+    completion_tokens: int
+    """Tokens generated so far, including a stop token."""
+    total_tokens: int
+    """Their sum."""
+
+
+class Timing(TypedDict):
+    """Counts and times of a turn that has ended."""
+
+    context_tokens: int
+    """Tokens read before the first one was generated: `prompt_tokens`."""
+    context_time: float
+    """Seconds from the call to the first token; 0 if there is none."""
+    total_tokens: int
+    """What to add to `start_pos` for the next turn."""
+    generation_time_list: list[float]
+    """Seconds for each token after the first. Every entry is their mean, measured where tokens are
+    generated, so a slow reader does not change it."""
+
+
+class Output(TypedDict):
+    """One value of a generator."""
+
+    text: str
+    """The whole reply so far."""
+    usage: Usage
+    finish_reason: FinishReason | None
+    """Why the turn has ended, in the last value; None before."""
+    timing: Timing | None
+    """In the last value; None before."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +123,13 @@ def StreamGenerator(  # noqa: N802 (the original's name)
             counted=lambda: session.stats.tokens,
             start_pos=start,
             interval=interval,
-            echo=_text_of(session, input) if echo else "",
+            echo=_echo_of(session, input) if echo else "",
         )
     )
 
 
-def _text_of(session: Session, content: str | Sequence[int]) -> str:
-    if isinstance(content, str):
-        return content
-    tokenizer = session._host.tokenizer
-    return "" if tokenizer is None else tokenizer.decode([int(token) for token in content])
+def _echo_of(session: Session, content: str | Sequence[int]) -> str:
+    return content if isinstance(content, str) else text_of(session, content)
 
 
 def _check_start(session: Session, start_pos: int | None) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from sinkstream import _core
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
 
 QUANTIZED = [name for name, (numbers, _) in STORAGE_BLOCKS.items() if numbers > 1]
 TABLES = [name for name, supported in _core.kernel_tables() if supported]

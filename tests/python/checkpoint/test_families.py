@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinkstream.checkpoint import families
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS
 from sinkstream.checkpoint.families import ARCHITECTURES, FAMILIES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec, weight_slots
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
 from sinkstream.errors import CheckpointError
 from tests.data import tiny
 from tests.data.family_configs import FAMILY_CONFIGS, INTERLEAVED, PERMUTED

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sinkstream
-from sinkstream.checkpoint.formats.gguf_split import MAX_PARTS, existing_parts, part_name
+from sinkstream.checkpoint.formats.gguf import MAX_PARTS, existing_parts, part_name
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.data import tiny

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkstream.checkpoint.locate_model import locate_model
-from sinkstream.checkpoint.stores import hub_cache
+from sinkstream.checkpoint.stores import hub_cache, locate_model
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import llama_bytes

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkstream.checkpoint.locate_model import locate_model
-from sinkstream.checkpoint.stores import lm_studio
+from sinkstream.checkpoint.stores import lm_studio, locate_model
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.gguf_bytes import llama_bytes

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint.locate_model import locate_model
-from sinkstream.checkpoint.stores import ollama
+from sinkstream.checkpoint.stores import locate_model, ollama
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.loading.open_checkpoint import open_checkpoint
 from tests.python.checkpoint.store_folders import (

@@ -17,9 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import TensorsOnly
+from sinkstream.checkpoint.checkpoint import SPLIT_STORAGES, TensorsOnly
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.storage import SPLIT_STORAGES
 from sinkstream.errors import CheckpointError
 from sinkstream.loading import load as loading
 from tests.data import quantized_folders as quantized

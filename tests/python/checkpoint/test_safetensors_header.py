@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.checkpoint import TensorEntry
 from sinkstream.checkpoint.formats import safetensors_header as reader
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
-from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import sinkstream
 from sinkstream.cli import main
+from sinkstream.model import host_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 def line_breaks(checkpoint: str) -> dict[int, float]:
     """Return a bias with which a model writes U+0085, which JSON allows, again and again."""
     with sinkstream.load(checkpoint) as model:
-        assert model._table is not None
-        bias = {model._table.pieces.index(byte): 200.0 for byte in (b"\xc2", b"\x85")}
+        assert host_of(model).table is not None
+        bias = {host_of(model).table.pieces.index(byte): 200.0 for byte in (b"\xc2", b"\x85")}
         reply = model.generate("a", seed=7, max_tokens=60, logit_bias=bias)
     assert "\x85" in reply.text
     return bias

@@ -278,7 +278,7 @@ def test_an_error_keeps_the_id(batch: Batch, tmp_path: Path) -> None:
 def test_a_line_that_is_not_utf8_or_too_long_is_an_error(
     run: Run, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinkstream.cli.batch_input.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("sinkstream.cli.batch_requests.MAX_LINE_BYTES", 1000)
     long = json.dumps({"prompt": "x" * 200_000}).encode()
     (tmp_path / "in.jsonl").write_bytes(b'{"prompt": "\xff"}\n' + long + b'\n{"prompt": "b"}\n')
     outcome = run(

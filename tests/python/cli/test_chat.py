@@ -19,10 +19,8 @@ from pathlib import Path
 import pytest
 
 import sinkstream
-from sinkstream.cli.chat import open_history
-from sinkstream.cli.chat_history import History, default_path
-from sinkstream.cli.conversations import MOST, Conversations
-from sinkstream.cli.talk import Talk
+from sinkstream.cli.chat import History, default_path, open_history
+from sinkstream.cli.chat_loop import MOST, Conversations, Talk
 from sinkstream.cli.terminal import printable
 from tests.python.cli.conftest import Outcome, Run
 from tests.python.cli.terminal import CTRL_C, CTRL_D, UP, Terminal, pause

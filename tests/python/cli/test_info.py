@@ -17,6 +17,7 @@ import sinkstream
 from sinkstream.checkpoint.bounded_file import File
 from sinkstream.checkpoint.describe import TypeShare
 from sinkstream.cli import info_facts
+from sinkstream.cli.info import WIDTH, count, details, lay_out, shares, summary
 from sinkstream.cli.info_facts import (
     CacheFacts,
     Facts,
@@ -29,7 +30,6 @@ from sinkstream.cli.info_facts import (
     display_name,
 )
 from sinkstream.cli.info_hints import hints
-from sinkstream.cli.info_page import WIDTH, count, details, lay_out, shares, summary
 from tests.data import quantized_folders
 from tests.data.quantized_folders import Scheme
 from tests.python.checkpoint.gguf_bytes import STRING, U32, llama_bytes

@@ -11,9 +11,7 @@ import pytest
 
 import sinkstream
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.cli.info_memory import largest_window, sizes_of
-from sinkstream.cli.info_probe import probe
-from sinkstream.cli.memory import available_bytes
+from sinkstream.cli.info_memory import available_bytes, largest_window, probe, sizes_of
 from sinkstream.errors import InvalidArgument
 from sinkstream.loading.load import check_options, choose_window
 from tests.data import quantized_folders, tiny

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.evaluate.books import Book, pick_book, read_books
+from sinkstream.evaluate.long_texts import Book, pick_book, read_books
 
 BOOKS = [
     Book("Emma", "Emma Woodhouse, handsome, clever,\u2028and rich\n"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sinkstream.evaluate.tokens import count_bytes
+from sinkstream.evaluate.long_texts import count_bytes
 from tests.python.evaluate.scripted import ScriptedModel
 
 

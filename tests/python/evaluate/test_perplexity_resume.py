@@ -13,8 +13,7 @@ import torch
 import sinkstream
 from sinkstream.errors import InvalidArgument
 from sinkstream.evaluate import perplexity
-from sinkstream.evaluate.forwards import refill
-from sinkstream.evaluate.plan import make_plan
+from sinkstream.evaluate.plan import make_plan, refill
 from tests.python.evaluate.conftest import SINKS, WINDOW, random_ids
 
 # More than layers * (W - 1) = 60 tokens, so that caches are refilled from the middle of the text.

@@ -17,7 +17,7 @@ import pytest
 import sinkstream
 from sinkstream import _core
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.quantization import Quantize, as_quantization, rounded
+from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded
 from tests.data import tiny
 from tests.python.lanes import products
 

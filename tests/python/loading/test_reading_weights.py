@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.checkpoint.checkpoint import Extent, TensorsOnly, TensorSource
-from sinkstream.checkpoint.tensors import FileSource
+from sinkstream.checkpoint.checkpoint import Extent, FileSource, TensorsOnly, TensorSource
 from sinkstream.loading import load as loading
 
 Write = Callable[..., Path]

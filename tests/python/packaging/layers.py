@@ -232,3 +232,61 @@ def _file_of(package: Path, parts: list[str]) -> Path:
             if (package / file).is_file():
                 return file
     return Path("__init__.py")
+
+
+@dataclass(frozen=True)
+class PrivateUse:
+    """A line that uses a name which begins with an underscore."""
+
+    file: Path
+    number: int
+    text: str
+    name: str
+
+
+def private_uses(package: Path) -> list[str]:
+    """Return a sentence for each use of a private name that only other units define.
+
+    A unit defines a name with `def`, `class`, an assignment, or an assignment to `self.name`. It
+    uses one with `x.name`, or by importing it. Double underscores belong to Python.
+    """
+    defined: dict[str, set[str]] = {}
+    uses: list[PrivateUse] = []
+    for path in sorted(package.rglob("*.py")):
+        file, source = path.relative_to(package), path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            for name in filter(_is_private, _defined_by(node)):
+                defined.setdefault(name, set()).add(unit_of(file, package.name))
+            for name in filter(_is_private, _used_by(node, package.name)):
+                number = getattr(node, "lineno", 0)
+                uses.append(PrivateUse(file, number, lines[number - 1].strip(), name))
+    return [
+        f"{use.file}:{use.number}: {unit} must not use {use.name} of {', '.join(sorted(owners))}: "
+        f"{use.text}"
+        for use in uses
+        if (owners := defined.get(use.name, set()))
+        if (unit := unit_of(use.file, package.name)) not in owners
+    ]
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name.strip("_") != ""
+
+
+def _defined_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+            yield name
+
+
+def _used_by(node: ast.AST, package: str) -> Iterator[str]:
+    match node:
+        case ast.Attribute(attr=name):
+            yield name
+        case ast.ImportFrom(module=str(module), names=aliases) if module.split(".")[0] == package:
+            yield from (alias.name for alias in aliases if alias.name not in (CORE, "_build"))

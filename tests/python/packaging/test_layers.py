@@ -19,6 +19,7 @@ from tests.python.packaging.layers import (
     includes,
     offenders,
     offenders_within,
+    private_uses,
     read_law,
 )
 
@@ -29,7 +30,7 @@ EMULATOR = "cuda_emulator/"  # of the tests: kernels that are compiled for it in
 
 
 FOLDERS = (  # those with subfolders that the page orders
-    "kernels", "kernels/cpu", "kernels/cuda", "model", "checkpoint", "text", "server",
+    "kernels", "kernels/cpu", "kernels/cuda", "model", "checkpoint", "text", "cluster",
 )  # fmt: skip
 
 
@@ -86,6 +87,10 @@ def test_the_core_imports_what_its_law_lists_and_no_more() -> None:
 def test_no_subfolder_uses_one_above_it(folder: str) -> None:
     uses = [*uses_of_cpp(), *uses_of_python()]
     assert offenders_within(folder, uses, law_of(folder)) == []
+
+
+def test_no_folder_uses_a_private_name_of_another() -> None:
+    assert private_uses(PACKAGE) == []
 
 
 def test_includes_have_no_circle() -> None:
@@ -332,3 +337,31 @@ def test_the_imports_of_a_compiled_module_are_found(tmp_path: Path) -> None:
     assert circles([use for use in imports(package) if use.file.name != "a.py"] + of_core) == [
         "_core → b.py → _core"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("def f(one):\n    return one._state\n", "_state"),
+        ("def f(one):\n    one._state = 3\n", "_state"),
+        ("async def f(one):\n    await one.part._work()\n", "_work"),
+        ("from app.left.part import _helper\n", "_helper"),
+        ("import app.left.part as part\npart._helper()\n", "_helper"),
+        ("class Own:\n    def __init__(self):\n        self._state = 3\n\nOwn()._state\n", None),
+        ("from app.left.part import shown\nshown.__class__\n", None),
+        ("import other\nother._state_of_another_project\n", None),
+    ],
+)
+def test_a_planted_use_of_a_private_name_is_named(
+    tmp_path: Path, text: str, name: str | None
+) -> None:
+    part = (
+        "def _helper(): ...\n\n\nclass Part:\n    def __init__(self):\n        self._state = 1\n\n"
+        "    async def _work(self): ...\n"
+    )
+    beside = "from app.left.part import _helper\nPart()._state\n"  # the same folder may
+    files = {"left/part.py": part, "left/beside.py": beside, "right.py": text}
+    found = private_uses(write(tmp_path / "app", files))
+    number, line = len(text.splitlines()), text.splitlines()[-1].strip()
+    sentence = f"right.py:{number}: right must not use {name} of left: {line}"
+    assert found == ([] if name is None else [sentence])

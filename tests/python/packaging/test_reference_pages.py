@@ -16,7 +16,7 @@ import typer
 
 from sinkstream import Capacity, DecoderSpec, RopeSpec
 from sinkstream.checkpoint.families import FAMILIES
-from sinkstream.cli import options
+from sinkstream.cli import common_options
 from sinkstream.cli.program import COMMANDS, EXIT_CODES
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
@@ -62,14 +62,14 @@ def test_a_stale_page_is_named(
     )
 
 
-@options.takes_bundles
+@common_options.takes_bundles
 def planted(
     name: Annotated[str, typer.Argument()],
     silent: Annotated[bool, typer.Option("--silent", "-s")] = False,
     bare: int = 3,
     good: Annotated[int, typer.Option(help="Good.")] = 3,
     *,
-    loading: options.Loading,
+    loading: common_options.Loading,
 ) -> int:
     return 0
 

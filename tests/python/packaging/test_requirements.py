@@ -16,7 +16,7 @@ def test_requirements_lists_a_group_and_names_the_groups() -> None:
     wrong = subprocess.run([*command, "tests"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
     groups = (
-        "bench, build-system, conformance, docs, lint, plot, postgres, ray, release, serve, "
-        "structured, test"
+        "bench, build-system, cluster, conformance, docs, lint, plot, postgres, ray, release, "
+        "serve, structured, test"
     )
     assert f"must be one of {groups}, but is 'tests'" in wrong.stderr

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
+from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
+from sinkstream.conversations.turns import Turn
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.conversations.interrupted import ReadingCancelled, ReadingTimedOut
 from sinkstream.server.errors import ApiError
 from sinkstream.server.running import Reply
 from sinkstream.server.service import Service
-from sinkstream.server.turns import Turn
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 import sinkstream
 from sinkstream import CapacityError, CheckpointError, EngineDead, InvalidArgument, SessionBusy
+from sinkstream.model import host_of
 from sinkstream.sessions import file
 from sinkstream.text.turns.template_turns import TemplateTurns
 from tests.python.sessions.test_session import ids_of_length, reply, wait_for_memory
@@ -212,7 +213,7 @@ def test_a_cancelled_save_leaves_the_old_file_and_a_free_session(
 
 
 def test_a_warning_of_asession_names_the_line_that_waits(real: sinkstream.Model) -> None:
-    turns = real._turn_format()
+    turns = host_of(real).turns()
     assert isinstance(turns, TemplateTurns)
 
     async def main() -> None:
@@ -221,6 +222,6 @@ def test_a_warning_of_asession_names_the_line_that_waits(real: sinkstream.Model)
     with warnings.catch_warnings(record=True) as caught, pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("always")
         differs = turns.with_difference("session: differs.")
-        patch.setattr(real, "_turn_format", lambda *_: differs)
+        patch.setattr(host_of(real).formats, "turns", lambda *_: differs)
         run(main())
     assert [(str(one.message), one.filename) for one in caught] == [("session: differs.", __file__)]

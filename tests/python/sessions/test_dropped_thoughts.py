@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.cli.conversations import Conversations
+from sinkstream.cli.chat_loop import Conversations
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.text.chat import encode_chat
 from tests.python.text.reasoning_templates import (

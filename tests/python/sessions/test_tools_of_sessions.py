@@ -284,9 +284,9 @@ def test_a_long_loop_of_calls_remembers_its_last_reply_only(open_model: Open) ->
         reply = think(talk, "the sea", 0, **CALL)
         for number in range(1, 4):
             reply = think(talk, results_of(reply), number, **CALL)
-        assert session._asked is not None
-        assert session._asked.before is not None
-        assert session._asked.before.before is None
+        assert session._dropped.asked is not None
+        assert session._dropped.asked.before is not None
+        assert session._dropped.asked.before.before is None
         before, options = session.token_ids, letters(model, 4, "</think>", max_tokens=300)
         last = session.stream(results_of(reply), **CALL, **options)
         last.result()
@@ -425,6 +425,6 @@ def test_a_template_without_a_place_for_tools_is_refused(
 def test_damaged_tools_in_a_file_are_named(open_model: Open, text: str, tmp_path: Path) -> None:
     model = open_model("hermes")
     with open_session(model) as session:
-        session._save(tmp_path / "x.session", lambda: None, {"tools": text})
+        session._tokens.save(tmp_path / "x.session", lambda: None, {"tools": text})
     with pytest.raises(CheckpointError, match=r"`tools` of x\.session must be valid tools, as sav"):
         model.load_session(tmp_path / "x.session")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.streaming_llm import enable_streaming_llm, reading
+from sinkstream.streaming_llm import enable_streaming_llm, read_chunks
 from tests.python.lanes import cases
 from tests.python.streaming_llm.models import FEW, VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE, call
@@ -91,7 +91,7 @@ def test_every_token_of_a_prompt_of_ten_caches_is_that_of_the_protocol(name: str
 def test_the_length_of_chunks_changes_nothing(
     start_size: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK", chunk)
+    monkeypatch.setattr(read_chunks, "CHUNK", chunk)
     model = build("qwen3")
     kv_cache = enable_streaming_llm(model, start_size, 11)
     oracle = Streaming(Oracle(model), start_size, 11)

@@ -10,7 +10,7 @@ import pytest
 
 import sinkstream
 from sinkstream import InvalidArgument
-from sinkstream.structured.gbnf import MAX_BYTES, as_lark
+from sinkstream.structured.grammars import MAX_BYTES, as_lark
 
 PROMPT = [5, 9, 17]
 LIST = r"""

@@ -15,7 +15,7 @@ import pytest
 import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
-from sinkstream.structured import library
+from sinkstream.structured import grammars
 
 PROMPT = [5, 9, 17]
 # Takes llguidance many times the limit.
@@ -135,9 +135,9 @@ def test_the_text_of_a_schema_keeps_its_order() -> None:
 
 @pytest.fixture
 def fresh_library() -> Any:
-    library.functions.cache_clear()
+    grammars.functions.cache_clear()
     yield
-    library.functions.cache_clear()
+    grammars.functions.cache_clear()
 
 
 def refusal(folder: Path) -> str:
@@ -161,7 +161,7 @@ def test_without_the_library_the_message_says_what_to_install(
 def test_another_release_is_refused(
     tiny_folder: Callable[[str], Path], fresh_library: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_version", lambda _: "2.0.0")
+    monkeypatch.setattr(grammars, "_version", lambda _: "2.0.0")
     assert refusal(tiny_folder("llama")) == (
         "stream: `schema` needs llguidance 1.9.x, but 2.0.0 was found. "
         "`pip install 'sinkstream[structured]'` installs it."
@@ -169,8 +169,8 @@ def test_another_release_is_refused(
 
 
 def test_the_library_has_a_version_and_every_function() -> None:
-    assert len(library.functions()) == len(sinkstream._core.grammar_functions())
-    assert library._version(library._load()).startswith("1.9.")
+    assert len(grammars.functions()) == len(sinkstream._core.grammar_functions())
+    assert grammars._version(grammars._load()).startswith("1.9.")
 
 
 def test_a_checkpoint_without_a_tokenizer_is_refused(tiny_folder: Callable[[str], Path]) -> None:

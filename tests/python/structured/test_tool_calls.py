@@ -13,6 +13,7 @@ import pytest
 
 import sinkstream
 from sinkstream import InvalidArgument, ToolCall
+from sinkstream.model import host_of
 from sinkstream.request.tools import check_tools
 from sinkstream.streams.events import Token
 from sinkstream.text.chat import encode_chat
@@ -77,7 +78,7 @@ def test_required_calls_are_valid(models: GiveModel, name: str) -> None:
 
 def trigger_of(model: sinkstream.Model) -> int:
     """Return the token with which calls begin."""
-    form, _ = model._tool_replies._found(None)
+    form, _ = host_of(model).tool_replies._found(None)
     tokenizer = model.tokenizer
     assert tokenizer is not None
     found = form.token_ids.get(form.trigger)
@@ -123,7 +124,7 @@ def test_a_reply_without_a_call_is_what_it_would_be_without_a_grammar(models: Gi
     tools = check_tools(TOOLS)
     assert tools is not None
     ids = encode_chat(model._text, HELLO, tools=tools.definitions)
-    table = model._table
+    table = host_of(model).table
     assert table is not None
     # The grammar has no control tokens and no broken characters, which only random text has.
     options: dict[str, Any] = {

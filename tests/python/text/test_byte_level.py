@@ -9,8 +9,8 @@ from tokenizers import Regex, Tokenizer, decoders
 from tokenizers import pre_tokenizers as pre
 
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
 from sinkstream.text.tokenizers.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
+from sinkstream.text.tokenizers.vocabulary_kinds import byte_level_tokenizer
 from tests.python.lanes import examples
 from tests.python.text.vocabularies import LLAMA3_SPLIT, PROSE, QWEN_SPLIT
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sinkstream import _core
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers.sentencepiece import MAX_CHARACTERS, MAX_MERGES, ranked_merges
+from sinkstream.text.tokenizers.vocabulary_kinds import MAX_CHARACTERS, MAX_MERGES, ranked_merges
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
 from tests.python.text.vocabularies import NORMAL

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import sinkstream
 from sinkstream.errors import CheckpointError
-from sinkstream.text.tokenizers import sentencepiece
-from sinkstream.text.tokenizers.sentencepiece import SPACE, ranked_merges
+from sinkstream.text.tokenizers import vocabulary_kinds
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE, ranked_merges
 from tests.data import tiny
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
@@ -106,7 +106,7 @@ def merges_of(*pieces: str) -> list[tuple[str, str]]:
 
 
 def test_a_piece_has_a_limit() -> None:
-    most = sentencepiece.MAX_PIECE_CHARACTERS
+    most = vocabulary_kinds.MAX_PIECE_CHARACTERS
     assert most == 1024
     assert merges_of("a", "ä" * most) == []
     sentence = rf"must have at most 1024 characters, but \"a{{99}}…\" has {most + 1}\."
@@ -115,14 +115,14 @@ def test_a_piece_has_a_limit() -> None:
 
 
 def test_the_pieces_have_a_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentencepiece, "MAX_CHARACTERS", 6)
+    monkeypatch.setattr(vocabulary_kinds, "MAX_CHARACTERS", 6)
     assert merges_of("a", "b", "ab", "ba") == [("a", "b"), ("b", "a")]
     with pytest.raises(CheckpointError, match="at most 6 characters in total, but have 7"):
         merges_of("a", "b", "ab", "bab")
 
 
 def test_the_merges_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentencepiece, "MAX_MERGES", 3)
+    monkeypatch.setattr(vocabulary_kinds, "MAX_MERGES", 3)
     assert len(merges_of("a", "aa", "aaa")) == 3
     with pytest.raises(CheckpointError, match="must have at most 3 merges, but have more"):
         merges_of("a", "aa", "aaa", "aaaa")

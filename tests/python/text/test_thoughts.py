@@ -14,10 +14,8 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.thoughts.find_thoughts import find_thoughts
-from sinkstream.text.thoughts.marked_splitter import MAX_SPACES
 from sinkstream.text.thoughts.thought_format import ThoughtFormat
-from sinkstream.text.thoughts.thought_reader import ThoughtTags, joined
-from sinkstream.text.thoughts.thought_splitter import ThoughtSplitter
+from sinkstream.text.thoughts.thought_reader import MAX_SPACES, ThoughtSplitter, ThoughtTags, joined
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.turns.turn_format import detect_turn_format, difference_of
 from tests.python.lanes import examples

@@ -1,7 +1,7 @@
 """How llama.cpp describes a family in GGUF, as data: a name, fields, and what it reads.
 
-Fields that all decoders have are in `export/from_folder.py`; those of rotation are in
-`export/rope_metadata.py`.
+Fields that all decoders have are in `export/model_from_folder.py`; those of rotation are in
+`export/llama_cpp_form.py`.
 """
 
 from __future__ import annotations

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.bounded_file import File, is_there, read_json, read_optional_json
-from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly
+from sinkstream.checkpoint.checkpoint import (
+    STORAGE_BLOCKS,
+    FileSource,
+    FolderText,
+    TensorEntry,
+    TensorsOnly,
+    as_float32,
+)
 from sinkstream.checkpoint.families import find_family
 from sinkstream.checkpoint.families.weight_names import WeightNames
+from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.quantization_config import read_quantization
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.formats.split_tensors import OF_ACTIVATIONS, find_split
-from sinkstream.checkpoint.formats.text_config import DecoderConfig, decoder_config
-from sinkstream.checkpoint.fused import split_fused
-from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors, split_fused
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
-from sinkstream.checkpoint.tensors import FileSource, TensorEntry
-from sinkstream.checkpoint.tied_head import resolve_tie
 from sinkstream.errors import CheckpointError, warn_caller
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
@@ -38,16 +48,29 @@ _MAX_SHARDS = 1024
 _SHARD_NAME = re.compile(r"[^/\\\0]+\.safetensors")
 _CODE_FIELDS = ("auto_map", "custom_", "_attn_implementation")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_TEXT, _TIE = "text_config", "tie_word_embeddings"
+_PIECE = 1 << 20  # numbers of two tensors compared at a time
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """The parts of a config.json that describe the decoder and its text."""
+
+    whole: Fields
+    """All of it."""
+    decoder: Fields
+    """The decoder's fields."""
+    merged: Mapping[str, Any]
+    """The fields of the file and, where it does not give them, the decoder's."""
+    states_tie: bool
+    """Whether it says that the logits use the embedding, or that they do not."""
 
 
 def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     """Open a folder: read its descriptions and headers.
 
-    Tensors are compared only if the config ties the output head, but the folder also has one.
-
-    Args:
-        folder: The folder.
-        headers_only: Whether to trust the config, without reading tensors.
+    Tensors are compared only if the config ties the output head, but the folder also has one; never
+    if `headers_only`.
 
     Raises:
         CheckpointError: Files are missing or damaged, or the model is not supported.
@@ -116,6 +139,32 @@ def _read_config(folder: Path) -> DecoderConfig:
                 "Remove it if the model does not need its own code."
             )
     return found
+
+
+def decoder_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
+    """Return the fields that describe the decoder.
+
+    In a larger model, its own `tie_word_embeddings` decides, as in transformers, rather than the
+    one in `text_config`. If it is absent, transformers has a default for each model, all of which
+    agree with the tensors.
+
+    Raises:
+        CheckpointError: The larger model's fields are of the wrong type, or it is not a decoder.
+    """
+    whole = Fields(config, where)
+    states_tie = whole.has(_TIE)
+    text = whole.group(_TEXT)
+    if text is None:
+        return DecoderConfig(whole, whole, config, states_tie)
+    whole.must_be("is_encoder_decoder", False)
+    if whole.value("model_type") == "paligemma":  # whose config.json does not say it
+        reason = "Tokens of a prompt attend to later ones in this model."
+        raise whole.error("model_type", "be that of a causal model", remedy=reason)
+    nested = {**config[_TEXT], _TIE: whole.flag(_TIE, True)}
+    decoder = Fields(
+        {f"{_TEXT}.{name}": value for name, value in nested.items()}, where, f"{_TEXT}."
+    )
+    return DecoderConfig(whole, decoder, {**nested, **config}, states_tie)
 
 
 def _unused(spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry]) -> set[str]:
@@ -200,3 +249,57 @@ def _check_index(weight_map: Mapping[str, str], entries: Mapping[str, TensorEntr
             f"load: {_INDEX} should name only tensors that its files hold, but names {absent[0]}"
             f"{more}. The model does not need the missing tensors."
         )
+
+
+def resolve_tie(
+    spec: DecoderSpec,
+    names: WeightNames,
+    entries: Mapping[str, TensorEntry],
+    where: str,
+    *,
+    is_stated: bool = True,
+    compares: bool = True,
+) -> tuple[DecoderSpec, Mapping[str, TensorEntry]]:
+    """Return the description and tensors of the model that transformers would compute.
+
+    A head that differs from the embedding is used even if `tie_word_embeddings` is true: merging
+    adapters creates such a head and leaves the flag unchanged. In a tied pair, either tensor may be
+    absent.
+
+    If config.json states the tie, a head that differs is worth a warning. If `compares` is False,
+    the tensors are not read: they count as equal if that is stated.
+    """
+    embedding, head = (names.tensor(slot) for slot in ("embedding", "output"))
+    if not spec.tie_embeddings or head not in entries:
+        return spec, entries
+    if embedding not in entries:
+        return spec, {**entries, embedding: entries[head]}
+    if is_stated if not compares else _are_equal(entries[embedding], entries[head]):
+        return spec, entries
+    if is_stated:
+        warn_caller(
+            f"load: {where}: `tie_word_embeddings` should be false if tensor {head} exists and "
+            f"differs from {embedding}, but is true. The model uses {head}."
+        )
+    return replace(spec, tie_embeddings=False), entries
+
+
+def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
+    """Compare two tensors, number by number, up to the first difference."""
+    import numpy as np
+
+    if one.shape != other.shape or not {one.kind, other.kind} <= set(UNQUANTIZED):
+        return False
+    count = int(np.prod(one.shape, dtype=np.int64))
+    return all(
+        np.array_equal(_numbers(one, begin, count), _numbers(other, begin, count))
+        for begin in range(0, count, _PIECE)
+    )
+
+
+def _numbers(entry: TensorEntry, begin: int, count: int) -> npt.NDArray[np.float32]:
+    """Read the next numbers of a tensor with `count` numbers."""
+    size = STORAGE_BLOCKS[entry.kind][1]
+    length = min(_PIECE, count - begin) * size
+    content = entry.file.read(entry.offset + begin * size, length, f'tensor "{entry.name}"')
+    return as_float32(content, entry.kind)

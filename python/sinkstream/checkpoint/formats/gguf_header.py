@@ -12,9 +12,8 @@ from typing import Any
 
 from sinkstream import _core
 from sinkstream.checkpoint.bounded_file import File
+from sinkstream.checkpoint.checkpoint import STORAGE_BLOCKS, TensorEntry
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.storage import STORAGE_BLOCKS
-from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
 # 262,144 tokens as long as SmolLM2's and their 514,000 merges take 15 MB, and larger vocabularies

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.checkpoint.bounded_file import File, parse_json
+from sinkstream.checkpoint.checkpoint import TensorEntry
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.tensors import TensorEntry
 from sinkstream.errors import CheckpointError
 
 MAX_HEADER_BYTES = 16 << 20

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorSource
+from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorEntry, TensorSource
 from sinkstream.checkpoint.formats.quantization_config import FolderQuantization
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import WeightSlot
-from sinkstream.checkpoint.tensors import TensorEntry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,13 +40,8 @@ def find_split(
 ) -> SplitFound | None:
     """Return the tensors of a matrix, or what is wrong with them; None if it is not quantized.
 
-    Reads the order of columns, which is small, but no codes and no scales.
-
-    Args:
-        quantization: The folder's, if it is quantized.
-        tensor: The name that the matrix would have if it were not quantized.
-        slot: Its name and shape.
-        entries: The tensors in the files, by name.
+    Reads the order of columns, which is small, but no codes and no scales. `tensor` is the name
+    that the matrix would have if it were not quantized.
     """
     if quantization is None or slot.cols == 1 or slot.name == "embedding":
         return None

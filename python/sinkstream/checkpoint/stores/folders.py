@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.checkpoint.formats.gguf_split import part_name
+from sinkstream.checkpoint.formats.gguf import part_name
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
 
@@ -14,6 +15,18 @@ CONFIG = "config.json"
 _REPOSITORY_DEPTH = 2  # folders in a repository: one for each quantization is common
 _MAX_LISTED = 8
 _PROJECTOR = "mmproj"  # how converters name the vision part of a model, which is a file of its own
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model as a store lists it: a name, and where it is."""
+
+    name: str
+    """As `load` takes it."""
+    store: str
+    """`"folder"`, `"huggingface"`, `"lmstudio"`, `"ollama"` or `"package"`."""
+    find: Callable[[], Path]
+    """Return the file or the folder; raise what `load` would raise."""
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -105,12 +118,9 @@ def named_models(name: str, folder: Path | None) -> list[tuple[str, Path]]:
 def only_model_in(folder: Path, name: str) -> Path:
     """Return the model that a folder holds: itself, or its only GGUF file.
 
-    Args:
-        folder: The folder.
-        name: Its name as the user gave it, for the error.
-
     Raises:
-        CheckpointError: It holds several GGUF files, and no other model.
+        CheckpointError: It holds several GGUF files, and no other model; the message has the
+            `name` that the user gave.
     """
     if is_checkpoint(folder):
         return folder

@@ -1,7 +1,9 @@
-"""Models in the cache of huggingface_hub, read without that package.
+"""Models of the Hugging Face hub: in the cache of huggingface_hub, which is read without it.
 
 hub/models--org--name/refs/main              the commit of a branch
 hub/models--org--name/snapshots/<commit>/    its files: links to blobs
+
+`fetch` is the only network access, and happens only if the user says so.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from sinkstream.checkpoint.bounded_file import is_there, read_text
-from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.quoting import first_line, quoted
 from sinkstream.checkpoint.stores.folders import (
+    StoredModel,
     entries,
     is_checkpoint,
     is_folder,
@@ -23,7 +26,6 @@ from sinkstream.checkpoint.stores.folders import (
     only_model_in,
     subfolders,
 )
-from sinkstream.checkpoint.stores.stored_model import StoredModel
 from sinkstream.errors import CheckpointError
 from sinkstream.files import expand_home
 
@@ -34,6 +36,7 @@ _FOLDER = re.compile(r"models--(.+?)--(.+)")
 _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-fA-F]{40,64}")
 _MAX_REF_BYTES = 256
+_FETCHED = ["*.json", "*.safetensors", "*.jinja"]  # no pickles, no code
 
 
 def root() -> Path:
@@ -130,3 +133,50 @@ def _snapshot(repository: Path, name: str, revision: str) -> Path | None:
         return None
     snapshot = repository / "snapshots" / commit
     return snapshot if is_folder(snapshot) else None
+
+
+def fetch(name: str, revision: str | None) -> Path:
+    """Fetch a model's missing files into the cache of huggingface_hub.
+
+    A `name` is `org/name`, for its weights and text files; or that and a GGUF file in it. Without a
+    `revision`, main is fetched.
+
+    Raises:
+        CheckpointError: huggingface_hub is not installed, or fails.
+    """
+    found = NAME.fullmatch(name)
+    repository, file = (found[1], found[2]) if found else (name, None)
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise CheckpointError(
+            f"load: {quoted(name)} cannot be fetched from the hub because huggingface_hub is not "
+            "installed. Install it with: pip install huggingface_hub"
+        ) from None
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=_FETCHED if file is None else [_all_parts(file[1:])],
+        )
+    except Exception as error:  # its exception types differ between versions
+        raise CheckpointError(
+            f"load: {quoted(name)} could not be fetched from the hub: "
+            f"{first_line(error).removeprefix('Got: ')}. Check the name and the network. "
+            "A model that was fetched earlier loads without `download`."
+        ) from error
+    if file is not None:
+        return Path(folder) / file[1:]
+    path = only_model_in(Path(folder), name)
+    if is_folder(path) and not is_checkpoint(path):
+        raise CheckpointError(
+            f"load: {quoted(name)} must have a config.json, but has none. If it has GGUF files, "
+            f"name one of them: {quoted(f'{name}/file.gguf')}."
+        )
+    return path
+
+
+def _all_parts(file: str) -> str:
+    """Return a pattern for a file, or for all parts of it."""
+    literal = re.sub(r"([*?\[])", r"[\1]", file)
+    return re.sub(r"-[0-9]{5}-of-([0-9]{5}\.gguf)$", r"-*-of-\1", literal)

@@ -9,12 +9,12 @@ from pathlib import Path
 from sinkstream.checkpoint.bounded_file import read_json, read_text
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.stores.folders import (
+    StoredModel,
     models_below,
     named_models,
     only_model_in,
     subfolders,
 )
-from sinkstream.checkpoint.stores.stored_model import StoredModel
 from sinkstream.errors import CheckpointError
 from sinkstream.files import expand_home
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from sinkstream.checkpoint.bounded_file import File, parse_json
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.stores.folders import entries, subfolders
-from sinkstream.checkpoint.stores.stored_model import StoredModel
+from sinkstream.checkpoint.stores.folders import StoredModel, entries, subfolders
 from sinkstream.errors import CheckpointError
 from sinkstream.files import expand_home
 

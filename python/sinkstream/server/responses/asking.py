@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.responses.kept import history_of, opening_of
 from sinkstream.server.responses.opening import opening_with
 from sinkstream.server.service import Service
-from sinkstream.server.turns import NotFound, Turn, TurnRequest
 
 NAMES = {
     "prompt": "input",

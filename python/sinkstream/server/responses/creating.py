@@ -8,7 +8,9 @@ from functools import partial
 
 from starlette.datastructures import Headers
 
-from sinkstream.server.conversations.node import new_id
+from sinkstream.conversations.node import new_id
+from sinkstream.conversations.turns import TurnRequest
+from sinkstream.host import ReplyOptions
 from sinkstream.server.errors import from_exception, invalid
 from sinkstream.server.identity import check_model
 from sinkstream.server.requests import StreamSettings
@@ -31,7 +33,6 @@ from sinkstream.server.responses.state import ResponseState
 from sinkstream.server.service import Service
 from sinkstream.server.session_key import session_key
 from sinkstream.server.thinking import thinking_of_response
-from sinkstream.server.turns import TurnRequest
 from sinkstream.server.whole_replies import response_bytes
 
 _MANY_ITEMS = 256  # more of them are read on the pool
@@ -58,10 +59,10 @@ async def create(
     names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
-    await service.grammars.compile(service.model, options, names, tools)
+    await service.grammars.compile(service.host, options, names, tools)
     try:
         if tools is None:
-            service.model._check_options(options, None)
+            service.host.check_options(ReplyOptions(options))
     except Exception as error:
         raise from_exception(error, names) or error from None
     held_bytes = response_bytes(options)
@@ -105,7 +106,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
         cache_salt=body.cache_salt or "",
         tools=tools,
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
-        thinking=thinking_of_response(service.model, body.reasoning),
+        thinking=thinking_of_response(service.host, body.reasoning),
     )
     return Asked(service, turn, body.instructions)
 

@@ -23,7 +23,7 @@ def echo_of(service: Service, body: ResponseRequest, name: str, *, store: bool) 
         name: The response's id.
         store: Whether the client wants it stored.
     """
-    defaults = service.model._defaults
+    defaults = service.host.defaults
     return {
         "id": name,
         "object": "response",

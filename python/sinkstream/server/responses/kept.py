@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
+from sinkstream.conversations.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
 from sinkstream.server.responses.deltas import Deltas
 from sinkstream.server.responses.opening import Opening, opening_of_echo
 from sinkstream.server.responses.state import CallState, Outcome, ResponseState
-from sinkstream.server.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
 from sinkstream.text.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
 from sinkstream.server.responses.events import Events
 from sinkstream.server.responses.opening import Opening
 from sinkstream.server.responses.resource import Resources
-from sinkstream.server.turns import Turn
 
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended

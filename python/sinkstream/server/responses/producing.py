@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 from sinkstream.errors import SinkstreamError
 from sinkstream.server.errors import ApiError
 from sinkstream.server.reading import pieces
@@ -19,7 +20,6 @@ from sinkstream.server.responses.opening import opening_of_echo
 from sinkstream.server.responses.state import Outcome
 from sinkstream.server.running import Reply, Start, as_api_error, running
 from sinkstream.server.service import Service
-from sinkstream.server.turns import TurnEnd, TurnFacts
 from sinkstream.server.usage import usage_of
 
 logger = logging.getLogger("sinkstream.server")

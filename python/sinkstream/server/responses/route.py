@@ -10,6 +10,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import Answer, send_json
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.exchange import Exchange, exchange_of
@@ -25,7 +26,6 @@ from sinkstream.server.responses.live import Live
 from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.turns import NotFound
 from sinkstream.server.writer import EventWriter, Send
 
 _T = TypeVar("_T")

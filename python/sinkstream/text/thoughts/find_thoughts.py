@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -29,6 +30,10 @@ _KNOWN = (
         "<|end|><|start|>assistant<|channel|>final<|message|>",
     ),
 )
+
+
+# Templates that check ids want Mistral's: nine letters and digits.
+_IDS = ("call_placeholder0", "plchldr00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +142,29 @@ def _marked(form: ThoughtFormat, tokenizer: Tokenizer) -> ThoughtFormat:
             tags = [tag.replace(token.content, symbol) for tag in tags]
     begin, end, answer = tags
     return replace(form, begin=begin, end=end, answer=answer, markers=markers, literals=literals)
+
+
+def shows_thoughts_of_calls(chat: ChatFormat) -> bool:
+    """Return whether a template shows the thought before a tool call while results are awaited.
+
+    Some templates leave out thoughts only once the user writes again. Thoughts are then part of how
+    a model uses its tools. False if the template refuses calls, results or thoughts.
+    """
+    question, thought, answer, _ = placeholders(chat, "")
+    for call_id in _IDS:
+        function = {"name": "placeholder", "arguments": "{}"}
+        call: dict[str, Any] = {"id": call_id, "type": "function", "function": function}
+        reply: Message = {
+            **as_message("assistant", ""),
+            "reasoning_content": thought,
+            "thinking": thought,
+            "tool_calls": [call],
+        }
+        result = {**as_message("tool", answer), "tool_call_id": call_id, "name": "placeholder"}
+        said = [as_message("user", question), reply, result]
+        try:
+            written = chat.render(said, True, argument=TEXT)
+        except InvalidArgument:
+            continue
+        return written.after(thought) is not None
+    return False

@@ -3,16 +3,205 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from sinkstream.text.thoughts.marked_splitter import Parts
-from sinkstream.text.thoughts.marked_text import MarkedText
 from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
-from sinkstream.text.thoughts.thought_splitter import ThoughtSplitter
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes
 from sinkstream.text.tool_call import ToolCall
+
+Parts = list[tuple[Kind, str]]
+
+MAX_SPACES = 64
+"""The most white space that is held back; the beginning of a longer run is passed on."""
+_State = Literal["before", "first", "thought", "after", "text"]
+
+
+class MarkedText:
+    """Puts markers into the text of one reply where its tags' tokens are.
+
+    See Note: [Marked text]. A stream's text may lag behind its tokens: the bytes of an unfinished
+    character and the beginning of a stop string are held back. So a token's position is counted in
+    characters of the whole text.
+    """
+
+    def __init__(
+        self, markers: Mapping[int, str], table: TokenBytes, hidden: Collection[int]
+    ) -> None:
+        """Mark the tokens of `markers`, by token id.
+
+        Tokens in `hidden` have no text, nor have control tokens.
+        """
+        self._markers = markers
+        self._bytes = ReplyBytes(table, hidden)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written = 0  # characters of the tokens so far
+        self._shown = 0  # of these, what has been returned, or replaced by markers
+        self._partial = ""  # of a marked token whose text has not completely arrived
+        self._waiting: deque[tuple[int, int, str]] = deque()  # begin, characters, marker
+
+    def push(self, token_id: int, text: str) -> str:
+        """Return the text that a token completes, with markers."""
+        if not self._markers:
+            return text
+        before = self._written
+        self._written += len(self._decoder.decode(self._bytes.next(token_id)))
+        marker = self._markers.get(token_id)
+        if marker is not None:
+            shown = self._bytes.own(token_id).decode("utf-8", "replace")
+            own = min(len(shown), self._written - before)
+            self._waiting.append((self._written - own, own, marker))
+        return self.push_text(text)
+
+    def push_text(self, text: str) -> str:
+        """Return more text of the tokens so far, with markers."""
+        text = self._partial + text
+        self._partial = ""
+        marked = ""
+        while self._waiting:
+            begin, own, marker = self._waiting[0]
+            known = begin - self._shown
+            if len(text) < known + own:
+                marked += text[:known]
+                self._partial = text[known:]
+                self._shown += min(known, len(text))
+                return marked
+            self._waiting.popleft()
+            marked += text[:known] + marker
+            text = text[known + own :]
+            self._shown = begin + own
+        self._shown += len(text)
+        return marked + text
+
+    def end(self) -> str:
+        """Return what is left of a marked token's text if a stop string has cut off the rest."""
+        partial, self._partial = self._partial, ""
+        self._waiting.clear()
+        return partial
+
+
+class MarkedSplitter(ABC):
+    """What the splitters of thoughts and of tool calls share; each splits one reply.
+
+    Holds back only what may still become a tag, or white space next to one.
+    """
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        """Split a reply; `shown` returns marked text as the reader sees it."""
+        self._shown = shown
+        self._held = ""
+
+    def push(self, marked: str) -> Parts:
+        """Add marked text; return the parts whose kind is now known."""
+        self._held += marked
+        parts: Parts = []
+        while self._held and self._advance(parts):
+            pass
+        return parts
+
+    @abstractmethod
+    def _advance(self, parts: Parts) -> bool:
+        """Move what is known from `_held` to `parts`; return whether there may be more."""
+
+    def _give(self, parts: Parts, kind: Kind, marked: str) -> None:
+        shown = self._shown(marked)
+        if shown:
+            parts.append((kind, shown))
+
+
+def without_spaces(text: str, end: int) -> int:
+    """Return where the white space before `end` begins, or where the last of it does."""
+    return max(len(text[:end].rstrip()), end - MAX_SPACES)
+
+
+def begun(text: str, tag: str) -> int:
+    """Return how many of the last characters may begin a tag."""
+    longest = min(len(tag) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
+
+
+class ThoughtSplitter(MarkedSplitter):
+    """Splits one reply into thoughts and text.
+
+    However the text is cut into pieces, the joined thoughts and the joined text are the same. White
+    space around a thought is the template's and is left out. A thought can only begin a reply: tags
+    that come later are ordinary text.
+    """
+
+    def __init__(self, form: ThoughtFormat) -> None:
+        super().__init__(form.shown)
+        self._form = form
+        # Before a thought, first in it, inside, after it, in the text.
+        self._state: _State = "first" if form.start == "thought" else form.start
+
+    @property
+    def kind(self) -> Kind:
+        """Return what the next text is, as far as known."""
+        return "thought" if self._state in ("first", "thought") else "text"
+
+    def end(self) -> Parts:
+        """Return what was held back, at the end of the reply."""
+        parts: Parts = []
+        if self._state != "after":
+            self._give(parts, self.kind, self._held)
+        self._held = ""
+        return parts
+
+    def _advance(self, parts: Parts) -> bool:
+        if self._state == "before":
+            return self._look_for_thought(parts)
+        if self._state == "first":
+            return self._begin_thought()
+        if self._state == "thought":
+            return self._continue_thought(parts)
+        text = self._held.lstrip() if self._state == "after" else self._held
+        if text:
+            self._state = "text"
+        self._give(parts, "text", text)
+        self._held = ""
+        return False
+
+    def _look_for_thought(self, parts: Parts) -> bool:
+        begin, answer = self._form.begin, self._form.answer
+        rest = self._held.lstrip()
+        if len(self._held) - len(rest) <= MAX_SPACES:
+            if rest.startswith(begin):
+                self._state, self._held = "first", rest[len(begin) :]
+                return True
+            if answer and rest.startswith(answer):
+                self._state, self._held = "after", rest[len(answer) :]
+                return True
+            if begin.startswith(rest) or answer.startswith(rest):
+                return False
+        self._state = "text"
+        return True
+
+    def _begin_thought(self) -> bool:
+        """Leave out white space, and a tag that repeats the one in the prompt."""
+        begin = self._form.begin
+        self._held = self._held.lstrip()
+        if self._held.startswith(begin):
+            self._held = self._held[len(begin) :]
+            return True
+        if begin.startswith(self._held):
+            return False
+        self._state = "thought"
+        return True
+
+    def _continue_thought(self, parts: Parts) -> bool:
+        found = self._held.find(self._form.end)
+        if found >= 0:
+            known = without_spaces(self._held, found)
+            self._give(parts, "thought", self._held[:known])
+            self._state, self._held = "after", self._held[found + len(self._form.end) :]
+            return True
+        known = without_spaces(self._held, len(self._held) - begun(self._held, self._form.end))
+        self._give(parts, "thought", self._held[:known])
+        self._held = self._held[known:]
+        return False
 
 
 class Split(NamedTuple):
@@ -42,11 +231,7 @@ class ThoughtTags:
         return ThoughtTags(self.form.starting("text"), self.table, self.hidden)
 
     def reader(self, given: str = "") -> ThoughtReader:
-        """Return a reader of a reply.
-
-        Args:
-            given: The beginning of the reply, if it was given rather than generated.
-        """
+        """Return a reader of a reply, whose beginning was `given` rather than generated, if any."""
         form = self.form
         if given:
             splitter = ThoughtSplitter(form)
@@ -57,12 +242,7 @@ class ThoughtTags:
         return ThoughtReader(ThoughtTags(form, self.table, self.hidden))
 
     def split(self, ids: Iterable[int], *, is_whole: bool = True) -> Split:
-        """Split a reply.
-
-        Args:
-            ids: Its tokens.
-            is_whole: If False, they are the last ones of a reply that began with a thought.
-        """
+        """Split a reply. If not whole, `ids` are the last of one that began with a thought."""
         tags = self if is_whole else self.inside_thought()
         return tags.split_with(ThoughtReader(tags), ids)
 

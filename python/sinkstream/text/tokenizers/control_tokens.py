@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Normalizer
 
-from sinkstream.text.tokenizers.of_tokenizer import OfTokenizer
-from sinkstream.text.tokenizers.sentencepiece import SPACE
+from sinkstream.text.tokenizers import OfTokenizer
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 # Whitespace (`\s`) as `tokenizers` defines it; Python's also has U+001C to U+001F.
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(

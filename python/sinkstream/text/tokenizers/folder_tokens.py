@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer
 from sinkstream.checkpoint.bounded_file import read_optional_json
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, warn_caller
-from sinkstream.text.tokenizers.rust_panics import catch_panics
+from sinkstream.text.tokenizers import catch_panics
 
 MAX_SMALL_BYTES = 4 << 20
 

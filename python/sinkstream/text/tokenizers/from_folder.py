@@ -18,9 +18,9 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import warn_caller
 from sinkstream.text.templates.template_files import choose_template
+from sinkstream.text.tokenizers import catch_panics
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.folder_tokens import MAX_SMALL_BYTES, add_folder_tokens
-from sinkstream.text.tokenizers.rust_panics import catch_panics
 
 MAX_TOKENIZER_BYTES = 64 << 20  # twice the largest known one (262,144 tokens)
 

@@ -12,10 +12,12 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, warn_caller
-from sinkstream.text.tokenizers.byte_level import byte_level_tokenizer
 from sinkstream.text.tokenizers.pre_tokenizers import pre_tokenizer
-from sinkstream.text.tokenizers.sentencepiece import sentencepiece_tokenizer
-from sinkstream.text.tokenizers.space_symbol import space_symbol_tokenizer
+from sinkstream.text.tokenizers.vocabulary_kinds import (
+    byte_level_tokenizer,
+    sentencepiece_tokenizer,
+    space_symbol_tokenizer,
+)
 
 # `tokenizer.ggml.token_type`
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -84,8 +86,7 @@ def text_format_from_gguf(metadata: Mapping[str, Any]) -> TextFormat:
 def check_tokenizer(metadata: Mapping[str, Any]) -> None:
     """Check that a file's tokenizer and pre-tokenizer are known, without building them.
 
-    Raises:
-        CheckpointError: They are not, as `text_format_from_gguf` says.
+    Raises what `text_format_from_gguf` does.
     """
     fields = Fields(metadata, "GGUF metadata", "tokenizer.ggml.")
     if _builder_of(fields) is _from_byte_level:

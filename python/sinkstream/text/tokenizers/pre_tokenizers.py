@@ -193,13 +193,7 @@ _USUAL = ("llama-bpe", "qwen2", "smollm", "gpt-2", "gpt-4o", "deepseek-v3", "dbr
 
 
 def name_of(splits: tuple[str, ...], *, whole_words: bool, composed: bool) -> str | None:
-    """Return the name of the pre-tokenizer with this rule, or None if there is none.
-
-    Args:
-        splits: As in `PreTokenizer`.
-        whole_words: As there.
-        composed: As there.
-    """
+    """Return the name of the pre-tokenizer with this rule, or None if there is none."""
     wanted = (splits, whole_words, composed)
     for name in (*_USUAL, *sorted(PRE_TOKENIZERS)):
         rule = PRE_TOKENIZERS[name]

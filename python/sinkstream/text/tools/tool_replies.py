@@ -9,15 +9,14 @@ from typing import Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.lru_cache import LruCache
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
+from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
-from sinkstream.text.tools.call_format import CallFormat
-from sinkstream.text.tools.call_grammar import call_grammar
+from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
 
 _MOST = 16  # values of `thinking`, which clients of a server choose
@@ -48,10 +47,7 @@ class ToolReplies:
     ) -> None:
         """Remember a checkpoint; the form of its calls is found with the first request.
 
-        Args:
-            text: Its tokenizer and template.
-            table: The bytes of its tokens; None if it has no tokenizer.
-            thought_tags: Returns the tags around its thoughts.
+        `table` is None if it has no tokenizer. `thought_tags` returns the tags around its thoughts.
         """
         self._text = text
         self._table = table
@@ -93,11 +89,7 @@ class ToolReplies:
         return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
 
     def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
-        """Return a reader of a reply with tools, which `read_tools` returns.
-
-        Raises:
-            InvalidArgument: The template has no place for tools.
-        """
+        """Return a reader of a reply with tools, which `read_tools` returns."""
         form, tags = self._found(thinking)
         return _reader(tags, form, tools)
 
@@ -111,11 +103,7 @@ class ToolReplies:
         return tags.split_with(_reader(tags, form, tools), ids)
 
     def check(self, thinking: Thinking, call: str) -> None:
-        """Refuse tools if the template has no place for them.
-
-        Raises:
-            InvalidArgument: The template has no place for tools; the message begins with `call`.
-        """
+        """Refuse tools if the template has no place for them; the error begins with `call`."""
         try:
             self._found(thinking)
         except InvalidArgument as error:

@@ -135,6 +135,7 @@ def running(
     folder: Path, *, sequences: int = 4, stop: threading.Event | None = None, **settings: Any
 ) -> Iterator[Running]:
     """Serve a tiny model on a free port; until the block ends, or `stop` is set before."""
+    from sinkstream.cluster.serving import Sharing
     from sinkstream.server.config import ServerConfig
     from sinkstream.server.serve import serve
 
@@ -155,6 +156,7 @@ def running(
                 lambda: sinkstream.load(folder, window=60, max_sequences=sequences, threads=1),
                 on_ready,
                 stop=stop,
+                sharing=Sharing() if config.is_shared else None,
             )
         except BaseException as error:
             failed.append(error)

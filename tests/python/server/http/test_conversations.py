@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.server.conversations.conversations import Conversations
-from sinkstream.server.conversations.interrupted import ReadingCancelled
-from sinkstream.server.conversations.store_error import StoreError
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.errors import ReadingCancelled, StoreError
 from tests.python.server.http.running_server import (
     CHAT,
     COMPLETIONS,
@@ -209,7 +208,7 @@ OPEN = "sinkstream_open_replies"
 def test_a_store_that_cannot_be_written_is_a_503(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.server.conversations.sqlite_store import SqliteStore
+    from sinkstream.conversations.sqlite_store import SqliteStore
 
     def fail(*_: object) -> None:
         raise StoreError("store: /a/path must be on a disk with free space, but the disk is full.")
@@ -228,8 +227,8 @@ def test_a_store_that_cannot_be_written_is_a_503(
 def test_a_state_that_would_take_too_long_to_rebuild_is_a_409(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.server.conversations.conversations import Conversations
-    from sinkstream.server.conversations.states import StateLost
+    from sinkstream.conversations.conversations import Conversations
+    from sinkstream.conversations.errors import StateLost
 
     def fail(*_: object) -> None:
         raise StateLost("stream: `previous` must name a turn at most 8 tokens after a state.")
@@ -259,7 +258,7 @@ def test_what_is_read_again_when_the_server_ends_says_so(
     is_reading, is_over = threading.Event(), threading.Event()
 
     def read(conversations: Conversations, *_: Any) -> Any:
-        with conversations._states.residency.waiting(is_over.set):
+        with conversations._restorer.residency.waiting(is_over.set):
             is_reading.set()
             assert is_over.wait(30)
         raise ReadingCancelled("stream: the request was ended.")

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from sinkstream.model import host_of
 from sinkstream.server.frames import DONE, error_event
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running
 
@@ -18,7 +19,7 @@ LINE_BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 @pytest.fixture(scope="module")
 def bias(server: Running) -> dict[str, float]:
     """Return a bias with which the model writes U+0085 again and again."""
-    table = server.model._table
+    table = host_of(server.model).table
     assert table is not None
     return {str(table.pieces.index(byte)): 100.0 for byte in (b"\xc2", b"\x85")}
 

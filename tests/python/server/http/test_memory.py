@@ -18,9 +18,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
+from sinkstream.conversations import ownership
+from sinkstream.conversations.residency import Resident
 from sinkstream.server import memory
-from sinkstream.server.conversations import ownership
-from sinkstream.server.conversations.residency import Resident
 from sinkstream.server.responses import live
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import sinkstream
+from sinkstream.conversations.errors import StoreError
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.conversations.store_error import StoreError
 from tests.python.server.http.running_server import (
     CHAT,
     HELLO,

@@ -1,0 +1,170 @@
+"""Forwards requests that name a stored response to the server that has its conversation.
+
+This is for clients without a session header. With one, the load balancer has chosen this server,
+and the conversation moves here. If the owner does not answer, the conversation is taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable
+from functools import partial
+
+import orjson
+from starlette.datastructures import Headers
+
+from sinkstream.cluster.owners import Replica
+from sinkstream.cluster.peers.asking import HEADER, is_peer
+from sinkstream.cluster.peers.fetching import PeerGone, PeerResponse, Peers
+from sinkstream.cluster.peers.internal import fence_of
+from sinkstream.server.answer import Receive, until_left
+from sinkstream.server.errors import StreamAborted
+from sinkstream.server.exchange import Exchange, Scope, exchange_of
+from sinkstream.server.gate import App, ClientLeft
+from sinkstream.server.parsing import SMALL_BYTES
+from sinkstream.server.service import Service
+from sinkstream.server.session_key import session_key
+from sinkstream.server.writer import EVENT_HEADERS, Send
+
+logger = logging.getLogger("sinkstream.server")
+
+_CREATE = re.compile(r"(/v1)?/responses/?")
+_OF_ONE = re.compile(r"(?:/v1)?/responses/(resp_[^/]+)(?:/.*)?")
+Header = tuple[bytes, bytes]
+_METHODS = ("DELETE", "GET", "POST")  # a WebSocket has none
+_FIELD = b"previous_response_id"
+# Of the connection, or written anew.
+_OWN = frozenset(
+    b"connection content-length date expect keep-alive proxy-connection server te trailer "
+    b"transfer-encoding upgrade vary x-request-id".split()
+) | {HEADER}
+
+
+class Forwarding:
+    """Between the gate, which has checked and read the request, and the routes."""
+
+    def __init__(self, app: App, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._peers = Peers()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request here, or let its owner do so.
+
+        Raises:
+            ClientLeft: The client disconnected while the owner replied.
+            StreamAborted: The owner broke off in the middle of its response.
+        """
+        owner = await self._owner(scope)
+        if owner is None or not await self._forward(owner, scope, receive, send):
+            await self._app(scope, receive, send)
+
+    async def _owner(self, scope: Scope) -> Replica | None:
+        """Return the living server that owns what a request names; None if it is this one."""
+        service = self._service
+        if scope.get("method") not in _METHODS or is_peer(scope, service.config.peer_secret):
+            return None
+        fence = fence_of(service)
+        if service.trouble is not None or fence is None:
+            return None
+        name = await self._name(scope)
+        if name is None or service.live.find(exchange_of(scope).tenant, name) is not None:
+            return None
+        owner = await service.pool.run(partial(fence.owner_of, name))
+        return owner if owner is not None and owner.address else None
+
+    async def _name(self, scope: Scope) -> str | None:
+        if found := _OF_ONE.fullmatch(scope["path"]):
+            return found[1]
+        body = exchange_of(scope).body
+        if not _CREATE.fullmatch(scope["path"]) or _FIELD not in body:
+            return None
+        if session_key(Headers(raw=scope["headers"]), None) is not None:
+            return None
+        read = partial(_previous_in, body)
+        return read() if len(body) <= SMALL_BYTES else await self._service.pool.run(read)
+
+    async def _forward(self, owner: Replica, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Return whether the owner has responded."""
+        exchange = exchange_of(scope)
+        target: bytes = scope.get("raw_path") or scope["path"].encode()
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        headers = _passed_on(scope["headers"], _OWN)
+        headers += [
+            (HEADER, self._service.config.peer_secret.encode()),
+            (b"x-request-id", exchange.request_id.encode()),
+        ]
+        passing = asyncio.ensure_future(
+            self._pass(owner, scope["method"], target, headers, exchange, send)
+        )
+        leaving = asyncio.ensure_future(until_left(receive))
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done() and not exchange.is_complete:
+                raise ClientLeft
+            return await passing
+        except PeerGone as error:
+            logger.info("%s does not answer: %s", owner.name, error)
+            if exchange.status:
+                raise StreamAborted from error
+            return False
+        finally:
+            passing.cancel()
+            leaving.cancel()
+            await asyncio.wait({passing, leaving})
+
+    async def _pass(
+        self,
+        owner: Replica,
+        method: str,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        exchange: Exchange,
+        send: Send,
+    ) -> bool:
+        body = bytes(exchange.body)
+        async with self._peers.fetch(owner.address, method, target, headers, body) as response:
+            del body
+            if response.status == 503:  # it drains, or is no server of ours
+                return False
+            exchange.take_body()  # the reply may take long, and others wait for the memory
+            await _start(response, send)
+            async for part in response.parts():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return True
+
+
+async def _start(response: PeerResponse, send: Send) -> None:
+    kept = [
+        pair
+        for pair in _passed_on(response.headers, _OWN - {b"content-length"})
+        if not pair[0].startswith(b"access-control-")
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": kept})
+    if EVENT_HEADERS[0] in kept:
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+
+
+def _passed_on(headers: Iterable[Header], own: frozenset[bytes]) -> list[Header]:
+    """Return headers without `own`, and without those that `connection` lists."""
+    headers = list(headers)
+    listed = {
+        name.strip().lower()
+        for key, value in headers
+        if key == b"connection"
+        for name in value.split(b",")
+    }
+    return [pair for pair in headers if pair[0] not in own and pair[0] not in listed]
+
+
+def _previous_in(body: bytes | bytearray) -> str | None:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None  # the route says what is wrong
+    name = value.get("previous_response_id") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else None

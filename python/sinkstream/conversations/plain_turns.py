@@ -1,0 +1,207 @@
+"""Turns that keep nothing: every prompt is read anew, or shares an open session's beginning."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.turns import (
+    NotFound,
+    TurnEnd,
+    TurnFacts,
+    TurnRequest,
+    TurnText,
+    Waiting,
+)
+from sinkstream.errors import InvalidArgument
+from sinkstream.host import Host, ReplyOptions
+from sinkstream.model import Model, host_of
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.stream_request import StreamRequest
+from sinkstream.streams.served_stream import ServedStream
+from sinkstream.text.chat import encode_chat
+from sinkstream.text.messages import check_messages, text_of_parts
+from sinkstream.text.plain_text import plain_encoder
+from sinkstream.text.thinking import Thinking
+
+
+@dataclass(slots=True)
+class PlainTurn:
+    """A reply without a conversation."""
+
+    stream: ServedStream
+    facts: TurnFacts
+    on_end: Callable[[], None] = lambda: None
+    """Called once, when the reply has ended."""
+
+    def end(self) -> TurnEnd:
+        """Close the stream; nothing is kept."""
+        reason, stats = self.stream.finish_reason or "cancelled", self.stream.stats
+        self.stream.close()
+        on_end, self.on_end = self.on_end, lambda: None
+        on_end()
+        thoughts = self.stream.thought_tokens
+        return TurnEnd(node="", finish_reason=reason, stats=stats, thought_tokens=thoughts)
+
+
+class PlainTurns:
+    """Replies to whole conversations, each given by the client."""
+
+    def __init__(self, model: Model) -> None:
+        """Generate with `model`, which the caller closes."""
+        self._host = host_of(model)
+
+    def begin(self, request: TurnRequest) -> PlainTurn:
+        """Start a reply.
+
+        Raises:
+            NotFound: The request names an earlier turn: none is kept.
+            Exception: Any error that `Model.stream` raises.
+        """
+        _check_previous(request)
+        if not request.continue_final:
+            wanted = ReplyOptions(
+                request.options,
+                thinking=request.thinking,
+                tools=request.tools,
+                cache_salt=request.engine_salt,
+            )
+            return _turn(self._host, self._host.request(request.messages, wanted))
+        if request.messages[-1].get("role") != "assistant":
+            raise InvalidArgument(
+                "stream: to be continued, the last message of `prompt` must have the role "
+                '"assistant".',
+                param="prompt",
+            )
+        return _continued(self._host, request)
+
+    def begin_text(
+        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
+    ) -> PlainTurn:
+        """Start a completion.
+
+        Raises:
+            Exception: Any error that `Model.stream` raises.
+        """
+        return begin_text(self._host, prompt, options, salt)
+
+    def wait_in(self, waiting: Waiting) -> None:
+        """Do nothing: nothing is read before a reply begins."""
+
+    def prompt_tokens(self, request: TurnRequest) -> int:
+        """Return the tokens of the messages.
+
+        Raises:
+            NotFound: The request names an earlier turn: none is kept.
+            InvalidArgument: A message is malformed.
+            TypeError: A value has the wrong type.
+        """
+        _check_previous(request)
+        text = self._host.text
+        tools = () if request.tools is None else request.tools.definitions
+        return len(encode_chat(text, request.messages, thinking=request.thinking, tools=tools))
+
+    def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("server: this server does not store responses.")
+
+    def note(self, name: str, note: str) -> None:
+        """Do nothing: no turn is stored."""
+
+    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+        """Return none: nothing is kept."""
+        return []
+
+    def titles(self, tenant: str) -> dict[str, str]:
+        """Return none: nothing is kept."""
+        return {}
+
+    def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
+
+    def save(self, tenant: str, name: str, path: Path) -> None:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("delete: this server does not store conversations.")
+
+    def close(self) -> None:
+        """Do nothing: streams end with their requests."""
+
+
+def _check_previous(request: TurnRequest) -> None:
+    if request.previous is not None:
+        raise NotFound("server: this server does not store responses, so none can be continued.")
+
+
+def begin_text(
+    host: Host, prompt: str | Sequence[int], options: StreamOptions, salt: str
+) -> PlainTurn:
+    """Start a completion of plain text or of token ids.
+
+    Raises:
+        Exception: Any error that `Model.stream` raises.
+    """
+    return _turn(host, host.request(prompt, ReplyOptions(options, cache_salt=salt)))
+
+
+def open_reply(
+    text: TextFormat, messages: Sequence[Any], thinking: Thinking = None
+) -> tuple[list[int], str]:
+    """Return the ids of a conversation whose last message is unfinished, and that message's text.
+
+    Raises:
+        InvalidArgument: The messages are malformed, or only one.
+    """
+    content = check_messages(messages)[-1]["content"]
+    ids = encode_chat(text, messages[:-1], thinking=thinking)
+    assert text.tokenizer is not None  # `encode_chat` has refused
+    final = content if isinstance(content, str) else text_of_parts(content or [])
+    ids += plain_encoder(text.tokenizer).encode(final, at_start=False) if final else []
+    return ids, final
+
+
+def _continued(host: Host, request: TurnRequest) -> PlainTurn:
+    """Start a reply that continues the last message of a conversation."""
+    ids, final = open_reply(host.text, request.messages, request.thinking)
+    wanted = ReplyOptions(
+        request.options, thinking=request.thinking, cache_salt=request.engine_salt
+    )
+    return _turn(host, replace(host.complete(wanted), prompt=ids), final)
+
+
+def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
+    stream = host.start(ServedStream, request, given)
+    facts = TurnFacts(
+        state="new",
+        node="",
+        session=secrets.token_hex(8),
+        prompt_tokens=stream.prompt_tokens,
+        cached_tokens=0,
+        replayed_tokens=0,
+    )
+    return PlainTurn(stream, facts)

@@ -1,0 +1,297 @@
+"""What the rest of the package uses of a loaded model. `Model` is what its users see.
+
+Streams, sessions, conversations, the server and evaluation get a `Host` (`model.host_of`). It knows
+how a prompt becomes a request, and a request a stream; it does not know who asks for one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sinkstream import _core
+from sinkstream.checkpoint.checkpoint import Checkpoint, TextFormat
+from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.errors import engine_dead
+from sinkstream.observe import logs
+from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
+from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
+from sinkstream.request.tools import Tools, check_tools
+from sinkstream.streams.stream import Stream
+from sinkstream.structured.grammars import Grammars
+from sinkstream.text.conversation_formats import ConversationFormats
+from sinkstream.text.prompt import EncodedText, encode_prompt, is_chat
+from sinkstream.text.thinking import Thinking, check_thinking
+from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
+from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
+
+if TYPE_CHECKING:
+    from sinkstream.text.turns.turn_format import TurnFormat
+
+_S = TypeVar("_S", bound=Stream)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The checked arguments of `load`; the native side resolves "auto"."""
+
+    dtype: str
+    kv_dtype: str
+    quantize: str | None
+    """The block format to which 16-bit and 32-bit matrices are quantized."""
+    sinks: int
+    window: int
+    max_sequences: int
+    prefill_chunk: int
+    threads: int
+    kernels: str
+    device: str
+    cuda_library: str
+
+    def with_window(self, window: int) -> ModelOptions:
+        """Return the same options with a window of W tokens."""
+        return replace(self, window=window)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """What a caller asks of a reply: the keyword arguments of `Model.stream`."""
+
+    options: StreamOptions
+    sinks: int | None = None
+    """S of the reply's sequence; None for the model's."""
+    thinking: Thinking = None
+    tools: Tools | None = None
+    cache_salt: str = ""
+    """The request shares a cached beginning only with sessions that have this salt."""
+    called_at: float = field(default_factory=time.monotonic)
+    """When the caller made the request: `timeout_s` counts from here."""
+
+    @classmethod
+    def of(cls, given: PromptOptions, called_at: float | None = None) -> ReplyOptions:
+        """Return the keyword arguments of a call, with tools checked; takes them out of `given`.
+
+        Raises:
+            TypeError: A value of the tools has the wrong type.
+            InvalidArgument: The tools are not valid.
+        """
+        sinks, thinking = given.pop("sinks", None), given.pop("thinking", None)
+        choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
+        tools = check_tools(given.pop("tools", None), choice, parallel)
+        now = time.monotonic() if called_at is None else called_at
+        return cls(given, sinks, thinking, tools, called_at=now)
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """Whether a model is open; shared by the model and its hosts."""
+
+    is_closed: bool = False
+
+    def check_open(self, where: str) -> None:
+        """Refuse a call of a closed model.
+
+        Raises:
+            EngineDead: The model is closed.
+        """
+        if self.is_closed:
+            raise engine_dead(f"{where}: the model is closed. Load it again.")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A loaded model. Any thread may call it."""
+
+    model: object
+    """The `Model`, kept alive; None in the model's own host, which would otherwise hold itself."""
+    native: _core.Model
+    spec: DecoderSpec
+    text: TextFormat
+    table: TokenBytes | None
+    """The bytes of each token; None without a tokenizer. Then there is no text."""
+    options: ModelOptions
+    defaults: Sampling
+    """Replace sampling options that are None."""
+    control_tokens: Mapping[str, int]
+    """Ids of the tokens that a stream never shows, by their text."""
+    grammars: Grammars
+    """Makes the grammars that replies follow."""
+    formats: ConversationFormats
+    tool_replies: ToolReplies
+    """What replies with tools need."""
+    lifetime: Lifetime = field(default_factory=Lifetime)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Return S and W of sequences that set no `sinks`."""
+        return self.options.sinks, self.options.window
+
+    # ---- requests --------------------------------------------------------------------------------
+
+    def request(self, prompt: Any, wanted: ReplyOptions) -> StreamRequest:
+        """Return the request of a prompt: its ids, and the complete options.
+
+        Raises:
+            Exception: Any error of a value that `Model.stream` raises.
+        """
+        self.lifetime.check_open("stream")
+        wanted = replace(wanted, thinking=check_thinking(wanted.thinking, "stream"))
+        ids = encode_prompt(self.text, self.spec.vocab_size, prompt, wanted.thinking, wanted.tools)
+        request = self.complete(wanted, is_chat=is_chat(prompt))
+        return replace(request, prompt=ids, continues_text=isinstance(prompt, str | EncodedText))
+
+    def complete(self, wanted: ReplyOptions, *, is_chat: bool = True) -> StreamRequest:
+        """Return a request with complete options, whose prompt is to be set.
+
+        Args:
+            wanted: What the caller asks for.
+            is_chat: Whether the prompt is messages, so that thoughts and calls are looked for.
+        """
+        read = read_tools(wanted.tools, wanted.options)
+        return make_request(
+            [],
+            self._with_grammar_of_tools(wanted),
+            defaults=self.defaults,
+            vocab_size=self.spec.vocab_size,
+            sinks=wanted.sinks,
+            continues_text=self.text.chat_template is None,
+            is_chat=is_chat,
+            thinking=wanted.thinking,
+            tools=read,
+            grammar_name="grammar" if read is None else "tools",
+            cache_salt=wanted.cache_salt,
+            called_at=wanted.called_at,
+            control_tokens=self.control_tokens,
+            grammars=self.grammars,
+        )
+
+    def check_options(self, wanted: ReplyOptions) -> None:
+        """Refuse the options that no prompt can have."""
+        make_request(
+            [],
+            wanted.options,
+            defaults=self.defaults,
+            vocab_size=self.spec.vocab_size,
+            sinks=wanted.sinks,
+            grammars=self.grammars,
+        )
+
+    def compile_grammar(self, wanted: ReplyOptions) -> None:
+        """Compile the grammar of a request, which then finds it compiled. Blocks.
+
+        Raises:
+            InvalidArgument: It is not valid, or the chat template has no place for tools.
+        """
+        read = read_tools(wanted.tools, wanted.options)
+        name = "grammar" if read is None else "tools"
+        grammar_of(self._with_grammar_of_tools(wanted), name, self.grammars)
+
+    def _with_grammar_of_tools(self, wanted: ReplyOptions) -> Mapping[str, Any]:
+        if wanted.tools is None:
+            return wanted.options
+        return self.tool_replies.options(wanted.options, wanted.tools, wanted.thinking)
+
+    # ---- streams ---------------------------------------------------------------------------------
+
+    def start(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+        """Start a stream whose caller expects it to begin now; log it if it has to wait.
+
+        Args:
+            kind: The class of the stream.
+            request: What it replies to.
+            given: The beginning of the reply, if it is part of the prompt.
+        """
+        before = logs.stats_before(self.native)
+        stream = self.submit(kind, request, given)
+        if before is not None:
+            whole = before["pages"] // self.options.max_sequences
+            needed = whole if request.max_tokens is None else 1  # at least
+            logs.request_waits(stream.request_id, before, needed)
+        return stream
+
+    def submit(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+        """Start a stream, which may wait for others; see `start`."""
+        options = self.options
+        sinks = options.sinks if request.sinks is None else request.sinks
+        has_template = self.text.tokenizer is not None and self.text.chat_template is not None
+        return kind(
+            self.native.submit(request),
+            request,
+            self.model,
+            has_text=self.text.tokenizer is not None,
+            window=(sinks, options.sinks + options.window - sinks),
+            expects_messages=request.continues_text and has_template,
+            reader=self.reader(request, given),
+        )
+
+    def reader(self, request: StreamRequest, given: str = "") -> ThoughtReader | None:
+        """Return what tells thoughts and calls from text in a reply; None if all of it is text.
+
+        With a grammar other than that of tools, everything is text.
+        """
+        if not request.is_chat:
+            return None
+        if request.tools is not None:
+            return self.tool_replies.reader(request.tools, request.thinking)
+        tags = None if request.grammar is not None else self.formats.tags(request.thinking)
+        return None if tags is None else tags.reader(given)
+
+    # ---- conversations ---------------------------------------------------------------------------
+
+    def turns(self, thinking: Thinking = None, tools: Tools | None = None) -> TurnFormat:
+        """Return the parts of conversations.
+
+        Raises:
+            InvalidArgument: The chat template fails, or cannot be split.
+        """
+        if tools is None:
+            return self.formats.turns(thinking)
+        return self.formats.turns(thinking, tools.definitions, tools.key)
+
+    def session_turns(self, call: str, thinking: Thinking, tools: Tools | None) -> TurnFormat:
+        """Return the same for a session, which `call` opens.
+
+        Raises:
+            InvalidArgument: The template fails, cannot be split, or has no place for tools.
+        """
+        if tools is not None:
+            self.tool_replies.check(thinking, call)
+        return self.turns(thinking, tools)
+
+    def tags(self, thinking: Thinking = None) -> ThoughtTags | None:
+        """Return how to tell thoughts from text in replies to messages; None if there are none."""
+        return self.formats.tags(thinking)
+
+
+def make_host(
+    builder: _core.ModelBuilder,
+    checkpoint: Checkpoint,
+    options: ModelOptions,
+    table: TokenBytes | None,
+) -> Host:
+    """Make a model of what has been read, and start its engine."""
+    spec, text = checkpoint.spec, checkpoint.text
+    tokens = None
+    if table is not None:
+        tokens = _core.TokenTable(
+            list(table.pieces), sorted(table.special), table.strip_leading_space
+        )
+    control = {} if text.tokenizer is None else control_tokens(text.tokenizer)
+    formats = ConversationFormats(text, table)
+    return Host(
+        model=None,
+        native=_core.Model(builder, asdict(options), tokens, sorted(text.end_token_ids)),
+        spec=spec,
+        text=text,
+        table=table,
+        options=options,
+        defaults=Sampling.from_checkpoint(checkpoint.generation),
+        control_tokens={token.content: i for i, token in control.items() if i < spec.vocab_size},
+        grammars=Grammars(tokens, spec.vocab_size, text.end_token_ids),
+        formats=formats,
+        tool_replies=ToolReplies(text, table, formats.tags),
+    )

@@ -1,1 +1,0 @@
-"""Servers that share a store of conversations ask each other over HTTP."""

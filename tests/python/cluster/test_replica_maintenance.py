@@ -1,0 +1,90 @@
+"""What a replica does between turns: it says that it is alive, and cleans up after dead ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sinkstream
+from sinkstream.cluster import replica_fence
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import identity_of
+from sinkstream.conversations.residency import Resident
+from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.model import host_of
+from tests.python.cluster.shared_stores import SharedLocation, fence_of
+from tests.python.conversations.talk import STILL, Chat, wait_until
+from tests.python.conversations.test_maintenance import ERRORS, fails_first
+
+
+def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
+    settings = {"maintenance_s": STILL, "saved_early": 0, "seats": 3, **settings}
+    location = SharedLocation(folder, folder / "snapshots")
+    conversations = location.conversations(model, "one", **settings)
+    conversations._snapshot_thread.close()
+    for text in "ab":
+        Chat(conversations).say(text)
+    return conversations
+
+
+@pytest.mark.parametrize("stage", ["abandoned", "_delete_orphans"])
+def test_a_stage_that_fails_keeps_none_of_the_others(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    conversations = two_chats(model, tmp_path, park_s=0.0, ttl_s=0.0)
+    fence = fence_of(conversations)
+    fence._swept = float("-inf")
+    called: list[str] = []
+
+    def fails() -> Any:
+        called.append(stage)
+        raise ERRORS[1]
+
+    monkeypatch.setattr(fence if stage.startswith("_") else fence.owners, stage, fails)
+    time.sleep(0.01)
+    conversations._maintenance.run()
+    assert called == [stage]
+    assert conversations._restorer.residency.all() == []
+    assert conversations._store.conversations("") == []
+
+
+def seen(conversations: Conversations) -> float:
+    ((found,),) = conversations._store.rows("SELECT seen FROM replicas WHERE name = 'one'")
+    return float(found)
+
+
+def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_fence, "_BEAT_S", 0.02)
+    conversations = two_chats(model, tmp_path, snapshot_tokens=0)
+    states = conversations._restorer
+    save, times = states.snapshots.save, []
+
+    def slow_save(resident: Resident) -> None:
+        before = seen(conversations)
+        wait_until(lambda: seen(conversations) > before)
+        times.append(before)
+        save(resident)
+
+    monkeypatch.setattr(states.snapshots, "save", slow_save)
+    conversations._maintenance.run()
+    assert len(times) == 2
+    conversations.close()
+    left = SqliteStore.open(tmp_path, identity_of(host_of(model)), is_shared=True)
+    assert left.rows("SELECT name FROM replicas") == []  # it is not announced after its end
+    left.close()
+
+
+def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
+    model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_fence, "_BEAT_S", 0.02)
+    conversations = two_chats(model, tmp_path)
+    owners = fence_of(conversations).owners
+    monkeypatch.setattr(owners, "announce", fails_first(owners.announce, ERRORS[1]))
+    before = seen(conversations)
+    wait_until(lambda: seen(conversations) > before)

@@ -1,0 +1,186 @@
+"""Turns as they are shown: which tokens hold each message, and each of its characters."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sinkstream
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.transcript import (
+    ShownMessage,
+    StoredTurn,
+    shown_messages,
+)
+from sinkstream.conversations.turns import NotFound, TurnRequest
+from sinkstream.model import host_of
+from sinkstream.server.texts import Texts
+
+# Of the tiny model's tokens, these are words.
+WORDS = dict.fromkeys(range(259, 286), 100.0)
+OPTIONS: Any = {"max_tokens": 12, "ignore_eos": True, "seed": 5, "logit_bias": WORDS}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> Iterator[sinkstream.Model]:
+    with sinkstream.load(tiny_folder("llama"), window=60, max_sequences=3, threads=1) as found:
+        yield found
+
+
+@pytest.fixture
+def turns(model: sinkstream.Model, tmp_path: Path) -> Iterator[Conversations]:
+    made = Conversations(model, tmp_path, Settings(maintenance_s=3600))
+    yield made
+    made.close()
+
+
+def say(turns: Conversations, history: list[dict[str, str]], text: str, **more: Any) -> str:
+    """Add a message and its reply to a history; return the turn's id."""
+    history.append({"role": "user", "content": text})
+    turn = turns.begin(TurnRequest("", history, OPTIONS, **more))
+    history.append({"role": "assistant", "content": turn.stream.result().text})
+    return turn.end().node
+
+
+def messages_of(
+    turns: Conversations, model: sinkstream.Model, name: str
+) -> list[list[ShownMessage]]:
+    table = Texts(host_of(model)).table
+    return [shown_messages(turn, table) for turn in turns.transcript("", name)]
+
+
+TEXTS = [
+    "the sea",
+    " spaces around \n",
+    "é 🌊 waves 🌊",
+    "the the the",
+    "user",
+    "line\n\nline",
+    "s",
+]
+
+
+def test_a_transcript_has_all_messages_and_their_places(
+    turns: Conversations, model: sinkstream.Model
+) -> None:
+    history = [{"role": "system", "content": "be brief"}]
+    names = [say(turns, history, text) for text in TEXTS]
+    (conversation,) = (name for name, _ in turns.conversations(""))
+    shown = messages_of(turns, model, conversation)
+    flat = [message for turn in shown for message in turn]
+    assert [(one.role, one.content) for one in flat] == [
+        (one["role"], one["content"]) for one in history
+    ]
+    kept = turns.transcript("", conversation)
+    assert [turn.id for turn in kept] == names
+    assert [turn.parent for turn in kept] == [None, *names[:-1]]
+    ids = [one for turn in kept for one in (*turn.read_ids, *turn.reply_ids)]
+    assert len(ids) == kept[-1].tokens
+    texts = Texts(host_of(model))
+    assert texts.table is host_of(model).table  # built once
+    previous = 0
+    for message in flat:
+        assert previous <= message.begin < message.end <= len(ids)
+        previous = message.end
+        spelled = texts.decode(ids[message.begin : message.end])
+        assert message.content.strip() in spelled
+        assert message.offsets is not None
+        assert len(message.offsets) == message.end - message.begin
+        text = message.content.rstrip()
+        for index, offset in enumerate(message.offsets):
+            rest = texts.decode(ids[message.begin + index : message.end]).rstrip()
+            if index == 0:  # its token may begin with the end of the template's header
+                assert rest.endswith(text[offset:])
+            elif rest.startswith("\ufffd"):  # in the middle of a character
+                assert rest.lstrip("\ufffd") == text[offset + 1 :]
+            else:
+                assert rest == text[offset:]
+    assert messages_of(turns, model, names[2]) == [shown[2]]
+
+
+def test_bytes_that_are_not_text_have_places_too(
+    turns: Conversations, model: sinkstream.Model
+) -> None:
+    turn = turns.begin(TurnRequest("", [{"role": "user", "content": "the"}], {**OPTIONS,
+                                   "logit_bias": None, "temperature": 1.0}))  # fmt: skip
+    text = turn.stream.result().text
+    assert "\ufffd" in text
+    (shown,) = messages_of(turns, model, turn.end().node)
+    assert shown[1].offsets is not None
+    assert shown[1].offsets == sorted(shown[1].offsets)
+    assert 0 <= shown[1].offsets[-1] <= len(text)
+
+
+def test_the_beginning_of_a_reply_that_was_given_is_part_of_it(
+    turns: Conversations, model: sinkstream.Model
+) -> None:
+    history = [{"role": "user", "content": "the sea"}, {"role": "assistant", "content": "It is"}]
+    turn = turns.begin(TurnRequest("", history, OPTIONS, continue_final=True))
+    text = turn.stream.result().text
+    (shown,) = messages_of(turns, model, turn.end().node)
+    assert [(one.role, one.content) for one in shown] == [
+        ("user", "the sea"), ("assistant", "It is" + text)
+    ]  # fmt: skip
+    assert shown[1].offsets is None
+
+
+def test_titles_are_beginnings_of_first_user_messages(turns: Conversations) -> None:
+    say(turns, [{"role": "system", "content": "be brief"}], 'a "title" 🌊 ' + "x" * 200)
+    history: list[dict[str, str]] = []
+    say(turns, history, "second")
+    say(turns, history, "not a title")
+    assert sorted(turns.titles("").values()) == ['a "title" 🌊 ' + "x" * 68, "second"]
+    assert turns.titles("another") == {}
+
+
+def test_a_transcript_is_its_owners_alone(turns: Conversations) -> None:
+    name = say(turns, [], "a secret")
+    (conversation,) = (each for each, _ in turns.conversations(""))
+    for each in (name, conversation):
+        assert len(turns.transcript("", each)) == 1
+        with pytest.raises(NotFound, match=f"no turn or conversation '{each}'"):
+            turns.transcript("another", each)
+    turns.delete("", conversation)
+    for each in (name, conversation):
+        with pytest.raises(NotFound):
+            turns.transcript("", each)
+
+
+@pytest.mark.parametrize("reply", ["the sea é", "é", ""])
+def test_the_tokens_of_a_thought_are_before_the_first_character(
+    model: sinkstream.Model, reply: str
+) -> None:
+    tokenizer, table = model.tokenizer, Texts(host_of(model)).table
+    assert tokenizer is not None
+
+    def shown(*texts: str) -> ShownMessage:
+        ids = [i for text in texts for i in tokenizer.encode(text, add_special_tokens=False).ids]
+        turn = StoredTurn(
+            id="resp_1",
+            parent=None,
+            conversation="sess_1",
+            session_key=None,
+            created=0.0,
+            finish_reason="stop",
+            tokens=10 + len(ids),
+            messages=[],
+            given="",
+            read_ids=array("i"),
+            reply_ids=array("i", ids),
+            reply=reply,
+        )
+        (message,) = shown_messages(turn, table)
+        return message
+
+    alone, after = shown(reply), shown("é, the sea é</think>\n", reply)
+    assert alone.offsets is not None
+    assert after.offsets is not None
+    thought = len(after.offsets) - len(alone.offsets)
+    assert thought > 5
+    assert after.offsets == [0] * thought + alone.offsets
+    assert shown("something", "else").offsets is None or reply == ""
