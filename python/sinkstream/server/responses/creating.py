@@ -27,10 +27,10 @@ from sinkstream.server.responses.response_bodies import (
     ReadRequest,
     ResponseRequest,
     check_read,
-    echo_of,
     names_in,
     options_of,
     record_of,
+    request_fields_of,
     response_tools,
 )
 from sinkstream.server.responses.response_state import ResponseState
@@ -158,13 +158,13 @@ async def create(
     held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
     name = new_id("resp")
-    echo = echo_of(service, body, name, store=asked.turn.store)
-    record = record_of(echo, len(asked.turn.messages))
+    fields = request_fields_of(service, body, name, store=asked.turn.store)
+    record = record_of(fields, len(asked.turn.messages))
     turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
     settings = body.stream_options or StreamSettings()
     state = ResponseState(
-        echo,
+        fields,
         tenant,
         tokens=None if "logprobs" not in options else [],
         encodes_thought=ENCRYPTED in (body.include or ()),

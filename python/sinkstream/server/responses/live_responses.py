@@ -84,7 +84,7 @@ class Live:
 
     def drop_messages(self) -> None:
         """Drop the input of a reply that has begun, unless it is nowhere else and may be listed."""
-        if self.state.echo["store"] or not self.state.is_background:
+        if self.state.request_fields["store"] or not self.state.is_background:
             self.messages = None
 
     def drop_task(self) -> None:

@@ -16,7 +16,7 @@ from sinkstream.server.reply_pieces import pieces
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.responses.response_state import Outcome
-from sinkstream.server.responses.stored_responses import note_of, opening_of_echo
+from sinkstream.server.responses.stored_responses import note_of, opening_of_fields
 from sinkstream.server.running import Reply, Start, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
@@ -107,20 +107,22 @@ async def _finish(
     live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
-    is_stored = is_left and state.echo["store"]
+    is_stored = is_left and state.request_fields["store"]
     try:
         if is_stored:
             note = note_of(state, outcome)
             with suppress(SinkstreamError):  # the turn is kept; the store has logged the error
                 await service.pool.submit(partial(service.turns.note, state.id, note))
         elif is_left:
-            service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
+            service.live.note_unstored(
+                state.tenant, state.id, opening_of_fields(state.request_fields)
+            )
     except Exception:
         logger.exception("response %s: its end could not be stored", state.id)
     finally:
         state.outcome, live.messages = outcome, None
         live.notify()
-        if is_stored or not (state.echo["store"] or state.is_background):
+        if is_stored or not (state.request_fields["store"] or state.is_background):
             service.live.forget(state.id)
         else:
             service.live.forget_later(state.id)

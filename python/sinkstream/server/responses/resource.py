@@ -68,7 +68,7 @@ class Resources:
         )
 
     def _with(self, status: str, **fields: Any) -> dict[str, Any]:
-        return {**self.state.echo, "status": status, **fields}
+        return {**self.state.request_fields, "status": status, **fields}
 
     def reasoning(self, *, is_empty: bool = False) -> dict[str, Any]:
         """Return the thought as in the output, or as it is before it has a part.

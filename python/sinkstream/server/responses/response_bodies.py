@@ -146,7 +146,9 @@ def response_tools(body: ReadRequest) -> Tools | None:
     return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
 
 
-def echo_of(service: Service, body: ResponseRequest, name: str, *, store: bool) -> dict[str, Any]:
+def request_fields_of(
+    service: Service, body: ResponseRequest, name: str, *, store: bool
+) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
     defaults = service.host.defaults
     return {
@@ -184,6 +186,6 @@ def _or(value: float | None, default: float) -> float:
     return float(default if value is None else value)
 
 
-def record_of(echo: dict[str, Any], messages: int) -> str:
+def record_of(fields: dict[str, Any], messages: int) -> str:
     """Return what is stored of a request in addition to its messages, whose number is given."""
-    return orjson.dumps({"echo": echo, "messages": messages}).decode()
+    return orjson.dumps({"echo": fields, "messages": messages}).decode()

@@ -95,7 +95,7 @@ class CallState:
 class ResponseState:
     """The state of one response: a thought, then text, then calls, any of which may be missing."""
 
-    echo: dict[str, Any]
+    request_fields: dict[str, Any]
     """The fields of the response that repeat the request, including its id."""
     tenant: str
     is_begun: bool = False
@@ -119,12 +119,12 @@ class ResponseState:
     @property
     def id(self) -> str:
         """Return the response's id."""
-        return str(self.echo["id"])
+        return str(self.request_fields["id"])
 
     @property
     def is_background(self) -> bool:
         """Return whether it continues without a client."""
-        return bool(self.echo["background"])
+        return bool(self.request_fields["background"])
 
     @property
     def status(self) -> str:
@@ -143,7 +143,7 @@ class ResponseState:
         """Return whether there is a message; without text, only if there is nothing else."""
         if not self.is_begun or len(self.text) > 0:
             return self.is_begun
-        if not (self.has_parts or self.has_thought or self.echo["tools"]):
+        if not (self.has_parts or self.has_thought or self.request_fields["tools"]):
             return True
         return self.outcome is not None and not (self.has_thought or self.calls)
 

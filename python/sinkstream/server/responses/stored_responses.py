@@ -34,10 +34,10 @@ def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
     return Opening(instructions, text)
 
 
-def opening_of_echo(echo: dict[str, Any]) -> Opening:
+def opening_of_fields(fields: dict[str, Any]) -> Opening:
     """Return the opening of a response, from the fields that repeat its request."""
-    tools = tools_of(as_chat_tools(echo["tools"]), None, None)
-    return opening_with(echo["instructions"], tools)
+    tools = tools_of(as_chat_tools(fields["tools"]), None, None)
+    return opening_with(fields["instructions"], tools)
 
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:
@@ -133,7 +133,7 @@ def opening_of(turns: Turns, tenant: str, name: str) -> Opening:
         NotFound: The tenant has no response with that name.
     """
     record = turns.text_of(tenant, name).record
-    return opening_of_echo(orjson.loads(record)["echo"]) if record else Opening(None, "")
+    return opening_of_fields(orjson.loads(record)["echo"]) if record else Opening(None, "")
 
 
 def history_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
