@@ -53,7 +53,7 @@ class Texts:
         Raises:
             Exception: Any error of a prompt that `Model.stream` raises.
         """
-        return encode_prompt(self._formats, self._vocab_size, prompt)
+        return encode_prompt(self._text, self._vocab_size, prompt)
 
     def encode_messages(
         self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True

@@ -113,7 +113,7 @@ class ConversationFormats:
         """
         checked = check_messages(messages)
         chat = self.chat(thinking, tools)
-        ids = chat.whole(checked, add_generation_prompt)
+        ids = chat.encode_whole(checked, add_generation_prompt)
         if omitted := chat.forms.omitted(checked):
             warn_caller(
                 f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s '
