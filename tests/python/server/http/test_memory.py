@@ -23,7 +23,7 @@ from sinkstream.server import memory
 from sinkstream.server.responses import live
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
-REPEATS = 12
+REPEATS = 8
 WAIT_S = 30
 OPTIONS: dict[str, Any] = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
 
@@ -115,7 +115,7 @@ def test_requests_of_every_kind_leave_no_object(server: Running, others: list[ob
     ask()
 
     def left() -> dict[str, int]:
-        """Return what there is more of; what is left of each request is there twelve times."""
+        """Return what there is more of; what is left of each request is there that many times."""
         grown = objects_of_ours(server) - before
         return {name: count for name, count in grown.items() if count >= REPEATS / 2}
 

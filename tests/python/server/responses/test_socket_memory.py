@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -35,17 +36,25 @@ def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
 
 
 def opened(server: Running) -> ClientConnection:
-    return connect(f"ws://127.0.0.1:{server.port}{RESPONSES}", close_timeout=5)
+    """Connect with a small buffer: endless replies that a test does not read soon stand still.
+
+    Such a client does not read the answer to its own goodbye either, and need not wait for it.
+    """
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    address = f"ws://127.0.0.1:{server.port}{RESPONSES}"
+    return connect(address, sock=connection, close_timeout=0.1)
 
 
-def send(socket: ClientConnection, **more: Any) -> None:
-    socket.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
+def send(client: ClientConnection, **more: Any) -> None:
+    client.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
 
 
-def until(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
+def until(client: ClientConnection, *kinds: str) -> dict[str, Any]:
     event: dict[str, Any] = {"type": ""}
     while event["type"] not in kinds:
-        event = json.loads(socket.recv(timeout=60))
+        event = json.loads(client.recv(timeout=60))
     return event
 
 
