@@ -18,7 +18,6 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.conversations import ownership
 from sinkstream.conversations.residency import Resident
 from sinkstream.server import memory
 from sinkstream.server.responses import live
@@ -52,7 +51,6 @@ def server(
         # What is remembered of the latest requests is bounded. Here, the bounds are soon reached.
         patch.setattr(live, "_KEPT", 2)
         patch.setattr(live, "_UNSTORED", 2)
-        patch.setattr(ownership, "_MOST", 2)
         with running(tiny_folder("llama"), store=store, sequences=3) as found:
             yield found
 
