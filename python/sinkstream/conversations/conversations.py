@@ -10,6 +10,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
@@ -149,6 +150,8 @@ class Conversations:
         found = self._found(request, place, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
+        if deadline is not None:
+            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         try:
             given = match.unread[-1]["content"] if request.continue_final else ""
             session, ids = found.resident.session, found.ids.tolist()
