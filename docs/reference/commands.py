@@ -64,7 +64,7 @@ def all_commands() -> list[Command]:
 def read_command(name: str, function: Callable[..., Any]) -> Command:
     """Read a command from its function."""
     found = {parameter.name: parameter for parameter in parameters_of(function)}
-    inner = inspect.unwrap(function)
+    inner = getattr(function, "__wrapped__", function)  # before the bundles were replaced
     own_names = set(inspect.signature(inner).parameters)
     bundles = {
         bundle: tuple(

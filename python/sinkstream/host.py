@@ -1,7 +1,7 @@
 """What the rest of the package uses of a loaded model. `Model` is what its users see.
 
 Streams, sessions, conversations, the server and evaluation get a `Host` (`model.host_of`). It knows
-how a prompt becomes a request, and a request a stream; it does not know who asks for one.
+how a prompt becomes a request, and a request a stream; it does not know who requested it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Host:
 
     # ---- requests --------------------------------------------------------------------------------
 
-    def request(self, prompt: Any, wanted: ReplyOptions) -> StreamRequest:
+    def request_for(self, prompt: Any, wanted: ReplyOptions) -> StreamRequest:
         """Return the request of a prompt: its ids, and the complete options.
 
         Raises:
@@ -140,7 +140,9 @@ class Host:
         """
         self.lifetime.check_open("stream")
         wanted = replace(wanted, thinking=check_thinking(wanted.thinking, "stream"))
-        ids = encode_prompt(self.text, self.spec.vocab_size, prompt, wanted.thinking, wanted.tools)
+        ids = encode_prompt(
+            self.formats, self.spec.vocab_size, prompt, wanted.thinking, wanted.tools
+        )
         request = self.complete(wanted, is_chat=is_chat(prompt))
         return replace(request, prompt=ids, continues_text=isinstance(prompt, str | EncodedText))
 
@@ -197,7 +199,7 @@ class Host:
 
     # ---- streams ---------------------------------------------------------------------------------
 
-    def start(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+    def start_stream(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
         """Start a stream whose caller expects it to begin now; log it if it has to wait.
 
         Args:
@@ -206,15 +208,15 @@ class Host:
             given: The beginning of the reply, if it is part of the prompt.
         """
         before = logs.stats_before(self.native)
-        stream = self.submit(kind, request, given)
+        stream = self.submit_stream(kind, request, given)
         if before is not None:
             whole = before["pages"] // self.options.max_sequences
             needed = whole if request.max_tokens is None else 1  # at least
             logs.request_waits(stream.request_id, before, needed)
         return stream
 
-    def submit(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
-        """Start a stream, which may wait for others; see `start`."""
+    def submit_stream(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+        """Start a stream, which may wait for others; see `start_stream`."""
         options = self.options
         sinks = options.sinks if request.sinks is None else request.sinks
         has_template = self.text.tokenizer is not None and self.text.chat_template is not None
@@ -248,9 +250,7 @@ class Host:
         Raises:
             InvalidArgument: The chat template fails, or cannot be split.
         """
-        if tools is None:
-            return self.formats.turns(thinking)
-        return self.formats.turns(thinking, tools.definitions, tools.key)
+        return self.formats.turns(thinking, tools)
 
     def session_turns(self, call: str, thinking: Thinking, tools: Tools | None) -> TurnFormat:
         """Return the same for a session, which `call` opens.

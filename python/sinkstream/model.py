@@ -225,7 +225,7 @@ class Model(ClosesOnExit):
         """
         wanted = ReplyOptions.of(options)
         host = host_of(self)
-        return host.start(Stream, host.request(prompt, wanted))
+        return host.start_stream(Stream, host.request_for(prompt, wanted))
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], and one prompt
@@ -302,12 +302,12 @@ class Model(ClosesOnExit):
         requests: list[StreamRequest] = []
         for index, one in enumerate(prompt if is_list else [prompt]):
             try:
-                requests.append(host.request(one, wanted))
+                requests.append(host.request_for(one, wanted))
             except (SinkstreamError, TypeError) as error:
                 if is_list:
                     name_prompt(error, index)
                 raise
-        start = host.start if len(requests) == 1 else host.submit
+        start = host.start_stream if len(requests) == 1 else host.submit_stream
         results = results_of_all((partial(start, Stream, request) for request in requests), report)
         return results if is_list else results[0]
 
@@ -352,7 +352,7 @@ class Model(ClosesOnExit):
 
         def start(prompt: Prompt) -> Stream:
             now = replace(wanted, called_at=time.monotonic())
-            return host.submit(Stream, host.request(prompt, now))
+            return host.submit_stream(Stream, host.request_for(prompt, now))
 
         from sinkstream.streams.replies import Replies
 

@@ -15,13 +15,13 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from sinkstream.text.argument_name import ArgumentName
-from sinkstream.text.messages import Message, check_messages, text_of_parts
+from sinkstream.text.messages import Message, check_messages, text_of_parts, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
 
 # Clients send all of a long history with each turn: messages with just these keys take a short way.
 _PLAIN = {"content", "role"}
-# All other keys of a message mean nothing to a template, and are dropped.
+# Other keys that a message may have are empty.
 _REASONING = ("reasoning", "reasoning_content", "thinking")
 _KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
 _SIZE = 32  # bytes of a hash: 256 bits
@@ -39,20 +39,9 @@ def canonical_messages(
         TypeError: A value has the wrong type.
         InvalidArgument: There are no messages, or one is malformed.
     """
-    kept = [_known(message) for message in messages]
-    checked = check_messages(kept, MESSAGES)
+    checked = check_messages(without_unknown(messages), MESSAGES)
     last = len(checked) - 1 if continue_final else -1
     return [_canonical(message, trims=i != last) for i, message in enumerate(checked)]
-
-
-def _known(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    if message.keys() == _PLAIN:
-        return message
-    return {
-        key: message[key]
-        for key in _KEPT
-        if key in message and (key == "content" or message[key] is not None)
-    }
 
 
 def _canonical(message: Message, *, trims: bool) -> Message:
@@ -62,7 +51,7 @@ def _canonical(message: Message, *, trims: bool) -> Message:
         text = text.rstrip()
     if message.keys() == _PLAIN:
         return {"content": text, "role": message["role"]}
-    known = {key: value for key, value in message.items() if value is not None}
+    known = {key: message[key] for key in _KEPT if message.get(key) is not None}
     return dict(sorted({**known, "content": text}.items()))
 
 

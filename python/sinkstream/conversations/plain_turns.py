@@ -6,9 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import (
     NotFound,
@@ -24,10 +22,7 @@ from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams.served_stream import ServedStream
-from sinkstream.text.chat import encode_chat
-from sinkstream.text.messages import check_messages, text_of_parts
-from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.thinking import Thinking
+from sinkstream.text.messages import without_unknown
 
 
 @dataclass(slots=True)
@@ -71,7 +66,9 @@ class PlainTurns:
                 tools=request.tools,
                 cache_salt=request.engine_salt,
             )
-            return _turn(self._host, self._host.request(request.messages, wanted))
+            return _turn(
+                self._host, self._host.request_for(without_unknown(request.messages), wanted)
+            )
         if request.messages[-1].get("role") != "assistant":
             raise InvalidArgument(
                 "stream: to be continued, the last message of `prompt` must have the role "
@@ -102,9 +99,8 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        text = self._host.text
-        tools = () if request.tools is None else request.tools.definitions
-        return len(encode_chat(text, request.messages, thinking=request.thinking, tools=tools))
+        encode = self._host.formats.encode_chat
+        return len(encode(without_unknown(request.messages), request.thinking, request.tools))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
@@ -166,28 +162,12 @@ def begin_text(
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(host, host.request(prompt, ReplyOptions(options, cache_salt=salt)))
-
-
-def open_reply(
-    text: TextFormat, messages: Sequence[Any], thinking: Thinking = None
-) -> tuple[list[int], str]:
-    """Return the ids of a conversation whose last message is unfinished, and that message's text.
-
-    Raises:
-        InvalidArgument: The messages are malformed, or only one.
-    """
-    content = check_messages(messages)[-1]["content"]
-    ids = encode_chat(text, messages[:-1], thinking=thinking)
-    assert text.tokenizer is not None  # `encode_chat` has refused
-    final = content if isinstance(content, str) else text_of_parts(content or [])
-    ids += plain_encoder(text.tokenizer).encode(final, at_start=False) if final else []
-    return ids, final
+    return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
 
 
 def _continued(host: Host, request: TurnRequest) -> PlainTurn:
     """Start a reply that continues the last message of a conversation."""
-    ids, final = open_reply(host.text, request.messages, request.thinking)
+    ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
     wanted = ReplyOptions(
         request.options, thinking=request.thinking, cache_salt=request.engine_salt
     )
@@ -195,7 +175,7 @@ def _continued(host: Host, request: TurnRequest) -> PlainTurn:
 
 
 def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
-    stream = host.start(ServedStream, request, given)
+    stream = host.start_stream(ServedStream, request, given)
     facts = TurnFacts(
         state="new",
         node="",

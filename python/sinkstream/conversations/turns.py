@@ -48,8 +48,7 @@ class TurnRequest:
     tenant: str
     """A hash of the API key; "" without keys."""
     messages: list[dict[str, Any]]
-    """Validated messages in OpenAI's form: role, content (a string or text parts), name,
-    tool_calls, tool_call_id."""
+    """In OpenAI's form. `Turns.begin` checks them, and ignores fields that no template reads."""
     options: StreamOptions
     """As for `Session.stream`."""
     previous: str | None = None

@@ -26,12 +26,6 @@ from sinkstream.server.tools import as_chunk, tools_of
 from sinkstream.server.whole_replies import whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
-_MESSAGE_FIELDS = (
-    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking",
-    "reasoning", "audio", "function_call",
-)  # fmt: skip
-_PLAIN_FIELDS = {"role", "content"}  # nearly all messages of a long history have just these
-
 
 async def chat(request: Request) -> Response:
     """Reply to a conversation."""
@@ -51,11 +45,10 @@ async def chat(request: Request) -> Response:
             "continue_final_message",
         )
     await service.grammars.compile(service.host, options, names, tools, thinking)
-    messages = without_unknown(body.messages)
     shared = partial(
         TurnRequest,
         tenant=exchange.tenant,
-        messages=messages,
+        messages=body.messages,
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
@@ -137,22 +130,3 @@ def _names(body: ChatRequest) -> dict[str, str]:
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     shared = {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
     return {**shared, "thinking": "reasoning_effort", **names_of(body)}
-
-
-def without_unknown(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages without fields that no template reads, such as marks for caches."""
-    return [_message(message) for message in messages]
-
-
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    if message.keys() == _PLAIN_FIELDS and isinstance(message["content"], str):
-        return {"role": message["role"], "content": message["content"]}
-    known = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
-    if isinstance(known.get("content"), list):
-        known["content"] = [_part(part) for part in known["content"]]
-    return known
-
-
-def _part(part: Any) -> Any:
-    is_text = isinstance(part, dict) and part.get("type") == "text" and "text" in part
-    return {"type": "text", "text": part["text"]} if is_text else part

@@ -13,7 +13,6 @@ from sinkstream.host import Host
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
 from sinkstream.text.argument_name import PROMPT
-from sinkstream.text.chat import ChatFormat, encode_chat
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
@@ -24,6 +23,7 @@ class Texts:
     """The tokenizer, the template and the bytes of each token."""
 
     def __init__(self, host: Host) -> None:
+        self._formats = host.formats
         self._text = host.text
         self._vocab_size = host.spec.vocab_size
         self._table = host.table
@@ -53,15 +53,14 @@ class Texts:
         Raises:
             Exception: Any error of a prompt that `Model.stream` raises.
         """
-        return encode_prompt(self._text, self._vocab_size, prompt)
+        return encode_prompt(self._formats, self._vocab_size, prompt)
 
     def encode_messages(
         self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
     ) -> list[int]:
         """Return the ids of a conversation."""
-        definitions = () if tools is None else tools.definitions
-        return encode_chat(
-            self._text, messages, add_generation_prompt=add_generation_prompt, tools=definitions
+        return self._formats.encode_chat(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt
         )
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -112,11 +111,10 @@ class Texts:
         self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
     ) -> str:
         """Return what the chat template writes."""
-        tokenizer, source = self._tokenizer(), self._text.chat_template
-        if source is None:
+        tokenizer = self._tokenizer()
+        if self._text.chat_template is None:
             raise InvalidArgument("stream: the checkpoint must have a chat template, but has none.")
-        definitions = () if tools is None else tools.definitions
-        chat = ChatFormat(self._text, tokenizer, source, tools=definitions)
+        chat = self._formats.chat(None, tools)
         passage = chat.render(check_messages(messages), add_generation_prompt)
         return "".join(
             piece if isinstance(piece, str) else str(tokenizer.id_to_token(piece))

@@ -7,8 +7,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from sinkstream.conversations.plain_turns import open_reply
-from sinkstream.server.chat_route import without_unknown
 from sinkstream.server.errors import invalid
 from sinkstream.server.exchange import exchange_of
 from sinkstream.server.parsing import parse
@@ -16,6 +14,7 @@ from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, Token
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts
 from sinkstream.server.tools import tools_of
+from sinkstream.text.messages import without_unknown
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def _piece(raw: bytes) -> str | list[int]:
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
     if body.messages is not None and body.continue_final_message:
-        ids, _ = open_reply(service.host.text, without_unknown(body.messages))
+        ids, _ = service.host.formats.encode_open_reply(without_unknown(body.messages))
     elif body.messages is not None:
         ids = texts.encode_messages(
             without_unknown(body.messages),

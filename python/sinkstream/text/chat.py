@@ -6,6 +6,14 @@ rendering says for each character whether it comes from the template or from a m
 (`templates/traced_text.py`). If no character of a message is part of a control token, it is encoded
 as a whole. Otherwise it is split at the control tokens whose characters all come from the template,
 and the pieces in between are encoded as plain text.
+
+Note: [Whole and parts]
+A whole conversation has the ids that transformers gives it: `whole`. A session that keeps its cache
+reads only what follows, so it encodes a part of a rendering by itself: `encode`. The two agree
+unless the tokenizer joins text across the part's beginning, or changes the text next to a control
+token. Then a session cannot have the ids of the whole, because its cache already holds those before
+(`turns/find_difference.py` says so), and a stream must not have those of the parts. All else is the
+same for both.
 """
 
 from __future__ import annotations
@@ -15,14 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
-from sinkstream.errors import InvalidArgument, warn_caller
-from sinkstream.text.argument_forms import ArgumentForms
+from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import PROMPT, ArgumentName
-from sinkstream.text.content_forms import ContentForms
-from sinkstream.text.messages import ROLES, Message, check_messages, strings_of
+from sinkstream.text.message_forms import ArgumentForms, ContentForms
+from sinkstream.text.messages import ROLES, Message, strings_of
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import (
     SANDBOX,
@@ -34,63 +41,19 @@ from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
 from sinkstream.text.thinking import Thinking, thinking_variables
-from sinkstream.text.tokenizers.control_tokens import Found, control_literals
-from sinkstream.text.whole_text import WholeEncoder
+from sinkstream.text.tokenizers import catch_panics
+from sinkstream.text.tokenizers.control_tokens import (
+    WHITESPACE,
+    Found,
+    control_literals,
+    control_tokens,
+)
+from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
 _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
 _FROM_TEMPLATE = re.compile(f"[^{MESSAGE}]+")
-
-
-def encode_chat(
-    text: TextFormat,
-    messages: Sequence[Any],
-    *,
-    add_generation_prompt: bool = True,
-    timeout_s: float = TEMPLATE_SECONDS,
-    thinking: Thinking = None,
-    tools: Sequence[Mapping[str, Any]] = (),
-) -> list[int]:
-    """Encode a conversation.
-
-    Args:
-        text: The checkpoint's tokenizer and template.
-        messages: Mappings with `role` (one of `messages.ROLES`) and `content`, a string or a list
-            of text parts; None if there are `tool_calls`. It is always plain text, whatever it
-            looks like.
-        add_generation_prompt: Whether to end with the start of the assistant's reply.
-        timeout_s: Seconds after which the template is stopped.
-        thinking: Whether the model thinks before it replies, or with which effort. If None, the
-            template's default.
-        tools: What the model may call, as `check_tools` returns it.
-
-    Returns:
-        Token ids. If no message contains control tokens, they equal those of transformers'
-        `apply_chat_template`.
-
-    Raises:
-        TypeError: `messages` is not a list of mappings, or a value has the wrong type.
-        InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
-            tokenizer or template, or the template fails or refuses.
-    """
-    checked = check_messages(messages)
-    if text.tokenizer is None or text.chat_template is None:
-        lacks = "tokenizer" if text.tokenizer is None else "chat template"
-        remedy = "Pass token ids" if text.tokenizer is None else "Pass a string or token ids"
-        raise InvalidArgument(
-            "stream: `prompt` must not be a list of messages, because the checkpoint has "
-            f"no {lacks}. {remedy} instead.",
-            param="prompt",
-        )
-    chat = ChatFormat(text, text.tokenizer, text.chat_template, thinking=thinking, tools=tools)
-    ids = chat.whole(checked, add_generation_prompt, timeout_s=timeout_s)
-    if omitted := chat.forms.omitted(checked):
-        warn_caller(
-            f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s chat '
-            "template omits it."
-        )
-    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +70,6 @@ class _Renderer:
         messages: Sequence[Message],
         tools: Sequence[Any],
         add_generation_prompt: bool,
-        timeout_s: float,
         argument: ArgumentName,
     ) -> TracedText:
         """Return what the template writes.
@@ -123,7 +85,7 @@ class _Renderer:
             "documents": None,
         }
         size = sum(map(len, strings_of([*messages, *tools])))
-        limits = Limits(timeout_s, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
+        limits = Limits(TEMPLATE_SECONDS, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
         try:
             return SANDBOX.run(self.template.template, variables, limits)
         except Exception as error:  # the template's operations may raise anything
@@ -165,11 +127,11 @@ class ChatFormat:
         self._tools = [dict(tool) for tool in tools]
         self.encoder = plain_encoder(tokenizer)
         self.control = control_literals(tokenizer)
-        self._whole = WholeEncoder(tokenizer)
+        self._whole = _WholeEncoder(tokenizer)
         self.source = source
 
         def probe(said: Sequence[Message]) -> TracedText:
-            return renderer.render(said, [], False, TEMPLATE_SECONDS, argument)
+            return renderer.render(said, [], False, argument)
 
         self.forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
@@ -179,7 +141,6 @@ class ChatFormat:
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
-        timeout_s: float = TEMPLATE_SECONDS,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
         """Render well-formed messages. Their content stays plain text, whatever it says.
@@ -188,7 +149,7 @@ class ChatFormat:
             InvalidArgument: The template fails, or refuses the messages; or it hides which control
                 tokens are its own.
         """
-        written, found, _ = self._written(messages, add_generation_prompt, timeout_s, argument)
+        written, found, _ = self._written(messages, add_generation_prompt, argument)
         return self._in_pieces(written, found)
 
     def whole(
@@ -196,7 +157,6 @@ class ChatFormat:
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
-        timeout_s: float = TEMPLATE_SECONDS,
         argument: ArgumentName = PROMPT,
     ) -> list[int]:
         """Return the ids of well-formed messages, as transformers gives them.
@@ -207,9 +167,7 @@ class ChatFormat:
             CheckpointError: The tokenizer fails on them.
             InvalidArgument: As in `render`.
         """
-        written, found, is_spelled = self._written(
-            messages, add_generation_prompt, timeout_s, argument
-        )
+        written, found, is_spelled = self._written(messages, add_generation_prompt, argument)
         ids = None if is_spelled else self._whole.encode(written, found, argument)
         if ids is not None:
             return ids
@@ -223,13 +181,12 @@ class ChatFormat:
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
-        timeout_s: float,
         argument: ArgumentName,
     ) -> tuple[TracedText, list[Found], bool]:
         """Return a rendering, the template's control tokens, and whether a message spells one."""
 
         def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
-            return self._render(said, tools, add_generation_prompt, timeout_s, argument)
+            return self._render(said, tools, add_generation_prompt, argument)
 
         messages = self.arguments.apply(self.forms.apply(messages), argument)
         written = rendering(messages, self._tools)
@@ -338,3 +295,68 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
             for name, part in value.items()
         }
     return [_mapped(part, change) for part in value] if isinstance(value, list) else value
+
+
+class _WholeEncoder:
+    """A tokenizer whose control tokens only the template may write.
+
+    The tokenizer itself decides where a control token matches, and what it does to the text next to
+    it: it may absorb whitespace, or keep a word from matching. That is allowed only as long as no
+    character of a message is part of a control token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # The unknown token is allowed anywhere: it stands for characters that the vocabulary lacks.
+        unknown = getattr(tokenizer.model, "unk_token", None)
+        self._control = {
+            token_id: token
+            for token_id, token in control_tokens(tokenizer).items()
+            if token.content != unknown
+        }
+
+    def encode(
+        self, written: TracedText, found: Iterable[Found], argument: ArgumentName
+    ) -> list[int] | None:
+        """Encode a rendering; return None if part of a message is in one of its control tokens.
+
+        Args:
+            written: The rendering.
+            found: The control tokens that the template has written.
+            argument: The argument that contains the conversation, for errors.
+
+        Raises:
+            CheckpointError: The tokenizer fails on it.
+        """
+        text = str.__str__(written)
+        fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+        with catch_panics(fails):
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        control = [i for i, token_id in enumerate(ids) if token_id in self._control]
+        offsets = encoding.offsets if control else []
+        for i in control:
+            begin, end = _literal(text, *offsets[i], self._control[ids[i]])
+            origins = written.origins[begin:end]
+            if not origins or MESSAGE in origins or UNKNOWN in origins:
+                return None
+        # The offsets of a token that matches in the normalized text are less certain.
+        known = iter(match.token_id for match in found)
+        normalized = (ids[i] for i in control if self._control[ids[i]].normalized)
+        return ids if all(token_id in known for token_id in normalized) else None
+
+
+def _literal(text: str, begin: int, end: int, token: AddedToken) -> tuple[int, int]:
+    """Return where a token's own text is, without the whitespace that it has absorbed."""
+    own = token.content
+    if own[:1] in WHITESPACE or own[-1:] in WHITESPACE:
+        return begin, end  # it is uncertain which whitespace is the token's own
+    # See Note: [Spaces that normalization adds] of control_tokens.py.
+    if token.normalized and text[begin:end].strip(WHITESPACE + SPACE) == own:
+        begin = text.index(own, begin)
+        return begin, begin + len(own)
+    while token.lstrip and begin < end and text[begin] in WHITESPACE:
+        begin += 1
+    while token.rstrip and begin < end and text[end - 1] in WHITESPACE:
+        end -= 1
+    return begin, end

@@ -1,23 +1,30 @@
-"""What a checkpoint's conversations look like, by `thinking`: their parts, and tags of thoughts.
+"""A checkpoint's chat template in use: ids of conversations, their parts, and tags of thoughts.
 
-Each is found by rendering, when it is first needed; what renders is imported then. Clients of a
+What renders is imported, and each form found by rendering, when it is first needed. Clients of a
 server choose `thinking` and tools, so only recently used formats are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.errors import InvalidArgument, warn_caller
+from sinkstream.request.tools import Tools
+from sinkstream.text.argument_name import PROMPT, ArgumentName
 from sinkstream.text.lru_cache import LruCache
-from sinkstream.text.thinking import Thinking
+from sinkstream.text.messages import check_messages, text_of_parts
+from sinkstream.text.plain_text import plain_encoder
+from sinkstream.text.thinking import Thinking, thinking_variables
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.turns.plain_turns import PlainTurns
 from sinkstream.text.turns.turn_arguments import TEXT
 
 if TYPE_CHECKING:
+    from sinkstream.text.chat import ChatFormat
     from sinkstream.text.turns.turn_format import TurnFormat
 
 MOST_TURNS = 32
@@ -26,44 +33,142 @@ MOST_TAGS = 16
 
 
 class ConversationFormats:
-    """The formats of one checkpoint. Any thread may call it."""
+    """The formats of one checkpoint. Any thread may call it.
+
+    Attributes:
+        text: Its tokenizer and template.
+    """
 
     def __init__(self, text: TextFormat, table: TokenBytes | None) -> None:
         """Remember the tokenizer and template; `table` is None without a tokenizer."""
-        self._text = text
+        self.text = text
         self._table = table
+        self._chats: LruCache[tuple[Thinking, str], ChatFormat] = LruCache(MOST_TURNS)
         self._turns: LruCache[tuple[Thinking, str], TurnFormat] = LruCache(MOST_TURNS)
         self._tags: LruCache[Thinking, ThoughtTags | None] = LruCache(MOST_TAGS)
 
-    def turns(
-        self, thinking: Thinking, tools: Sequence[Mapping[str, Any]] = (), key: str = ""
-    ) -> TurnFormat:
-        """Return the parts of conversations.
+    def chat(
+        self, thinking: Thinking, tools: Tools | None = None, argument: ArgumentName = PROMPT
+    ) -> ChatFormat:
+        """Return what renders and encodes conversations.
 
         Args:
             thinking: As `check_thinking` returns it.
-            tools: Definitions of tools, which are part of the beginning of a conversation.
-            key: The text of these definitions.
+            tools: What the model may call.
+            argument: The argument that contains a conversation, for errors.
+
+        Raises:
+            InvalidArgument: There is no tokenizer or template, the template has an error, or it has
+                no variable for `thinking`.
+        """
+        from sinkstream.text.chat import ChatFormat  # with Jinja, 2 MB
+
+        text = self.text
+        if text.tokenizer is None or text.chat_template is None:
+            lacks = "tokenizer" if text.tokenizer is None else "chat template"
+            remedy = "Pass token ids" if text.tokenizer is None else "Pass a string or token ids"
+            raise InvalidArgument(
+                "stream: `prompt` must not be a list of messages, because the checkpoint has "
+                f"no {lacks}. {remedy} instead.",
+                param="prompt",
+            )
+        make = partial(
+            ChatFormat,
+            text,
+            text.tokenizer,
+            text.chat_template,
+            argument,
+            thinking=thinking,
+            tools=() if tools is None else tools.definitions,
+        )
+        return self._chats.get((thinking, "" if tools is None else tools.key), make)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Any],
+        thinking: Thinking = None,
+        tools: Tools | None = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Encode a conversation.
+
+        Args:
+            messages: Mappings with `role` (one of `messages.ROLES`) and `content`, a string or a
+                list of text parts; None if there are `tool_calls`. It is always plain text,
+                whatever it looks like.
+            thinking: Whether the model thinks before it replies, or with which effort. If None, the
+                template's default.
+            tools: What the model may call.
+            add_generation_prompt: Whether to end with the start of the assistant's reply.
+
+        Returns:
+            Token ids. If no message contains control tokens, they equal those of transformers'
+            `apply_chat_template`.
+
+        Raises:
+            TypeError: `messages` is not a list of mappings, or a value has the wrong type.
+            InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
+                tokenizer or template, or the template fails or refuses.
+        """
+        checked = check_messages(messages)
+        chat = self.chat(thinking, tools)
+        ids = chat.whole(checked, add_generation_prompt)
+        if omitted := chat.forms.omitted(checked):
+            warn_caller(
+                f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s '
+                "chat template omits it."
+            )
+        return ids
+
+    def encode_open_reply(
+        self, messages: Sequence[Any], thinking: Thinking = None
+    ) -> tuple[list[int], str]:
+        """Encode a conversation whose last message is unfinished; return that message's text, too.
+
+        Raises:
+            InvalidArgument: The messages are malformed, or only one.
+        """
+        content = check_messages(messages)[-1]["content"]
+        ids = self.encode_chat(messages[:-1], thinking)
+        assert self.text.tokenizer is not None  # `encode_chat` has refused
+        final = content if isinstance(content, str) else text_of_parts(content or [])
+        encoder = plain_encoder(self.text.tokenizer)
+        return ids + (encoder.encode(final, at_start=False) if final else []), final
+
+    def turns(self, thinking: Thinking, tools: Tools | None = None) -> TurnFormat:
+        """Return the parts of conversations, for the same arguments.
 
         Raises:
             InvalidArgument: The chat template fails, or cannot be split.
         """
-        from sinkstream.text.turns.turn_format import detect_turn_format
+        find = partial(self._find_turns, thinking, tools)
+        return self._turns.get((thinking, "" if tools is None else tools.key), find)
 
-        find = partial(detect_turn_format, self._text, thinking, tools)
-        return self._turns.get((thinking, key), find)
+    def _find_turns(self, thinking: Thinking, tools: Tools | None) -> TurnFormat:
+        """Detect the parts of conversations.
+
+        Without a template there are no roles: the session is one growing text that opens with the
+        beginning-of-text token, and messages and replies follow each other directly. Without a
+        tokenizer there is no text at all: only ids can be fed.
+        """
+        if self.text.tokenizer is None or self.text.chat_template is None:
+            thinking_variables((), thinking, TEXT)  # refuses any
+            return PlainTurns(self.text)
+        from sinkstream.text.turns import turn_format
+
+        chat = self.chat(thinking, tools, TEXT)
+        return turn_format.turn_format_of(chat, self.text.end_token_ids)
 
     def tags(self, thinking: Thinking) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""
         return self._tags.get(thinking, partial(self._find_tags, thinking))
 
     def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
-        from sinkstream.text.chat import ChatFormat
         from sinkstream.text.thoughts.find_thoughts import find_thoughts
 
-        text = self._text
+        text = self.text
         if text.tokenizer is None or text.chat_template is None or self._table is None:
             return None
-        chat = ChatFormat(text, text.tokenizer, text.chat_template, TEXT, thinking=thinking)
-        form = find_thoughts(chat, text.tokenizer)
+        form = find_thoughts(self.chat(thinking, argument=TEXT), text.tokenizer)
         return None if form is None else ThoughtTags(form, self._table, text.end_token_ids)

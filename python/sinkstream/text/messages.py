@@ -15,6 +15,8 @@ ROLES = ("assistant", "developer", "system", "tool", "user")
 # The names of a message's reasoning, in the order in which transformers reads them.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _STRINGS = ("name", "tool_call_id", *_REASONING)
+# What a template may read, and what clients must not think that it reads.
+_READ = ("role", "content", "tool_calls", *_STRINGS, "audio", "function_call")
 # What OpenAI's replies also contain, and what must not be in use.
 _EMPTY = ("annotations", "audio", "function_call", "refusal")
 _NAMES = tuple(sorted(("content", "role", "tool_calls", *_STRINGS, *_EMPTY)))
@@ -52,6 +54,26 @@ def _is_plain(message: Any) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
+
+
+def without_unknown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages without fields that no template reads, such as clients' marks for caches."""
+    return [_without_unknown(message) for message in messages]
+
+
+def _without_unknown(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if len(message) == 2 and isinstance(content, str) and "role" in message:  # nearly all
+        return {"role": message["role"], "content": content}
+    known = {name: message[name] for name in _READ if name in message}
+    if isinstance(content, list):
+        known["content"] = [_known_part(part) for part in content]
+    return known
+
+
+def _known_part(part: Any) -> Any:
+    is_text = isinstance(part, Mapping) and part.get("type") == "text" and "text" in part
+    return {"type": "text", "text": part["text"]} if is_text else part
 
 
 def is_message(value: Any) -> bool:

@@ -11,6 +11,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
+from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thinking import Thinking
@@ -50,7 +51,7 @@ def is_chat(prompt: Any) -> bool:
 
 
 def encode_prompt(
-    text: TextFormat,
+    formats: ConversationFormats,
     vocab_size: int,
     prompt: Prompt,
     thinking: Thinking = None,
@@ -59,7 +60,7 @@ def encode_prompt(
     """Encode a prompt.
 
     Args:
-        text: The checkpoint's tokenizer and template.
+        formats: The checkpoint's tokenizer and template.
         vocab_size: Rows of the model's embedding.
         prompt: A string, which is always plain text and gets the beginning-of-text token if the
             checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
@@ -77,7 +78,7 @@ def encode_prompt(
             the prompt is not messages, or the template has no such variable.
 
     Example:
-        >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
+        >>> encode_prompt(formats, 49152, "Once upon a time")
         [6403, 1980, 253, 655]
     """
     if thinking is not None and not is_chat(prompt):
@@ -92,7 +93,7 @@ def encode_prompt(
             param="tools",
         )
     if isinstance(prompt, str):
-        return _encode_text(text, prompt)
+        return _encode_text(formats.text, prompt)
     if isinstance(prompt, EncodedText):
         return prompt
     no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
@@ -108,10 +109,7 @@ def encode_prompt(
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     if is_message(prompt[0]):
-        from sinkstream.text.chat import encode_chat  # with Jinja, 2 MB
-
-        definitions = () if tools is None else tools.definitions
-        return encode_chat(text, prompt, thinking=thinking, tools=definitions)
+        return formats.encode_chat(prompt, thinking, tools)
     return as_ids("stream", "prompt", list(prompt), vocab_size)
 
 

@@ -124,9 +124,9 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
     std::vector<int64_t> chunks = {63, 64, 65, 200, window.window + 1, 3 * window.capacity()};
     if (window.window < 10) chunks.push_back(1);
-    int64_t place = size++;
+    int64_t index = size++;
     for (const int64_t chunk : chunks) {
-      if (!runs_case(3, {static_cast<int64_t>(GetParam()), place++})) continue;
+      if (!runs_case(3, {static_cast<int64_t>(GetParam()), index++})) continue;
       Sequences cut(twins, window, true);
       EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
           << "S " << window.sinks << " W " << window.window << " chunk " << chunk;
@@ -227,7 +227,7 @@ std::string as_test_name(const std::string& name) {
 class CudaDecoderOfSpec : public testing::TestWithParam<NamedSpec> {
  protected:
   // Differs from spec to spec.
-  static int64_t place() {
+  static int64_t index() {
     const std::string& name = GetParam().name;
     return std::accumulate(name.begin(), name.end(), int64_t{0});
   }
@@ -240,7 +240,7 @@ TEST_P(CudaDecoderOfSpec, AgreesWithTheProcessorFarPastTheWindowAndAfterACut) { 
   int64_t size = 0;
   for (const auto& [window, chunk] :
        {std::pair{Window{4, 9}, 77}, {Window{3, 70}, 300}, {Window{66, 25}, 97}}) {
-    if (!runs_case(2, {place(), size++})) continue;
+    if (!runs_case(2, {index(), size++})) continue;
     SCOPED_TRACE(cat(GetParam().name, ", S ", window.sinks, " W ", window.window));
     Sequences here(twins, window, false), there(twins, window, true);
     const auto expected = logits_of(twins, false, &here[0], tokens, 300);

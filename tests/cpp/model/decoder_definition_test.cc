@@ -199,13 +199,13 @@ TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
     for (int64_t size = 0; size < std::ssize(windows); ++size) {
       const Window& window = windows[size];
       const int64_t sinks = window.sinks, most = window.capacity() - 1;
-      int64_t place = 0;
+      int64_t index = 0;
       for (const auto& [begin, end] : {std::pair{sinks + 5, sinks + 7},
                                        {sinks, sinks + 1},
                                        {sinks + 3, most},
                                        {most - 2, most - 1},
                                        {sinks, most}}) {
-        if (!runs_case(3, {number, size, place++})) continue;
+        if (!runs_case(3, {number, size, index++})) continue;
         Stream stream(&model, window);
         stream.feed(random_tokens(2 * window.capacity(), spec), 50);
         stream.evict_range(begin, end);

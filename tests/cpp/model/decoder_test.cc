@@ -110,9 +110,9 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
       const auto tokens = random_tokens(400, model.spec.vocab_size, 1);
       const auto whole = logits_of(model, window, tokens, 400);
       for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
-      int64_t place = size++;
+      int64_t index = size++;
       for (const int64_t chunk : {1, 3, 63, 64, 65, 200}) {
-        if (!runs_case(3, {static_cast<int64_t>(type), place++})) continue;
+        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
         ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
             << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk "
             << chunk;

@@ -12,8 +12,8 @@ from sinkstream.conversations.canonical import canonical_messages
 from sinkstream.conversations.reading import BEGINNING, StartPoint, read_messages
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import host_of
-from sinkstream.text.chat import encode_chat
 from tests.python.conversations.talk import assistant, user
+from tests.python.text.encoding import encode_chat
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 

@@ -31,7 +31,6 @@ from sinkstream.request.tools import check_tools
 from sinkstream.server.pool import Pool
 from sinkstream.server.texts import Texts
 from sinkstream.sessions.token_session import TokenSession
-from sinkstream.text.chat import encode_chat
 from tests.python.conversations.talk import (
     CAPACITY,
     SINKS,
@@ -47,6 +46,7 @@ from tests.python.conversations.talk import (
     options,
     user,
 )
+from tests.python.text.encoding import encode_chat
 from tests.python.text.reasoning_templates import KEPT, OPENED, THINK, WRITTEN, write_folder
 from tests.python.text.tool_templates import THINKING, TOOLS, write_tool_folder
 from tests.python.text.vocabularies import plain, special

@@ -15,7 +15,6 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from pydantic import ValidationError
 
 from sinkstream.server.answer import Receive
-from sinkstream.server.chat_route import without_unknown
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.exchange import Exchange
@@ -24,6 +23,7 @@ from sinkstream.server.parsing import SMALL_BYTES, as_kind, parse
 from sinkstream.server.pool import Pool
 from sinkstream.server.requests import ChatRequest, CompletionRequest
 from sinkstream.server.service import Service
+from sinkstream.text.messages import without_unknown
 
 
 @pytest.mark.parametrize("item", [None, {}, 1.5, True])

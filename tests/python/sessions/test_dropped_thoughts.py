@@ -13,7 +13,7 @@ import pytest
 import sinkstream
 from sinkstream.cli.chat_loop import Conversations
 from sinkstream.errors import InvalidArgument, SessionBusy
-from sinkstream.text.chat import encode_chat
+from tests.python.text.encoding import encode_chat
 from tests.python.text.reasoning_templates import (
     EMPTIED,
     KEPT,

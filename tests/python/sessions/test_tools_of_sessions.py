@@ -14,8 +14,7 @@ import pytest
 import sinkstream
 from sinkstream import CheckpointError, InvalidArgument, Result, Session
 from sinkstream.request.tools import check_tools
-from sinkstream.text.chat import encode_chat
-from sinkstream.text.turns.turn_format import detect_turn_format
+from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.tool_templates import (
     HERMES,
     TOOLS,

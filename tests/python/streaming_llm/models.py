@@ -15,7 +15,7 @@ from tests.reference.attention import PLAIN, Read, Scores, alibi
 from tests.reference.rope import Array, Rope, rope_from_config
 
 VOCAB = 101
-# Heads that are rotated in part, as a whole, and not at all: `make test` runs these where the rest
+# Heads that are rotated in part, as a whole, and not at all: what `make test` runs where the rest
 # of a family does not matter.
 FEW = {"gpt_neox", "llama", "mpt"}
 UNTURNED = Rope(np.zeros(0))

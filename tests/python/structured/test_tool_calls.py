@@ -16,7 +16,7 @@ from sinkstream import InvalidArgument, ToolCall
 from sinkstream.model import host_of
 from sinkstream.request.tools import check_tools
 from sinkstream.streams.events import Token
-from sinkstream.text.chat import encode_chat
+from tests.python.text.encoding import encode_chat
 from tests.python.text.tool_templates import FORMATS, TIME, TOOLS, WEATHER, write_tool_folder
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.request.tools import Tools
+from sinkstream.text import chat
 from sinkstream.text.conversation_formats import MOST_TAGS, MOST_TURNS, ConversationFormats
 from sinkstream.text.turns import turn_format
-from sinkstream.text.turns.turn_format import detect_turn_format
+from tests.python.text.encoding import detect_turn_format
 from tests.python.text.reasoning_templates import THINK, WRITTEN, text_format
 
 
@@ -22,21 +23,23 @@ def test_a_client_cannot_make_a_model_keep_more_formats(monkeypatch: pytest.Monk
     alive: weakref.WeakSet[Found] = weakref.WeakSet()
     searches: list[Any] = []
 
-    def find(_: TextFormat, thinking: Any, tools: Any) -> Found:
-        searches.append(thinking)
+    def find(found_for: Any, _: frozenset[int]) -> Found:
+        searches.append(found_for)
         alive.add(found := Found())
         return found
 
-    monkeypatch.setattr(turn_format, "detect_turn_format", find)
+    monkeypatch.setattr(turn_format, "turn_format_of", find)
+    monkeypatch.setattr(chat, "ChatFormat", lambda *_, **__: None)
     formats = ConversationFormats(text_format(WRITTEN, *THINK), None)
     default = formats.turns(None)
     for number in range(10_000):
         formats.turns(f"effort{number}")
-        formats.turns(None, [{}], f"tools {number}")
+        formats.turns(None, Tools(({"function": number},)))
         formats.tags(f"effort{number}")
         assert formats.turns(None) is default  # in use, so it stays
     assert len(alive) == MOST_TURNS
     assert len(formats._tags) == MOST_TAGS
+    assert len(formats._chats) == MOST_TURNS
     assert len(searches) == 20_001
 
 

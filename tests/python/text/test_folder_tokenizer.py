@@ -15,11 +15,10 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, processors
 
 from sinkstream.errors import CheckpointError
-from sinkstream.text.chat import encode_chat
-from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import from_folder
 from sinkstream.text.tokenizers.from_folder import text_format_from_folder
 from tests.python.text import templates, vocabularies
+from tests.python.text.encoding import encode_chat, encode_prompt
 from tests.python.text.vocabularies import FAMILIES, PROSE
 
 Write = Callable[..., Path]

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sinkstream.text.argument_forms import ArgumentForms
 from sinkstream.text.argument_name import PROMPT
-from sinkstream.text.content_forms import ContentForms
+from sinkstream.text.message_forms import ArgumentForms, ContentForms
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 CALLING = [{"role": "assistant", "content": "", "tool_calls": [CALL]}]

@@ -17,11 +17,11 @@ from tokenizers import pre_tokenizers as pre
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
+from tests.python.text.encoding import encode_chat
 from tests.python.text.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED
 
 # No digits: transformers' GGUF reader does not know that smollm splits them one by one.

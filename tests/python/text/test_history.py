@@ -9,12 +9,12 @@ import pytest
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+from sinkstream.text.turns.turn_format import TurnFormat
 from tests.python.lanes import products
 from tests.python.text import templates, vocabularies
+from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.test_messages import PARTS, TOOLS, WITH_TOOLS
 from tests.python.text.test_turns import WITHOUT_SYSTEM, chat, probed
@@ -66,6 +66,7 @@ def test_a_message_of_the_history_that_the_template_omits_is_refused() -> None:
     history = [{"role": "developer", "content": "Be brief."}, *chat("Hi", "Ho")]
     with pytest.raises(InvalidArgument, match='omits messages with the role "developer"'):
         turns.history(check_messages(history))
+    turns.history(check_messages(chat("Hi", "Ho")))  # another conversation has no such message
 
 
 def test_without_template_a_history_is_one_text() -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.messages import check_messages
-from sinkstream.text.prompt import encode_prompt
 from tests.python.text import templates, vocabularies
+from tests.python.text.encoding import encode_chat, encode_prompt
 from tests.python.text.test_chat import oracle
 
 WITH_TOOLS = (

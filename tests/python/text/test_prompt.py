@@ -20,13 +20,12 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text import plain_text
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import control_tokens as control_tokens_module
 from sinkstream.text.tokenizers.control_tokens import control_literals, control_tokens
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
+from tests.python.text.encoding import encode_chat, encode_prompt
 from tests.python.text.vocabularies import FAMILIES
 
 VOCAB = 1000

@@ -13,13 +13,12 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError
-from sinkstream.text.chat import encode_chat
-from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers.from_gguf import text_format_from_gguf
 from sinkstream.text.tokenizers.token_bytes import decode_bytes, token_bytes
 from sinkstream.text.tokenizers.vocabulary_kinds import ranked_merges
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
+from tests.python.text.encoding import encode_chat, encode_prompt
 from tests.python.text.vocabularies import NORMAL
 
 SAMPLES = [

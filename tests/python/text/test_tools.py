@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import MAX_TOOLS, check_tools
-from sinkstream.text.chat import ChatFormat, encode_chat
+from sinkstream.text.chat import ChatFormat
 from sinkstream.text.thoughts.find_thoughts import find_thoughts
 from sinkstream.text.thoughts.thought_reader import Parts, ThoughtTags, joined
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
 from sinkstream.text.tools.find_calls import find_calls
-from sinkstream.text.turns.turn_format import detect_turn_format
 from tests.python.lanes import examples
+from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.reasoning_templates import KEPT, text_format
 from tests.python.text.tool_templates import (
     FORMATS,

@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.turns.turn_format import TurnFormat, detect_turn_format
+from sinkstream.text.turns.turn_format import TurnFormat
 from tests.python.lanes import examples, products
 from tests.python.text import templates, vocabularies
+from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.templates import TEMPLATES
 from tests.python.text.vocabularies import FAMILIES, special
 

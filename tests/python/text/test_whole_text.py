@@ -13,12 +13,11 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import encode_chat
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.turns.turn_format import detect_turn_format
 from tests.python.lanes import examples
 from tests.python.text import vocabularies
+from tests.python.text.encoding import detect_turn_format, encode_chat
 
 # Control tokens of letters, and such that absorb whitespace; ordinary words and whitespace that are
 # added tokens.

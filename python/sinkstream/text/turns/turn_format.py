@@ -7,20 +7,16 @@ parts; no template is known by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking, thinking_variables
 from sinkstream.text.turns.find_difference import (
     find_difference,
     find_difference_without_thoughts,
 )
-from sinkstream.text.turns.plain_turns import PlainTurns
 from sinkstream.text.turns.template_turns import TemplateTurns, split_template
-from sinkstream.text.turns.turn_arguments import TEXT
 
 
 class TurnFormat(Protocol):
@@ -120,32 +116,14 @@ class TurnFormat(Protocol):
         """
 
 
-def detect_turn_format(
-    text: TextFormat, thinking: Thinking = None, tools: Sequence[Mapping[str, Any]] = ()
-) -> TurnFormat:
-    """Detect the parts of a checkpoint's conversations.
-
-    Without a template there are no roles: the session is one growing text that opens with the
-    beginning-of-text token, and messages and replies follow each other directly. Without a
-    tokenizer there is no text at all: only ids can be fed.
-
-    Args:
-        text: The checkpoint's tokenizer and template.
-        thinking: Whether the model thinks before it replies, or with which effort. If None, the
-            template's default.
-        tools: What the model may call, as `check_tools` returns it.
+def turn_format_of(chat: ChatFormat, end_token_ids: frozenset[int]) -> TurnFormat:
+    """Detect the parts of conversations in a template's format.
 
     Raises:
         InvalidArgument: The template fails, refuses a conversation of two turns, or omits earlier
             messages.
     """
-    if text.tokenizer is None or text.chat_template is None:
-        thinking_variables((), thinking, TEXT)  # refuses any
-        return PlainTurns(text)
-    chat = ChatFormat(
-        text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=tools
-    )
-    turns = split_template(chat, text.end_token_ids)
+    turns = split_template(chat, end_token_ids)
     return turns.with_difference(find_difference(turns))
 
 

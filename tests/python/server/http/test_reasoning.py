@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.python.text.encoding import encode_chat
+
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.text.chat import encode_chat
 from tests.python.server.http.running_server import CHAT, HELLO, Running, events_of, running
 from tests.python.text.reasoning_templates import KEPT, OPENED, THINK, WRITTEN, write_folder
 from tests.python.text.vocabularies import special

@@ -1,7 +1,9 @@
-"""How a chat template reads the arguments of tool calls: as JSON text, or as an object.
+"""How a chat template reads messages; they are converted to the form that it reads.
 
-OpenAI's messages have JSON text. Most templates read objects, which they write as JSON themselves;
-some read either. Short conversations show which; no template is known by name.
+OpenAI's messages have content as a string or as a list of text parts. Most templates read only
+strings, some only parts, some both. OpenAI's tool calls have arguments as JSON text. Most templates
+read objects, which they write as JSON themselves; some read either. Short conversations show which;
+no template is known by name.
 """
 
 from __future__ import annotations
@@ -12,12 +14,85 @@ from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.argument_name import ArgumentName
-from sinkstream.text.messages import Message
+from sinkstream.text.messages import Message, text_of_parts
 
-Form = Literal["text", "object", "either"]
+ContentForm = Literal["string", "parts", "either"]
+ArgumentForm = Literal["text", "object", "either"]
 
+_WORD = "Placeholder"
 _KEY, _VALUE = "Placeholderkey", "Placeholdervalue"
 _MAX_DEPTH = 64
+_OPTIONAL_ROLES = frozenset({"developer", "system", "tool"})
+# Conversations in which a message of each role is the last but one or the last.
+_PROBES: dict[str, tuple[str, ...]] = {
+    "developer": ("developer", "user"),
+    "system": ("system", "user"),
+    "user": ("user",),
+    "assistant": ("user", "assistant"),
+    "tool": ("user", "assistant", "tool"),
+}
+
+
+class ContentForms:
+    """Converts content to the form that a template reads."""
+
+    def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
+        """Remember a template and the function that renders it, or raises `InvalidArgument`."""
+        self._may_read_parts = "text" in source
+        self._render = render
+        self._known: dict[str, ContentForm] = {}
+        self._omitted: set[str] = set()
+
+    def apply(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages, with their content in the form that the template reads."""
+        return [self._applied(message) for message in messages]
+
+    def omitted(self, messages: Sequence[Message]) -> str | None:
+        """Return a role whose messages the template leaves out without refusing them, if any."""
+        roles = _OPTIONAL_ROLES & {message["role"] for message in messages}
+        for role in roles:
+            self._form(role)
+        return min(self._omitted & roles, default=None)
+
+    def _applied(self, message: Message) -> Message:
+        content = message.get("content")
+        if isinstance(content, str):
+            if self._may_read_parts and self._form(message["role"]) == "parts":
+                return {**message, "content": _as_parts(content)}
+        elif content is not None and self._form(message["role"]) == "string":
+            return {**message, "content": text_of_parts(content)}
+        return message
+
+    def _form(self, role: str) -> ContentForm:
+        if role not in self._known:
+            form: ContentForm = "string"
+            string, parts = (self._probe(role, as_parts) for as_parts in (False, True))
+            word = _WORD + role
+            if word in (string or ""):
+                form = "either" if parts == string else "string"
+            elif word in (parts or ""):
+                form = "parts"
+            elif string is not None and word.casefold() not in string.casefold():
+                self._omitted.add(role)
+            self._known[role] = form  # now that it is certain: other threads may be rendering
+        return self._known[role]
+
+    def _probe(self, role: str, as_parts: bool) -> str | None:
+        """Return the rendering of a short conversation, or None if the template fails."""
+        messages: list[dict[str, Any]] = []
+        for other in _PROBES[role]:
+            in_parts = as_parts if other == role else self._form(other) == "parts"
+            word = _WORD + other
+            content = _as_parts(word) if in_parts else word
+            messages.append({"role": other, "content": content})
+        try:
+            return self._render(messages)
+        except InvalidArgument:
+            return None
+
+
+def _as_parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 class ArgumentForms:
@@ -27,7 +102,7 @@ class ArgumentForms:
         """Remember a template and the function that renders it, or raises `InvalidArgument`."""
         self._has_calls = "tool_calls" in source
         self._render = render
-        self._known: Form | None = None
+        self._known: ArgumentForm | None = None
 
     def apply(self, messages: Sequence[Message], argument: ArgumentName) -> list[Message]:
         """Return the messages, with arguments in the form that the template reads.
@@ -59,7 +134,7 @@ class ArgumentForms:
             given = _object(given, where, argument)
         return {**call, "function": {**function, "arguments": given}}
 
-    def _form(self) -> Form:
+    def _form(self) -> ArgumentForm:
         if self._known is None:
             reads_text = self._reads(json.dumps({_KEY: _VALUE}))
             reads_objects = self._reads({_KEY: _VALUE})

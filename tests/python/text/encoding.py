@@ -1,0 +1,49 @@
+"""Encodes prompts, messages and parts of conversations with a checkpoint's text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.request.tools import Tools
+from sinkstream.text import prompt as prompts
+from sinkstream.text.conversation_formats import ConversationFormats
+from sinkstream.text.turns.turn_format import TurnFormat
+
+
+def encode_chat(
+    text: TextFormat,
+    messages: Sequence[Any],
+    *,
+    add_generation_prompt: bool = True,
+    thinking: bool | str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[int]:
+    """Return the ids of messages, as a stream's prompt."""
+    given = Tools(tuple(tools)) if tools else None
+    return ConversationFormats(text, None).encode_chat(
+        messages, thinking, given, add_generation_prompt=add_generation_prompt
+    )
+
+
+def encode_prompt(
+    text: TextFormat,
+    vocab_size: int,
+    prompt: Any,
+    thinking: bool | str | None = None,
+    tools: Tools | None = None,
+) -> list[int]:
+    """Return the ids of a prompt of any kind."""
+    formats = ConversationFormats(text, None)
+    return prompts.encode_prompt(formats, vocab_size, prompt, thinking, tools)
+
+
+def detect_turn_format(
+    text: TextFormat,
+    thinking: bool | str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> TurnFormat:
+    """Return the parts of conversations, as a session reads them."""
+    given = Tools(tuple(tools)) if tools else None
+    return ConversationFormats(text, None).turns(thinking, given)
