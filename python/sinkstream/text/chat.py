@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message, strings_of
 from sinkstream.text.plain_text import plain_encoder

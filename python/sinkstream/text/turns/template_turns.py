@@ -9,7 +9,7 @@ from functools import partial, reduce
 from itertools import count
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 from sinkstream.text.chat import ChatFormat
 from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.messages import Message, strings_of
