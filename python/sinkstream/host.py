@@ -1,7 +1,7 @@
 """What the rest of the package uses of a loaded model. `Model` is what its users see.
 
 Streams, sessions, conversations, the server and evaluation get a `Host` (`model.host_of`). It knows
-how a prompt becomes a request, and a request a stream; it does not know who asks for one.
+how a prompt becomes a request, and a request a stream; it does not know who requested it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Sources are compiled in place. A mistake is one changed file in a folder that precedes the sources
 on the include path, so what does not depend on that file is not compiled again. An object is named
 by a hash of its command and of all its input files: no object is ever stale, and a second run
-compiles only what has changed. Knows no mistake by name; see catalogue.py.
+compiles only what has changed. CMAKE_CXX_COMPILER_LAUNCHER is obeyed, so that ccache serves a first
+run. Knows no mistake by name; see catalogue.py.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Workshop:
 
     folder: Path
     compiler: str = field(default_factory=lambda: os.environ.get("CXX", "c++"))
+    launcher: list[str] = field(default_factory=lambda: _launcher())
     _plain: dict[str, Outcome] = field(default_factory=dict)  # of the sources as they are
     _locks: dict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
@@ -172,7 +174,7 @@ class Workshop:
             includes = [planted / folder for folder in INCLUDES] + includes
             path = planted / source if mutant.file == source else path
         flags = [*FLAGS, *OWN_FLAGS.get(source, ())]
-        command = [self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
+        command = [*self.launcher, self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
         if source not in OWN_FLAGS:  # the header is precompiled without them
             command += ["-include", str(self._prefix())]
         return [*command, "-c", str(path)]
@@ -189,7 +191,12 @@ class Workshop:
         return folder
 
     def _prefix(self) -> Path:
-        """Precompile the header that all sources include first, next to its copy."""
+        """Precompile the header that all sources include first, next to its copy.
+
+        Not with a launcher: ccache cannot keep objects that were built with such a header.
+        """
+        if self.launcher:
+            return ROOT / PREFIX
         text = (ROOT / PREFIX).read_text(encoding="utf-8")
         path = self.folder / "prefix" / _digest(text, self._version) / "prefix.h"
         with self._locks[str(path)]:
@@ -247,10 +254,18 @@ class Workshop:
         partial.rename(path)
 
 
+def _launcher() -> list[str]:
+    return [word for word in os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split(";") if word]
+
+
 def _listed(rule: Path) -> list[Path]:
-    """Read the prerequisites of a Makefile's rule, in which spaces are escaped."""
+    """Read the prerequisites of a Makefile's rule, in which spaces are escaped.
+
+    Some may be relative: ccache shortens paths.
+    """
     text = rule.read_text(encoding="utf-8").replace("\\\n", " ")
-    return [Path(word.replace("\\ ", " ")) for word in re.split(r"(?<!\\)\s+", text.strip())[1:]]
+    words = re.split(r"(?<!\\)\s+", text.strip())[1:]
+    return [Path(os.path.abspath(word.replace("\\ ", " "))) for word in words]  # noqa: PTH100
 
 
 def _own_name(path: Path, folder: Path) -> str:

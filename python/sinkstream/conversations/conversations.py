@@ -20,7 +20,7 @@ from sinkstream.conversations.canonical import (
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import SessionMoved, closed_error
-from sinkstream.conversations.lookup import Lookup, Match, Place, Places
+from sinkstream.conversations.lookup import Lookup, Match, TurnStart, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
 from sinkstream.conversations.node import NewNode, new_id
 from sinkstream.conversations.opening import Opener, Settings, identity_of, open_folder
@@ -94,7 +94,7 @@ class Conversations:
         self._session_at = SessionAt(self._restorer, self._store, self._dropped)
         self._running = RunningTurns(self._restorer.residency)
         lookup = Lookup(self._store, self._restorer.residency, identity)
-        self._places = Places(lookup, self.fence, self._running, self._dropped.loses_thoughts)
+        self._starts = TurnStarts(lookup, self.fence, self._running, self._dropped.loses_thoughts)
         self._is_closed = False
         self.fence.watch(self._running)
         self._maintenance = Maintenance(
@@ -124,22 +124,22 @@ class Conversations:
         asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"])
-        place = self._places.of(request)
+        start = self._starts.of(request)
         try:
-            return self._begun(request, complete, place, deadline)
+            return self._begun(request, complete, start, deadline)
         finally:
             if request.store:
-                self._running.started(place.conversation)
+                self._running.started(start.conversation)
 
     def _begun(
         self,
         request: TurnRequest,
         complete: StreamRequest,
-        place: Place,
+        start: TurnStart,
         deadline: Deadline | None,
     ) -> RunningTurn:
         """Bring a turn's state into a session, and begin the next turn there."""
-        match = place.match
+        match = start.match
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)
@@ -147,7 +147,7 @@ class Conversations:
             if match.resident is not None:
                 self._restorer.residency.release(match.resident)
             raise
-        found = self._found(request, place, end, following, deadline)
+        found = self._found(request, start, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
         if deadline is not None:
@@ -160,7 +160,7 @@ class Conversations:
             self._restorer.residency.give_back(found.resident)
             raise
         try:
-            return self._follow(request, place, end, found, following, stream)
+            return self._follow(request, start, end, found, following, stream)
         except BaseException:
             stream.close()
             self._restorer.residency.discard(found.resident)
@@ -190,7 +190,7 @@ class Conversations:
         Raises:
             Exception: Any error about a message or a name that `begin` raises.
         """
-        match = self._places.match(request)
+        match = self._starts.match(request)
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)
@@ -208,7 +208,7 @@ class Conversations:
         if may_run:
             self._store.write_queued()  # its beginning may be in the queue
         found = self._store.text_of(tenant, name, may_run=may_run)
-        if found is None and self._places.recover(tenant, name):
+        if found is None and self._starts.recover(tenant, name):
             found = self._store.text_of(tenant, name)
         if found is None:
             raise NotFound(
@@ -232,13 +232,13 @@ class Conversations:
     def _follow(
         self,
         request: TurnRequest,
-        place: Place,
+        start: TurnStart,
         end: End,
         found: Found,
         following: array[int],
         stream: ServedStream,
     ) -> RunningTurn:
-        match = place.match
+        match = start.match
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
         tokens = len(following) + end.tokens
@@ -247,7 +247,7 @@ class Conversations:
         new = NewNode(
             id=request.node or new_id("resp"),
             parent=None if base is None else base.id,
-            conversation=place.conversation,
+            conversation=start.conversation,
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
@@ -262,7 +262,7 @@ class Conversations:
         is_exact = len(found.ids) == len(following) and not resident.cancelled_ids
         begun = Begun(
             new=new,
-            writer=place.writer,
+            writer=start.writer,
             resident=resident,
             ids=found.ids,
             starts_at=end.node if is_exact and not found.is_fork else None,
@@ -283,8 +283,8 @@ class Conversations:
         turn = RunningTurn(begun, stream, facts, self._restorer.residency, self._running.discard)
         self._running.add(turn)
         try:
-            if place.writer is not None:
-                place.writer.begin(new)
+            if start.writer is not None:
+                start.writer.begin(new)
         except BaseException:
             self._running.discard(turn)
             stream.record = None
@@ -294,12 +294,12 @@ class Conversations:
     def _found(
         self,
         request: TurnRequest,
-        place: Place,
+        start: TurnStart,
         end: End,
         following: array[int],
         deadline: Deadline | None,
     ) -> Found:
-        match = place.match
+        match = start.match
         if match.resident is not None:
             resident = match.resident
             if request.forks:
@@ -312,7 +312,7 @@ class Conversations:
                 end,
                 following,
                 request.engine_salt,
-                writer=place.writer,
+                writer=start.writer,
                 deadline=deadline,
             )
         moves = request.store and not request.has_siblings

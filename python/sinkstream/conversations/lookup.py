@@ -126,7 +126,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TurnStart:
     """Where a turn begins."""
 
     match: Match
@@ -135,7 +135,7 @@ class Place:
     """Of the conversation; None if the turn is not stored."""
 
 
-class Places:
+class TurnStarts:
     """Finds where requests continue, and keeps other processes away from there."""
 
     def __init__(
@@ -152,7 +152,7 @@ class Places:
         self._running = running
         self._loses_thoughts = loses_thoughts
 
-    def of(self, request: TurnRequest) -> Place:
+    def of(self, request: TurnRequest) -> TurnStart:
         """Return where a request continues.
 
         Its conversation counts as running from here on, so that no other process is given it.
@@ -161,10 +161,10 @@ class Places:
             match = self._recovered_match(request)
             conversation = new_id("sess") if match.base is None else match.base.conversation
             if not request.store:
-                return Place(match, conversation, None)
+                return TurnStart(match, conversation, None)
             writer = self._started_writer(conversation, is_new=match.base is None)
             if writer is not None:
-                return Place(match, conversation, writer)
+                return TurnStart(match, conversation, writer)
             # Taking it closes turns that others had not finished: the match may be longer then.
             self._fence.own(conversation)
         raise SessionMoved(conversation)

@@ -29,7 +29,7 @@ class Found:
     """A session for a turn."""
 
     resident: Resident
-    """Claimed by the caller."""
+    """Acquired by the caller."""
     state: TurnState
     ids: array[int]
     """What the session still has to read: stored ids, then new ones."""
@@ -183,7 +183,7 @@ class StateRestorer:
         return replace(self.new(ids, salt), state="replayed", replayed=node.tokens)
 
     def _in_memory(self, node: Node, following: array[int], *, moves: bool) -> Resident | None:
-        """Claim a session at a state, or a fork of it; None if there is none.
+        """Acquire a session at a state, or a fork of it; None if there is none.
 
         Args:
             node: The state.

@@ -142,20 +142,31 @@ class LiteralDecoder {
     return has_norm ? norm(layer.block.norm, layer.at + name, x) : x;
   }
 
-  // One head of `heads`, rotated to a position.
+  // What rotates a pair; every head and query at a position have the same.
+  struct Turn {
+    double cos, sin;
+  };
+  static std::vector<Turn> turns_at(const RopeSpec& rope, int64_t position) {
+    std::vector<Turn> turns;
+    for (const double frequency : rope.inverse_frequencies) {
+      const double angle = static_cast<double>(position) * frequency;
+      turns.push_back(
+          {std::cos(angle) * rope.attention_factor, std::sin(angle) * rope.attention_factor});
+    }
+    return turns;
+  }
+
+  // One head of `heads`, rotated.
   static Row rotated(const AttentionSpec& attention, const Row& heads, int64_t head,
-                     int64_t position) {
-    const RopeSpec& rope = attention.rope;
+                     const std::vector<Turn>& turns) {
     const auto begin = heads.begin() + head * attention.head_dim;
     Row x(begin, begin + attention.head_dim);
-    const auto pairs = static_cast<int64_t>(rope.inverse_frequencies.size());
+    const auto pairs = static_cast<int64_t>(turns.size());
     for (int64_t d = 0; d < pairs; ++d) {
-      const bool half = rope.pairing == Pairing::kHalf;
+      const bool half = attention.rope.pairing == Pairing::kHalf;
       double& a = x[half ? d : 2 * d];
       double& b = x[half ? d + pairs : 2 * d + 1];
-      const double angle = static_cast<double>(position) * rope.inverse_frequencies[d];
-      const double cos = std::cos(angle) * rope.attention_factor;
-      const double sin = std::sin(angle) * rope.attention_factor;
+      const auto [cos, sin] = turns[static_cast<size_t>(d)];
       const double rotated_a = a * cos - b * sin;
       b = b * cos + a * sin;
       a = rotated_a;
@@ -207,11 +218,17 @@ class LiteralDecoder {
       keys.push_back(norm_if(has_norm, layer, "k_norm", head_rows(layer, "k", x)));
       values.push_back(head_rows(layer, "v", x));
     }
+    size_t positions = 0;
+    for (const auto& live : seen) positions = std::max(positions, live.size());
+    std::vector<std::vector<Turn>> turns;
+    for (size_t i = 0; i < positions; ++i) {
+      turns.push_back(turns_at(attention.rope, static_cast<int64_t>(i)));
+    }
     std::vector<Row> found;
     for (size_t t = 0; t < input.size(); ++t) {
       Row read;
       for (int64_t head = 0; head < attention.heads; ++head) {
-        const Row out = attend_head(attention, queries[t], head, seen[t], keys, values);
+        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values);
         read.insert(read.end(), out.begin(), out.end());
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
@@ -219,20 +236,21 @@ class LiteralDecoder {
     return found;
   }
 
-  static Row attend_head(const AttentionSpec& attention, const Row& query, int64_t head,
-                         const std::vector<int64_t>& live, const std::vector<Row>& keys,
-                         const std::vector<Row>& values) {
+  // `turns`: of each position.
+  static Row attend_head(const AttentionSpec& attention, const std::vector<std::vector<Turn>>& turns,
+                         const Row& query, int64_t head, const std::vector<int64_t>& live,
+                         const std::vector<Row>& keys, const std::vector<Row>& values) {
     const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
     const double temperature =
         1 + attention.temperature *
                 std::log(1 + std::floor(static_cast<double>(last) /
                                         static_cast<double>(attention.temperature_length)));
-    const Row rotated_query = times(temperature, rotated(attention, query, head, last));
+    const Row rotated_query = times(temperature, rotated(attention, query, head, turns[last]));
     Row out(attention.head_dim);
     double total = 0;
     for (int64_t rank = 0; rank <= last; ++rank) {
-      const Row key = rotated(attention, keys[live[rank]], kv_head, rank);
+      const Row key = rotated(attention, keys[live[rank]], kv_head, turns[rank]);
       double score = 0;
       for (int64_t d = 0; d < attention.head_dim; ++d) score += rotated_query[d] * key[d];
       score *= attention.scale;

@@ -11,7 +11,7 @@ from tests.python.checkpoint import folder_fuzz
 def test_no_random_file_is_silently_read_otherwise(
     part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert folder_fuzz.main(["--cases", "200", "--part", part]) == 0, capsys.readouterr().out
+    assert folder_fuzz.main(["--cases", "70", "--part", part]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.slow

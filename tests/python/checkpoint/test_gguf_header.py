@@ -113,6 +113,7 @@ def assert_equals_oracle(path: Path) -> None:
     file.close()
 
 
+@pytest.mark.full  # the package takes five seconds for 100,000 strings
 def test_smollm2_reads_as_the_gguf_package_reads_it(smollm2: Path) -> None:
     assert_equals_oracle(smollm2)
 

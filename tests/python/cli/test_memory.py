@@ -52,7 +52,9 @@ def in_a_pipe(model: Path) -> int:
 
 
 @needs_proc
-@pytest.mark.parametrize("measure", [on_a_terminal, in_a_pipe])
+@pytest.mark.parametrize(
+    "measure", [on_a_terminal, pytest.param(in_a_pipe, marks=pytest.mark.full)]
+)
 def test_a_demo_takes_its_models_file_and_a_fixed_amount(
     smollm2: Path, measure: Callable[[Path], int]
 ) -> None:

@@ -312,7 +312,7 @@ def databases(postgres: PostgresServer, tmp_path: Path) -> Callable[[], Opens]:
 
 
 def test_any_order_of_replicas_keeps_what_was_acknowledged(folders: Callable[[], Opens]) -> None:
-    run(folders, 50, derandomize=True)
+    run(folders, 25, derandomize=True)
 
 
 def test_any_order_of_replicas_on_postgres(postgres: PostgresServer, tmp_path: Path) -> None:

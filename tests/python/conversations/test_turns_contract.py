@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,15 @@ def test_plain_text_and_ids_are_completed(turns: Turns, model: sinkstream.Model)
             assert turn.stream.result().text == model.generate(prompt, **OPTIONS).text
             assert turn.end().node == ""
     assert turns.conversations("") == []
+
+
+def test_conversations_need_no_server_and_no_cluster() -> None:
+    """Neither ours nor the packages that these import."""
+    code = (
+        "import sys, sinkstream.conversations.conversations, sinkstream.conversations.plain_turns\n"
+        "others = ('sinkstream.server', 'sinkstream.cluster', 'starlette', 'fastapi', 'uvicorn',\n"
+        "          'httpx', 'psycopg', 'obstore')\n"
+        "print([name for name in others if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

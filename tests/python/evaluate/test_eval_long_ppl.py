@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import lzma
 import math
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -25,6 +27,17 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Give the example as a module: a process would import torch once more."""
+    spec = importlib.util.spec_from_file_location("eval_long_ppl", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_numbers_and_pictures_of_a_book_are_written(
@@ -52,17 +65,21 @@ def test_numbers_and_pictures_of_a_book_are_written(
 
 
 def test_the_originals_options_write_its_two_files(
-    checkpoint: str, prose: str, tmp_path: Path
+    script: ModuleType,
+    checkpoint: str,
+    prose: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text(prose[:3000])
-    finished = run(
+    options = (
         *("book.txt", "--model_name_or_path", checkpoint, "--threads", "1"),
         *("--enable_start_recent_kv_cache", "--enable_pos_shift"),
         *("--start_size", "4", "--recent_size", "59", "--num_eval_tokens", "300"),
         *("--output_dir", "outputs/debug"),
-        cwd=tmp_path,
     )
-    assert finished.returncode == 0, finished.stderr
+    script.main(list(options))
     folder = tmp_path / "outputs" / "debug"
     written = json.loads((folder / "eval_long_ppl.json").read_text())
     (result,) = map(PerplexityResult.from_dict, written["results"])
@@ -81,11 +98,12 @@ def test_the_originals_options_write_its_two_files(
     ],
 )
 def test_what_the_original_has_and_this_script_has_not_is_said(
-    options: list[str], sentence: str, tmp_path: Path
+    script: ModuleType, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finished = run("book.txt", *options, cwd=tmp_path)
-    assert finished.returncode == 2
-    assert sentence in finished.stderr
+    with pytest.raises(SystemExit) as refused:
+        script.main(["book.txt", *options])
+    assert refused.value.code == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_an_error_is_a_sentence(checkpoint: str, tmp_path: Path) -> None:

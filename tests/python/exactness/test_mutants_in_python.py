@@ -95,6 +95,11 @@ def test_the_suite_catches(in_python: Mutant, verdicts: dict[str, Future[Verdict
 ANY = next(mutant for mutant in CATALOGUE_PYTHON if mutant.name == "beginning_of_text_has_bytes")
 
 
+@pytest.fixture(scope="module")
+def package() -> ScratchPackage:
+    return ScratchPackage()
+
+
 @pytest.mark.parametrize(
     ("word", "change"),
     [
@@ -106,6 +111,6 @@ ANY = next(mutant for mutant in CATALOGUE_PYTHON if mutant.name == "beginning_of
     ],
 )
 def test_only_a_test_that_fails_has_caught_a_mistake(
-    word: str, change: Callable[[], Mutant]
+    word: str, change: Callable[[], Mutant], package: ScratchPackage
 ) -> None:
-    assert verdict_on(change(), ScratchPackage()).word == word
+    assert verdict_on(change(), package).word == word

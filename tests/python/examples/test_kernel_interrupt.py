@@ -104,6 +104,7 @@ def test_the_stop_button_ends_a_stream_at_once(
     check(kernel, tiny_folder("llama"))
 
 
+@pytest.mark.full
 def test_the_stop_button_ends_a_stream_of_a_real_model_at_once(
     kernel: Kernel, smollm2: Path
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,6 +25,17 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Give the example as a module: a process would import torch once more."""
+    spec = importlib.util.spec_from_file_location("kv_cache_explained", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_table_and_picture_are_made(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     finished = run(tiny_folder("llama"), "--tokens", "9", cwd=tmp_path)
@@ -35,31 +48,36 @@ def test_table_and_picture_are_made(tiny_folder: Callable[[str], Path], tmp_path
 
 
 def test_without_matplotlib_there_is_still_a_table(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "matplotlib.py").write_text(
-        'raise ModuleNotFoundError("No module named matplotlib", name="matplotlib")'
-    )
-    monkeypatch.setenv("PYTHONPATH", str(hidden))
-    finished = run(tiny_folder("llama"), "--tokens", "3", cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    assert "ratio of totals" in finished.stdout
-    assert 'pip install "sinkstream[plot]"' in finished.stdout
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    monkeypatch.chdir(tmp_path)
+    script.main([str(tiny_folder("llama")), "--tokens", "3"])
+    out = capsys.readouterr().out
+    assert "ratio of totals" in out
+    assert 'pip install "sinkstream[plot]"' in out
     assert not (tmp_path / "kv_cache_explained.png").exists()
 
 
-def test_number_of_tokens_below_one_is_refused(tmp_path: Path) -> None:
-    finished = run("--tokens", "0", cwd=tmp_path)
-    assert finished.returncode == 2
-    assert "--tokens must be at least 1, but is 0." in finished.stderr
+def test_number_of_tokens_below_one_is_refused(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        script.main(["--tokens", "0"])
+    assert refused.value.code == 2
+    assert "--tokens must be at least 1, but is 0." in capsys.readouterr().err
 
 
-def test_smollm2_is_measured_to_the_last_token(smollm2: Path, tmp_path: Path) -> None:
-    finished = run(smollm2, "--tokens", "32", cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    rows = [line.split() for line in finished.stdout.splitlines() if line.rstrip().endswith(" x")]
-    assert rows[-1][0] == "32"
+def test_smollm2_is_measured_to_the_last_token(
+    script: ModuleType, smollm2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.main([str(smollm2), "--tokens", "8", "--png", str(tmp_path / "curves.png")])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.rstrip().endswith(" x")]
+    assert rows[-1][0] == "8"
     # A table of times shows which is faster; a busy machine would make a test of it fail.
     assert float(rows[-1][-2]) > 0

@@ -177,9 +177,10 @@ def test_one_notebook_reads_a_file_that_its_reader_may_not_have() -> None:
     assert [name for name, source in sources.items() if "../" in source] == ["eviction"]
 
 
-# SmolLM2 runs each in its own folder, where the file is: in `make test` the first.
+# SmolLM2 runs each in its own folder, where the file is.
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_settings")
 def test_the_quickstart_writes_text_and_counts_what_it_forgot(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch

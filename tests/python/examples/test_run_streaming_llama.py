@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -30,27 +28,24 @@ def script() -> ModuleType:
 
 
 def test_every_prompt_is_answered_and_the_cache_stays_bounded(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+    script: ModuleType,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Hello there\n\nTell me about the sea, the land and the sky\nAnd so?\n")
     sizes = ("--recent-size=30", "--max-new-tokens=20")
-    finished = subprocess.run(
-        [sys.executable, SCRIPT, tiny_folder("llama"), "--prompts", prompts, *sizes],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert re.findall("^You: .*$", finished.stdout, re.MULTILINE) == [
+    script.main([str(tiny_folder("llama")), "--prompts", str(prompts), *sizes])
+    out = capsys.readouterr().out
+    assert re.findall("^You: .*$", out, re.MULTILINE) == [
         "You: Hello there",
         "You: Tell me about the sea, the land and the sky",
         "You: And so?",
     ]
     lines = re.findall(
         r"\[(\d+) tokens read, (\d+) written .*? holds (\d+), (\d+) are forgotten\]",
-        finished.stdout,
+        out,
     )
     turns = [tuple(map(int, line)) for line in lines]
     total = 0

@@ -25,13 +25,18 @@ def perplexity(model: sinkstream.Model, ids: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "tokens", [2000, pytest.param(8000, marks=pytest.mark.slow)], ids="{} tokens".format
+    ("tokens", "window"),
+    [
+        (640, 60),
+        pytest.param(2000, 1020, marks=pytest.mark.full),
+        pytest.param(8000, 1020, marks=pytest.mark.slow),
+    ],
 )
 def test_fast_path_is_as_good_as_float32(
-    tokens: int, smollm2: Path, prose: str, threads: int
+    tokens: int, window: int, smollm2: Path, prose: str, threads: int
 ) -> None:
     def measure(**options: Any) -> float:
-        with sinkstream.load(smollm2, sinks=4, window=1020, threads=threads, **options) as model:
+        with sinkstream.load(smollm2, sinks=4, window=window, threads=threads, **options) as model:
             ids = torch.tensor([model.tokenizer.encode(prose).ids[:tokens]])
             assert ids.shape[1] == tokens
             return perplexity(model, ids)

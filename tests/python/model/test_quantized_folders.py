@@ -13,6 +13,7 @@ from sinkstream import _core
 from tests.data import quantized_folders as quantized
 from tests.data import tiny
 from tests.data.quantized_folders import SCHEMES, Scheme
+from tests.python.lanes import products
 from tests.python.model.test_forward import assert_close, load, random_ids
 from tests.reference.oracle import Oracle
 
@@ -36,10 +37,9 @@ def test_logits_equal_those_of_transformers_on_the_dequantized_weights(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "error"), [("bfloat16", 0.1), ("float32", 1e-4), ("int16", 1e-3)]
+    ("scheme", "table", "dtype", "error"),
+    products(EACH_TYPE, TABLES, [("bfloat16", 0.1), ("float32", 1e-4), ("int16", 1e-3)]),
 )
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("scheme", EACH_TYPE, ids=lambda scheme: scheme.name)
 def test_every_table_computes_the_same_model_alone_and_in_a_batch(
     scheme: Scheme,
     table: str,

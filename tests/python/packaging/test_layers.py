@@ -359,8 +359,8 @@ def test_a_planted_use_of_a_private_name_is_named(
         "def _helper(): ...\n\n\nclass Part:\n    def __init__(self):\n        self._state = 1\n\n"
         "    async def _work(self): ...\n"
     )
-    beside = "from app.left.part import _helper\nPart()._state\n"  # the same folder may
-    files = {"left/part.py": part, "left/beside.py": beside, "right.py": text}
+    sibling = "from app.left.part import _helper\nPart()._state\n"  # the same folder may
+    files = {"left/part.py": part, "left/sibling.py": sibling, "right.py": text}
     found = private_uses(write(tmp_path / "app", files))
     number, line = len(text.splitlines()), text.splitlines()[-1].strip()
     sentence = f"right.py:{number}: right must not use {name} of left: {line}"

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 
 import sinkstream
 from sinkstream import CapacityError, InvalidArgument
+from tests.python.lanes import examples
 
 SINKS, WINDOW = 4, 30
 CAPACITY = SINKS + WINDOW
@@ -169,7 +170,7 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
     return Sessions
 
 
-def check(folder: Path, examples: int, steps: int) -> None:
+def check(folder: Path, options: settings, steps: int) -> None:
     with (
         sinkstream.load(folder, sinks=SINKS, window=WINDOW, threads=1, max_sequences=4) as model,
         tempfile.TemporaryDirectory() as files,
@@ -177,7 +178,7 @@ def check(folder: Path, examples: int, steps: int) -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis has no types here
             make_machine(model, Path(files)),
             settings=settings(
-                max_examples=examples,
+                options,
                 stateful_step_count=steps,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
@@ -188,11 +189,11 @@ def check(folder: Path, examples: int, steps: int) -> None:
 def test_any_use_of_sessions_gives_what_plain_lists_give(
     tiny_folder: Callable[[str], Path],
 ) -> None:
-    check(tiny_folder("llama"), examples=40, steps=40)
+    check(tiny_folder("llama"), examples(40), steps=40)
 
 
 @pytest.mark.slow
 def test_any_long_use_of_sessions_gives_what_plain_lists_give(
     tiny_folder: Callable[[str], Path],
 ) -> None:
-    check(tiny_folder("llama"), examples=600, steps=100)
+    check(tiny_folder("llama"), settings(max_examples=600), steps=100)

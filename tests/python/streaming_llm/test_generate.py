@@ -11,7 +11,8 @@ import torch
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import disable_streaming_llm, enable_streaming_llm
-from tests.python.streaming_llm.models import VOCAB, Oracle, build
+from tests.python.lanes import cases
+from tests.python.streaming_llm.models import FEW, VOCAB, Oracle, build
 from tests.reference.streaming import Streaming
 
 FAMILIES = ["falcon", "gpt_neox", "llama", "mistral", "mpt", "qwen2", "qwen3"]
@@ -39,7 +40,7 @@ def greedy(oracle: Streaming, prompt: list[int], tokens: int) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_generate_streams_the_protocols_tokens_far_past_the_cache(name: str) -> None:
     model = build(name)
     cache = enable_streaming_llm(model, 4, 16).new_cache()
@@ -60,7 +61,7 @@ def test_generate_streams_the_protocols_tokens_far_past_the_cache(name: str) -> 
     assert len(set(expected)) > 5  # it did not just repeat one token
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_generate_goes_on_after_a_prompt_longer_than_the_cache(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 16)

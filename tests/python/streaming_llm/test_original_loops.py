@@ -12,7 +12,8 @@ from transformers.cache_utils import DynamicCache
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import StartRecentKVCache, enable_streaming_llm
-from tests.python.streaming_llm.models import VOCAB, Oracle, build
+from tests.python.lanes import cases
+from tests.python.streaming_llm.models import FEW, VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE
 from tests.reference.streaming import Streaming
 
@@ -43,7 +44,7 @@ def reference_turn(oracle: Streaming, ids: list[int], max_gen_len: int) -> list[
     return answer
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_eight_turns_of_the_chat_loop_are_the_references(name: str) -> None:
     model = build(name)
     kv_cache, oracle = enable_streaming_llm(model, 4, 32), Streaming(Oracle(model), 4, 32)

@@ -15,7 +15,8 @@ from transformers.cache_utils import DynamicCache
 
 from sinkstream.streaming_llm import StreamingCache, disable_streaming_llm, enable_streaming_llm
 from sinkstream.streaming_llm.pos_shift.modify_llama import enable_llama_pos_shift_attention
-from tests.python.streaming_llm.models import Oracle, build
+from tests.python.lanes import cases
+from tests.python.streaming_llm.models import FEW, Oracle, build
 from tests.python.streaming_llm.test_generate import FAMILIES, greedy
 from tests.reference.streaming import Streaming
 
@@ -30,7 +31,7 @@ def no_warning() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_a_plain_generate_streams_the_protocols_tokens(name: str) -> None:
     model = build(name)
     enable_streaming_llm(model, 4, 16)

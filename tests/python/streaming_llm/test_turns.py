@@ -11,7 +11,8 @@ import torch
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.streaming_llm import enable_streaming_llm, read_chunks
-from tests.python.streaming_llm.models import VOCAB, Oracle, build
+from tests.python.lanes import cases
+from tests.python.streaming_llm.models import FEW, VOCAB, Oracle, build
 from tests.python.streaming_llm.test_protocol import TOLERANCE, call
 from tests.reference.streaming import Streaming
 
@@ -23,7 +24,7 @@ def agree(found: np.ndarray, expected: np.ndarray) -> None:
     assert (found.argmax(-1) == expected.argmax(-1)).all()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_turns_with_room_made_before_them_are_those_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 24)
@@ -55,7 +56,9 @@ def test_room_is_made_only_where_it_lacks_and_never_among_sinks(count: int) -> N
     assert cache.live_tokens >= min(4 + 1, 17)
 
 
-@pytest.mark.parametrize("name", ["falcon", "gpt_neox", "llama", "llama-yarn", "mpt"])
+@pytest.mark.parametrize(
+    "name", cases(["falcon", "gpt_neox", "llama", "llama-yarn", "mpt"], always=FEW.__contains__)
+)
 def test_cuts_anywhere_in_the_window_are_those_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 20)
@@ -70,7 +73,7 @@ def test_cuts_anywhere_in_the_window_are_those_of_the_protocol(name: str) -> Non
         assert cache.live_tokens == 24 - (end - start)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", cases(FAMILIES, always=FEW.__contains__))
 def test_every_token_of_a_prompt_of_ten_caches_is_that_of_the_protocol(name: str) -> None:
     model = build(name)
     kv_cache = enable_streaming_llm(model, 4, 16)

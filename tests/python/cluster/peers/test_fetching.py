@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("httpx", reason="needs the extra `cluster`")
 
-from sinkstream.cluster.peers.fetching import PeerGone, Peers
+from sinkstream.cluster.peers.forwarding import PeerGone, Peers
 
 HOST = [(b"host", b"peer")]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-own: a\r\n\r\nok"

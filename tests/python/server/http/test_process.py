@@ -204,7 +204,7 @@ def test_the_default_store_is_the_models_own(
     tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    from sinkstream.server.keeping import default_store
+    from sinkstream.server.store_choice import default_store
 
     found = set()
     for window in (50, 60, 60):
@@ -222,8 +222,9 @@ def test_the_default_store_is_the_models_own(
 
 
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(
-    tiny_folder: Callable[[str], Path],
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sinkstream.server.serve._CLOSE_S", 1)
     # `running` ends first, and joins the server's thread while the client is still connected.
     with ExitStack() as after, running(tiny_folder("llama")) as server:
         body = {"messages": HELLO, **ENDLESS}

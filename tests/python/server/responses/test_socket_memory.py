@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from sinkstream.server.errors import invalid
 from sinkstream.server.responses import lane as lane_module
-from sinkstream.server.responses import socket as socket_module
-from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.responses import socket_route
+from sinkstream.server.responses.response_bodies import ResponseRequest
 from tests.python.server.http.running_server import Running, running
 from tests.python.server.responses.checking import ASKED, ENDLESS, RESPONSES
 
@@ -35,17 +36,25 @@ def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
 
 
 def opened(server: Running) -> ClientConnection:
-    return connect(f"ws://127.0.0.1:{server.port}{RESPONSES}", close_timeout=5)
+    """Connect with a small buffer: endless replies that a test does not read soon stand still.
+
+    Such a client does not read the answer to its own goodbye either, and need not wait for it.
+    """
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    address = f"ws://127.0.0.1:{server.port}{RESPONSES}"
+    return connect(address, sock=connection, close_timeout=0.1)
 
 
-def send(socket: ClientConnection, **more: Any) -> None:
-    socket.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
+def send(client: ClientConnection, **more: Any) -> None:
+    client.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
 
 
-def until(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
+def until(client: ClientConnection, *kinds: str) -> dict[str, Any]:
     event: dict[str, Any] = {"type": ""}
     while event["type"] not in kinds:
-        event = json.loads(socket.recv(timeout=60))
+        event = json.loads(client.recv(timeout=60))
     return event
 
 
@@ -123,7 +132,7 @@ def test_a_refusal_that_the_client_does_not_read_holds_no_message(
         is_sending.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    monkeypatch.setattr(socket_route._Socket, "_send", wait)
     with opened(small) as found:
         send(found, padding=LONG, **more)
         assert is_sending.wait(30)
@@ -160,7 +169,7 @@ def test_a_request_that_is_refused_when_it_begins_is_not_held(
         requests.append(weakref.ref(body))
         raise invalid("body: no.")
 
-    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    monkeypatch.setattr(socket_route._Socket, "_send", wait)
     monkeypatch.setattr(lane_module, "create", refuse)
     with opened(small) as found:
         send(found)
