@@ -139,11 +139,13 @@ class Host:
             Exception: Any error of a value that `Model.stream` raises.
         """
         self.lifetime.check_open("stream")
-        wanted = replace(wanted, thinking=check_thinking(wanted.thinking, "stream"))
-        ids = encode_prompt(
-            self.formats, self.spec.vocab_size, prompt, wanted.thinking, wanted.tools
-        )
-        request = self.complete(wanted, is_chat=is_chat(prompt))
+        thinking, tools = check_thinking(wanted.thinking, "stream"), wanted.tools
+        is_messages = is_chat(prompt)
+        if is_messages:
+            ids = self.formats.encode_chat(prompt, thinking, tools)
+        else:
+            ids = encode_prompt(self.text, self.spec.vocab_size, prompt, thinking, tools)
+        request = self.complete(replace(wanted, thinking=thinking), is_chat=is_messages)
         return replace(request, prompt=ids, continues_text=isinstance(prompt, str | EncodedText))
 
     def complete(self, wanted: ReplyOptions, *, is_chat: bool = True) -> StreamRequest:

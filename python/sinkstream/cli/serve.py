@@ -116,7 +116,7 @@ def serve(
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
-        from sinkstream.server.memory import keep_heap_small
+        from sinkstream.server.process_settings import keep_heap_small
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING.format(name=error.name)) from None

@@ -14,10 +14,10 @@ from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import NO_STORE, ServerConfig
-from sinkstream.server.gate import App
-from sinkstream.server.keeping import folder_of, limits_of
+from sinkstream.server.middleware import App
 from sinkstream.server.serve import Alone
 from sinkstream.server.service import Service
+from sinkstream.server.store_choice import folder_of, limits_of
 
 _POLL_S = 0.1
 _END_S = 5.0  # for replies to be committed, after they were shortened

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, check_messages, text_of_parts, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")

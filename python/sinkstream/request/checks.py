@@ -5,9 +5,24 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentName:
+    """An argument of a call. `str()` gives the beginning of every message about it."""
+
+    call: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.call}: `{self.name}`"
+
+
+PROMPT = ArgumentName("stream", "prompt")
 
 
 def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:

@@ -1,16 +1,31 @@
-"""Limits how many replies are in progress. Beyond a fixed number, they are refused, not queued."""
+"""Limits what is in progress: replies, and the bytes that requests and whole replies hold.
+
+What is beyond a limit is refused, not queued.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sinkstream.server.errors import at_capacity
+from sinkstream.request.options import StreamOptions
+from sinkstream.server.errors import at_capacity, invalid
+from sinkstream.server.request_bodies import ChatRequest, CompletionRequest
 
 # Replies whose end times give the rate at which places become free.
 _REMEMBERED = 64
 _LONGEST_WAIT_S = 60
+MOST_WHOLE_BYTES = 128 << 20
+"""The most bytes for the replies of one request."""
+MOST_WHOLE_AT_ONCE = 4
+"""Requests of that size, in progress at the same time."""
+# Measured: a token's text and id, read and written; a log-probability with its bytes, likewise.
+_TOKEN_BYTES = 64
+_LOGPROB_BYTES = 900
+_MOST_LOGPROBS = 64  # of a token; more are refused where all callers' are
 
 
 class Admission:
@@ -23,11 +38,7 @@ class Admission:
         self._ends: deque[float] = deque(maxlen=_REMEMBERED)
 
     def enter(self, count: int) -> None:
-        """Count `count` more replies.
-
-        Raises:
-            ApiError: There is no room for them (429, with the time after which to try again).
-        """
+        """Count `count` more replies, or refuse them with the time after which to try again."""
         if self.in_progress + count > self.limit:
             raise at_capacity(
                 f"server: at most {self.limit} replies can be in progress, but {self.in_progress} "
@@ -47,3 +58,107 @@ class Admission:
             return 1
         span = time.monotonic() - self._ends[0]
         return max(1, min(_LONGEST_WAIT_S, math.ceil(span / len(self._ends) * count)))
+
+
+class ByteBudget:
+    """Counts bytes that are held. Belongs to one event loop."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        """Allow `limit` bytes of `what`, such as "the bodies of all requests"."""
+        self._limit = limit
+        self._what = what
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Count bytes that are held now; refuse those that would exceed the limit."""
+        if self.held + count > self._limit:
+            raise at_capacity(
+                f"server: {self._what} must have at most {self._limit} bytes in total, but have "
+                "more. Try again later.",
+                1,
+            )
+        self.held += count
+
+    def count(self, change: int) -> bool:
+        """Count bytes that have arrived already, or are gone; return whether those have room."""
+        self.held += change
+        return change <= 0 or self.held <= self._limit
+
+    def give_back(self, count: int) -> None:
+        """Count bytes that are no longer held."""
+        self.held -= count
+
+    @contextmanager
+    def taken(self, count: int) -> Iterator[None]:
+        """Count bytes that are held within the block; refuse those that would exceed the limit."""
+        self.take(count)
+        try:
+            yield
+        finally:
+            self.give_back(count)
+
+
+def whole_bytes(
+    body: ChatRequest | CompletionRequest, options: StreamOptions, replies: int, tokens_name: str
+) -> int:
+    """Return the memory that the replies of a request may take; 0 if they are streamed.
+
+    What is too much is refused; the error names the field that multiplies it, or `tokens_name`,
+    which limits the length of a reply.
+    """
+    if body.stream:
+        return 0
+    has_logprobs = body.logprobs is not None and body.logprobs is not False
+    logprobs = 1 + min(options.get("logprobs") or 0, _MOST_LOGPROBS) if has_logprobs else 0
+    tokens = options.get("max_tokens") or 0
+    total = replies * _memory_of(tokens, logprobs)
+    if total <= MOST_WHOLE_BYTES:
+        return max(0, total)
+    if has_logprobs:
+        name = "top_logprobs" if isinstance(body, ChatRequest) and logprobs > 1 else "logprobs"
+    else:
+        name = "n" if replies > 1 else tokens_name
+    raise invalid(
+        f"body: `{name}` must allow at most {MOST_WHOLE_BYTES >> 20} MiB of replies without "
+        f"`stream`, but {replies} replies of {tokens} tokens with {logprobs} log-probabilities "
+        f"each may take {total >> 20} MiB. Set `stream`, or ask for less.",
+        name,
+    )
+
+
+def prompt_bytes(tokens: int, alternatives: int, name: str) -> int:
+    """Return the memory that the log-probabilities of prompts may take; refuse too much.
+
+    `tokens` are those of all prompts, each with this many `alternatives`; the field `name` asks for
+    them.
+    """
+    logprobs = 1 + min(alternatives, _MOST_LOGPROBS)
+    total = _memory_of(tokens, logprobs)
+    if total > MOST_WHOLE_BYTES:
+        raise invalid(
+            f"body: `{name}` must allow at most {MOST_WHOLE_BYTES >> 20} MiB of log-probabilities, "
+            f"but {tokens} tokens of prompts with {logprobs} each may take {total >> 20} MiB. "
+            "Ask for fewer, or send a shorter prompt.",
+            name,
+        )
+    return total
+
+
+def response_bytes(options: StreamOptions) -> int:
+    """Return the memory of a response, held in full even if it is streamed; refuse too much."""
+    alternatives, tokens = options.get("logprobs"), options.get("max_tokens") or 0
+    logprobs = 0 if alternatives is None else 1 + min(alternatives, _MOST_LOGPROBS)
+    total = _memory_of(tokens, logprobs)
+    if total > MOST_WHOLE_BYTES:
+        name = "top_logprobs" if logprobs > 1 else "max_output_tokens"
+        raise invalid(
+            f"body: `{name}` must allow at most {MOST_WHOLE_BYTES >> 20} MiB of text and "
+            f"log-probabilities, but {tokens} tokens with {logprobs} log-probabilities each may "
+            f"take {total >> 20} MiB. Ask for less.",
+            name,
+        )
+    return max(0, total)
+
+
+def _memory_of(tokens: int, logprobs: int) -> int:
+    return tokens * (_TOKEN_BYTES + logprobs * _LOGPROB_BYTES)

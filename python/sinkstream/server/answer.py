@@ -9,10 +9,9 @@ from typing import Any
 from starlette.responses import Response
 
 from sinkstream.server.errors import ApiError, StreamAborted
-from sinkstream.server.exchange import Scope, exchange_of
-from sinkstream.server.frames import error_event
+from sinkstream.server.request_log import Scope, request_log_of
 from sinkstream.server.running import as_api_error
-from sinkstream.server.writer import Send
+from sinkstream.server.server_sent_events import Send, error_event
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Work = Callable[[Send], Awaitable[None]]
@@ -32,19 +31,19 @@ class Answer(Response):
             ApiError: The work failed before it sent anything.
             StreamAborted: It failed later; the client has been told.
         """
-        exchange = exchange_of(scope)
+        log = request_log_of(scope)
         work = asyncio.ensure_future(self._run(send, scope))
         leaving = asyncio.ensure_future(until_left(receive))
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if exchange.is_complete:  # what follows the last byte is no departure
+            if log.is_complete:  # what follows the last byte is no departure
                 await asyncio.wait({work})
         finally:
             leaving.cancel()
             work.cancel()  # no effect if it has ended
             await asyncio.wait({work, leaving})
         if work.cancelled():
-            exchange.finish = "client_left"
+            log.finish = "client_left"
             return
         work.result()
 
@@ -52,10 +51,10 @@ class Answer(Response):
         try:
             await self._work(send)
         except Exception as error:
-            exchange = exchange_of(scope)
+            log = request_log_of(scope)
             known: ApiError = as_api_error(error)
-            exchange.finish = known.code
-            if exchange.status == 0:
+            log.finish = known.code
+            if log.status == 0:
                 if known is error:  # as its own cause it would hold itself
                     raise
                 raise known from error

@@ -1,4 +1,4 @@
-"""Puts the routes together, with and without `/v1`, inside the gate."""
+"""Puts the routes together, with and without `/v1`, inside the middleware."""
 
 from __future__ import annotations
 
@@ -15,36 +15,32 @@ from sinkstream import _build
 from sinkstream.server import (
     chat_route,
     completions_route,
-    health,
-    metrics,
-    models_route,
     page_route,
     sessions_route,
-    slots_route,
+    status_routes,
     tokenize_route,
-    turns_route,
 )
-from sinkstream.server.descriptions import schema_of
 from sinkstream.server.errors import ApiError, from_exception, internal
-from sinkstream.server.exchange import exchange_of
-from sinkstream.server.gate import App, Gate
-from sinkstream.server.requests import (
+from sinkstream.server.middleware import App, Middleware
+from sinkstream.server.request_bodies import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TemplateRequest,
     TokenizeRequest,
+    schema_of,
 )
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses import route as responses
-from sinkstream.server.responses import socket as responses_socket
-from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
+from sinkstream.server.responses.response_bodies import ReadRequest, ResponseRequest
+from sinkstream.server.responses.socket_route import serve_socket
 from sinkstream.server.service import Service
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(service: Service, around: Callable[[App], App] = lambda app: app) -> Gate:
-    """Return the ASGI app of a server; `around` is put between the gate and the routes."""
+def create_app(service: Service, around: Callable[[App], App] = lambda app: app) -> Middleware:
+    """Return the ASGI app of a server; `around` is put between it and the routes."""
     app = FastAPI(
         title="sinkstream",
         version=_build.version(),
@@ -61,26 +57,26 @@ def create_app(service: Service, around: Callable[[App], App] = lambda app: app)
     app.include_router(router, include_in_schema=False)
     if not service.config.no_page:
         page_route.add_page(app)
-    return Gate(around(app), service, app.openapi)
+    return Middleware(around(app), service, app.openapi)
 
 
 def _routes() -> APIRouter:
     router = APIRouter()
     plain: dict[str, Any] = {"response_model": None}
     for path, function in (
-        ("/health", health.health),
-        ("/version", health.version),
-        ("/metrics", metrics.metrics),
-        ("/models", models_route.list_models),
-        ("/models/{name:path}", models_route.get_model),
+        ("/health", status_routes.health),
+        ("/version", status_routes.version),
+        ("/metrics", status_routes.metrics),
+        ("/models", status_routes.list_models),
+        ("/models/{name:path}", status_routes.get_model),
         ("/responses/{name}", responses.get_response),
         ("/responses/{name}/input_items", responses.input_items),
         ("/sessions", sessions_route.list_sessions),
         ("/sessions/{name}", sessions_route.get_session),
         ("/sessions/{name}/file", sessions_route.get_file),
-        ("/sessions/{name}/turns", turns_route.list_turns),
-        ("/slots", slots_route.slots),
-        ("/props", slots_route.props),
+        ("/sessions/{name}/turns", sessions_route.list_turns),
+        ("/slots", status_routes.slots),
+        ("/props", status_routes.props),
         ("/tokenizer_info", tokenize_route.tokenizer_info),
     ):
         kind = PlainTextResponse if path == "/metrics" else JSONResponse
@@ -97,7 +93,7 @@ def _routes() -> APIRouter:
         ("/apply-template", tokenize_route.apply_template, TemplateRequest),
     ):
         router.add_api_route(path, function, methods=["POST"], openapi_extra=_schema(body), **plain)
-    router.add_websocket_route("/responses", responses_socket.serve_socket)
+    router.add_websocket_route("/responses", serve_socket)
     router.add_api_route(
         "/responses/{name}/cancel", responses.cancel_response, methods=["POST"], **plain
     )
@@ -130,7 +126,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 async def _failed(request: Request, error: Exception) -> Response:
     """Respond to a request that fails before its response has begun."""
     known = from_exception(error, {"prompt": "messages"}) or internal()
-    exchange_of(request.scope).finish = known.code
+    request_log_of(request.scope).finish = known.code
     response = Response(known.as_json(), known.status, media_type="application/json")
     response.raw_headers.extend(known.headers)
     return response

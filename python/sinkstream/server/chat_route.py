@@ -9,30 +9,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import TurnRequest
-from sinkstream.server import frames, logprobs
+from sinkstream.server import logprobs
+from sinkstream.server import server_sent_events as events
+from sinkstream.server.admission import whole_bytes
 from sinkstream.server.answer import Answer
+from sinkstream.server.body_options import (
+    chat_options,
+    names_of,
+    thinking_of_chat,
+    tools_of,
+    with_seed,
+)
 from sinkstream.server.errors import invalid
-from sinkstream.server.exchange import exchange_of
 from sinkstream.server.generating import Job, form_of
-from sinkstream.server.identity import check_model, head_of
-from sinkstream.server.options import chat_options, names_of, with_seed
-from sinkstream.server.parsing import parse
-from sinkstream.server.reading import Piece
-from sinkstream.server.requests import ChatRequest
+from sinkstream.server.parsing import parse, session_key
+from sinkstream.server.reply_pieces import Piece, as_chunk
+from sinkstream.server.request_bodies import ChatRequest
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.session_key import session_key
-from sinkstream.server.thinking import thinking_of_chat
-from sinkstream.server.tools import as_chunk, tools_of
-from sinkstream.server.whole_replies import whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
 
 async def chat(request: Request) -> Response:
     """Reply to a conversation."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
-    body = await parse(exchange, service.pool, ChatRequest)
-    check_model(service, body.model)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, ChatRequest)
+    service.check_model(body.model)
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
@@ -47,7 +50,7 @@ async def chat(request: Request) -> Response:
     await service.grammars.compile(service.host, options, names, tools, thinking)
     shared = partial(
         TurnRequest,
-        tenant=exchange.tenant,
+        tenant=log.tenant,
         messages=body.messages,
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
@@ -60,7 +63,7 @@ async def chat(request: Request) -> Response:
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
-    job = Job(service, exchange, form_of(body), dialect, starts, names=names, whole_bytes=held)
+    job = Job(service, log, form_of(body), dialect, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 
@@ -68,7 +71,7 @@ class ChatDialect:
     """Writes `chat.completion` and its chunks."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
-        self.head = head_of(service, "chat.completion", "chatcmpl")
+        self.head = service.head_of("chat.completion", "chatcmpl")
         self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = bool(body.logprobs)
@@ -78,21 +81,21 @@ class ChatDialect:
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the delta with the role."""
-        return [frames.chat_role(index)]
+        return [events.chat_role(index)]
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a delta with text, or with a thought."""
         if piece.delta is not None:
-            return frames.chat_call(index, as_chunk(piece.delta))
+            return events.chat_call(index, as_chunk(piece.delta))
         if piece.thought:
-            choice = frames.chat_thought(index, piece.thought)
+            choice = events.chat_thought(index, piece.thought)
         else:
-            choice = frames.chat_text(index, piece.text, self._logprobs(piece))
-        return frames.with_fields(choice, **self._ids(piece))
+            choice = events.chat_text(index, piece.text, self._logprobs(piece))
+        return events.with_fields(choice, **self._ids(piece))
 
     def last(self, index: int, reason: str) -> bytes:
         """Return the empty delta with the finish reason."""
-        return frames.chat_finish(index, reason)
+        return events.chat_finish(index, reason)
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its message."""

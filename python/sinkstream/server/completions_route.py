@@ -10,27 +10,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import engine_salt
-from sinkstream.server import frames, logprobs
+from sinkstream.server import logprobs
+from sinkstream.server import server_sent_events as events
+from sinkstream.server.admission import prompt_bytes, whole_bytes
 from sinkstream.server.answer import Answer
+from sinkstream.server.body_options import completion_options, names_of, with_seed
 from sinkstream.server.errors import invalid
-from sinkstream.server.exchange import exchange_of
 from sinkstream.server.generating import Job, form_of
-from sinkstream.server.identity import check_model, head_of
-from sinkstream.server.options import completion_options, names_of, with_seed
 from sinkstream.server.parsing import parse
-from sinkstream.server.reading import Piece
-from sinkstream.server.requests import CompletionRequest
+from sinkstream.server.reply_pieces import Piece
+from sinkstream.server.request_bodies import CompletionRequest
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.whole_replies import prompt_bytes, whole_bytes
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
 
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
-    body = await parse(exchange, service.pool, CompletionRequest)
-    check_model(service, body.model)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, CompletionRequest)
+    service.check_model(body.model)
     options = completion_options(body)
     given = prompts = _prompts(body)
     n = body.n or 1
@@ -50,7 +50,7 @@ async def completions(request: Request) -> Response:
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
     await service.grammars.compile(service.host, options, names)
-    salt = engine_salt(exchange.tenant, body.cache_salt or "")
+    salt = engine_salt(log.tenant, body.cache_salt or "")
     starts = [
         partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)
         for prompt in prompts
@@ -58,7 +58,7 @@ async def completions(request: Request) -> Response:
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    job = Job(service, exchange, form_of(body), dialect, starts, len(prompts), names, held)
+    job = Job(service, log, form_of(body), dialect, starts, len(prompts), names, held)
     return Answer(job.run)
 
 
@@ -66,7 +66,7 @@ class CompletionDialect:
     """Writes `text_completion`, whole and in chunks."""
 
     def __init__(self, service: Service, body: CompletionRequest, echoes: list[str]) -> None:
-        self.head = head_of(service, "text_completion", "cmpl")
+        self.head = service.head_of("text_completion", "cmpl")
         self.chunk_head = self.head
         self._with_ids = bool(body.return_token_ids)
         self._logprobs_of_each = body.logprobs
@@ -83,17 +83,17 @@ class CompletionDialect:
         if not self._echoes:
             return []
         scored = self._of_prompt(prompt)
-        return [frames.completion_text(index, self._echoes[index], scored)]
+        return [events.completion_text(index, self._echoes[index], scored)]
 
     def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a choice with text."""
         offset += len(self._echo(index))
-        choice = frames.completion_text(index, piece.text, self._logprobs(piece, offset))
-        return frames.with_fields(choice, **self._ids(piece))
+        choice = events.completion_text(index, piece.text, self._logprobs(piece, offset))
+        return events.with_fields(choice, **self._ids(piece))
 
     def last(self, index: int, reason: str) -> bytes:
         """Return a choice with the finish reason and no text."""
-        return frames.completion_text(index, "", reason=reason)
+        return events.completion_text(index, "", reason=reason)
 
     def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its text."""

@@ -94,9 +94,7 @@ def internal() -> ApiError:
 def from_exception(error: BaseException, names: Mapping[str, str] | None = None) -> ApiError | None:
     """Return the error response for an exception; None for a bug.
 
-    Args:
-        error: What was raised.
-        names: Names of arguments of `Model.stream`, with the request fields that they come from.
+    `names` maps arguments of `Model.stream` to the request's fields that they come from.
     """
     if isinstance(error, ApiError):
         return error

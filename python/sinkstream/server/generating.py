@@ -12,16 +12,21 @@ import orjson
 
 from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
-from sinkstream.server.exchange import Exchange
-from sinkstream.server.frames import Frames
-from sinkstream.server.progress import prompt_progress
-from sinkstream.server.reading import Piece, pieces, whole
-from sinkstream.server.requests import Generation, StreamSettings
+from sinkstream.server.reply_pieces import Piece, pieces, whole
+from sinkstream.server.request_bodies import Generation, StreamSettings
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.running import Reply, Start, running
+from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
-from sinkstream.server.timings import timings_of
-from sinkstream.server.usage import cache_facts, counts, finish_reason, own_facts, usage_of
-from sinkstream.server.writer import EventWriter, Send
+from sinkstream.server.usage import (
+    cache_facts,
+    counts,
+    finish_reason,
+    own_facts,
+    prompt_progress,
+    timings_of,
+    usage_of,
+)
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
 _T = TypeVar("_T")
@@ -84,7 +89,7 @@ class Job:
     """A request that has been checked, and what its replies need."""
 
     service: Service
-    exchange: Exchange
+    log: RequestLog
     form: Form
     dialect: Dialect
     starts: Sequence[Start]
@@ -98,7 +103,7 @@ class Job:
 
     async def run(self, send: Send) -> None:
         """Generate and send the response."""
-        self.exchange.choices = len(self.starts)
+        self.log.choices = len(self.starts)
         with self.service.whole_replies.taken(self.whole_bytes):
             replies: Sequence[Reply] = ()
             try:
@@ -108,7 +113,7 @@ class Job:
                     else:
                         await _whole(self, replies, send)
             finally:
-                self.exchange.queued_s = max((reply.queued_s for reply in replies), default=0.0)
+                self.log.queued_s = max((reply.queued_s for reply in replies), default=0.0)
 
     def _take_starts(self) -> Sequence[Start]:
         starts, self.starts = self.starts, ()
@@ -117,9 +122,9 @@ class Job:
 
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
     usage = usage_of(ends, job.prompts)
-    job.exchange.prompt_tokens = usage["prompt_tokens"]
-    job.exchange.generated_tokens = usage["completion_tokens"]
-    job.exchange.finish = ",".join(sorted({end.finish_reason for _, end in ends}))
+    job.log.prompt_tokens = usage["prompt_tokens"]
+    job.log.generated_tokens = usage["completion_tokens"]
+    job.log.finish = ",".join(sorted({end.finish_reason for _, end in ends}))
     return usage
 
 

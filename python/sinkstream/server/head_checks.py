@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from sinkstream.server.config import ServerConfig, is_loopback
 from sinkstream.server.errors import ApiError
-from sinkstream.server.exchange import Scope
 from sinkstream.server.page_route import FILES
+from sinkstream.server.request_log import Scope
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "POST")
 _HEALTH = ("/health", "/v1/health")
@@ -36,11 +36,7 @@ class HeadChecks:
         self._max_body_bytes = config.max_body_bytes
 
     def check(self, scope: Scope) -> str:
-        """Return the tenant: a hash of the key, or "" if there are no keys.
-
-        Raises:
-            ApiError: The request is refused.
-        """
+        """Return the tenant: a hash of the key, or "" if there are no keys. Refuse all others."""
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         host = self._check_host(headers)
         self._check_origin(headers, host)

@@ -40,13 +40,9 @@ def of_chat(tokens: Sequence[Token], piece: Bytes, name: Naming = as_text) -> di
 def of_completion(
     tokens: Sequence[Token], piece: Bytes, offset: int, name: Naming = as_text
 ) -> dict[str, Any]:
-    """Return `logprobs` of a completion's choice.
+    """Return `logprobs` of a completion's choice, or of the part of it in a chunk.
 
-    Args:
-        tokens: The tokens of the choice, or of the part in a chunk.
-        piece: Returns the bytes of a token.
-        offset: The number of characters of the reply before them.
-        name: Returns what stands for a token.
+    `offset` is the number of characters of the reply before these tokens.
     """
     offsets = []
     for token in tokens:
@@ -67,14 +63,10 @@ def of_prompt(
     piece: Bytes,
     name: Naming = as_text,
 ) -> dict[str, Any]:
-    """Return `logprobs` of a completion's prompt; the first token has none.
+    """Return `logprobs` of a completion's prompt, with `count` alternatives for each token.
 
-    Args:
-        prompt: The tokens.
-        count: How many alternatives each has.
-        offsets: The number of characters of the prompt's text before each token.
-        piece: Returns the bytes of a token.
-        name: Returns what stands for a token.
+    The first token has none. `offsets` are the numbers of characters of the prompt's text before
+    each token.
     """
     return {
         "tokens": [name(token.id, piece(token.id)) for token in prompt],
@@ -92,10 +84,7 @@ def of_prompt_by_id(
 ) -> list[dict[str, Any] | None]:
     """Return vLLM's `prompt_logprobs`: for each token except the first, objects by id.
 
-    Args:
-        prompt: The tokens.
-        count: How many alternatives each has.
-        piece: Returns the bytes of a token.
+    Each token has at most `count` alternatives.
     """
     return [None if token.logprob is None else _by_id(token, count, piece) for token in prompt]
 

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 
 from sinkstream.server.errors import ApiError, invalid
-from sinkstream.server.exchange import Exchange
 from sinkstream.server.pool import Pool
+from sinkstream.server.request_log import RequestLog
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -34,19 +35,26 @@ _RULES = {
 }
 _SAY_ALL = ("missing", "too_short")  # what was found follows from these rules
 _MEMBERS = ("str",)  # of unions, and named like keys; the others have brackets
+# Names that clients give their conversations, the most explicit one first.
+_SESSION_HEADERS = (
+    "x-session-id",
+    "x-session-affinity",
+    "session_id",
+    "session-id",
+    "x-claude-code-session-id",
+    "x-openwebui-chat-id",
+    "x-conversation-id",
+)
+_MAX_SESSION_KEY = 512
 
 
-async def parse(exchange: Exchange, pool: Pool, kind: type[_Body]) -> _Body:
-    """Return the body of a request.
-
-    Raises:
-        ApiError: It is not JSON, or not what `kind` describes.
-    """
-    read = partial(_outcome, exchange.body, kind)
+async def parse(log: RequestLog, pool: Pool, kind: type[_Body]) -> _Body:
+    """Return the body of a request as `kind`; refuse what is not that."""
+    read = partial(_outcome, log.body, kind)
     try:
-        outcome = read() if len(exchange.body) <= SMALL_BYTES else await pool.run(read)
+        outcome = read() if len(log.body) <= SMALL_BYTES else await pool.run(read)
     finally:
-        exchange.take_body()  # only now: until then it is held, and counts
+        log.take_body()  # only now: until then it is held, and counts
         del read
     if isinstance(outcome, ApiError):
         raise outcome
@@ -62,20 +70,12 @@ def _outcome(body: bytes | bytearray, kind: type[_Body]) -> _Body | ApiError:
 
 
 def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:
-    """Return the body of a request; if a key occurs twice, the last value counts.
-
-    Raises:
-        ApiError: It is not JSON, or not what `kind` describes.
-    """
+    """Return the body of a request; if a key occurs twice, the last value counts."""
     return as_kind(object_of(body), kind)
 
 
 def object_of(body: bytes | bytearray | str) -> dict[str, Any]:
-    """Return the JSON object that a body is.
-
-    Raises:
-        ApiError: It is not one.
-    """
+    """Return the JSON object that a body is; refuse any other body."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -86,11 +86,7 @@ def object_of(body: bytes | bytearray | str) -> dict[str, Any]:
 
 
 def as_kind(value: dict[str, Any], kind: type[_Body]) -> _Body:
-    """Return a JSON object as what `kind` describes.
-
-    Raises:
-        ApiError: It is not that.
-    """
+    """Return a JSON object as what `kind` describes; refuse what is not that."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -141,3 +137,12 @@ def _kind(value: Any) -> str:
         return str(orjson.dumps(value).decode())[:_SHOWN]
     names: dict[Any, str] = {str: "a string", list: "an array", dict: "an object"}
     return names.get(type(value), "of another type")
+
+
+def session_key(headers: Headers, cache_key: str | None) -> str | None:
+    """Return the name in the headers, or else the body's `prompt_cache_key`; refuse long ones."""
+    given = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
+    key = given or cache_key
+    if key is not None and len(key) > _MAX_SESSION_KEY:
+        raise invalid(f"headers: a session's name must have at most {_MAX_SESSION_KEY} characters.")
+    return key or None

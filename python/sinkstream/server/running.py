@@ -66,11 +66,7 @@ class Reply:
         return ending.result()
 
     async def begin(self, within_s: float | None = None) -> Turn | None:
-        """Return the turn once it has begun; None if that takes longer than `within_s`.
-
-        Raises:
-            ApiError: It cannot begin.
-        """
+        """Return the turn once it has begun; None if that takes longer than `within_s`."""
         if self._start is not None:
             start, self._start = self._start, None
             self._beginning = asyncio.create_task(start())
@@ -82,8 +78,7 @@ class Reply:
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
 
-        Raises:
-            ApiError: The reply was ended by the server, not by the model; or it cannot be kept.
+        Raise an error if the server has ended the reply, not the model.
         """
         end = await asyncio.shield(self._end())
         if end.finish_reason in ("cancelled", "error"):
@@ -120,7 +115,7 @@ async def _begin(start: Start, service: Service, names: Mapping[str, str], wait:
     """Return a reply's turn once there is a seat for it, and it has begun."""
     await service.take_seat(wait)
     try:
-        with service.pulse.beginning():
+        with service.health.beginning():
             turn = await service.pool.run(start, discard=_drop)
     except BaseException as error:
         service.seats.release()
@@ -135,15 +130,9 @@ async def _begin(start: Start, service: Service, names: Mapping[str, str], wait:
 async def running(
     service: Service, starts: Sequence[Start], names: Mapping[str, str]
 ) -> AsyncIterator[list[Reply]]:
-    """Admit replies, which the block begins, and end them when the block ends.
+    """Admit replies, one for each of `starts`; the block begins them, and ends with them.
 
-    Args:
-        service: The server.
-        starts: For each reply, a function that begins it.
-        names: The request's fields by the arguments of `Model.stream`, for errors.
-
-    Raises:
-        ApiError: There is no room.
+    `names` maps arguments of `Model.stream` to the request's fields, for errors.
     """
     count = len(starts)
     service.admission.enter(count)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,21 +20,21 @@ from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig, check_config
-from sinkstream.server.connections import check_descriptors
-from sinkstream.server.gate import App
-from sinkstream.server.interpreter import collect_repeatedly, set_for_serving
-from sinkstream.server.keeping import open_turns
-from sinkstream.server.listening import ACCEPTED_AT_ONCE, address_of, open_socket
-from sinkstream.server.memory import trim_repeatedly
-from sinkstream.server.protocol import BoundedHttp
+from sinkstream.server.http_limits import BoundedHttp, check_descriptors
+from sinkstream.server.middleware import App
+from sinkstream.server.process_settings import collect_repeatedly, set_for_serving, trim_repeatedly
 from sinkstream.server.service import Service
-from sinkstream.server.socket_protocol import BoundedSocket
+from sinkstream.server.socket_limits import BoundedSocket
+from sinkstream.server.store_choice import open_turns
 
 logger = logging.getLogger("sinkstream.server")
-
 _POLL_S = 0.02
 _LOADING_POLL_S = 0.05
 _CLOSE_S = 2  # for connections, after the last reply
+# Of each connection, in the kernel. uvicorn holds as much again: a client that stalls costs that.
+SEND_BUFFER_BYTES = 1 << 16
+_BACKLOG = 2048  # as uvicorn's
+ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 
 Load = Callable[[], Model]
 Report = Callable[[str, Model], None]
@@ -104,7 +105,7 @@ def serve(
 def make_server(app: App, service: Service) -> uvicorn.Server:
     """Return a server for an app, with the service's limits. It has no signal handlers."""
     config = service.config
-    socket = partial(
+    web_socket = partial(
         BoundedSocket,
         connections=service.connections,
         messages=service.messages,
@@ -115,7 +116,7 @@ def make_server(app: App, service: Service) -> uvicorn.Server:
         loop="asyncio",
         backlog=ACCEPTED_AT_ONCE,
         http=partial(BoundedHttp, connections=service.connections),  # type: ignore[arg-type]
-        ws=socket,  # type: ignore[arg-type]
+        ws=web_socket,  # type: ignore[arg-type]
         ws_per_message_deflate=False,
         ws_max_size=config.max_body_bytes,
         ws_ping_timeout=config.send_timeout_s,
@@ -126,7 +127,8 @@ def make_server(app: App, service: Service) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=_CLOSE_S,
     )
-    # The gate logs what fails. uvicorn would log an error for each stream that is cut on purpose.
+    # The middleware logs what fails. uvicorn would log an error for each stream that is cut on
+    # purpose.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     return _Uvicorn(settings)
 
@@ -171,7 +173,7 @@ class _Run:
             upkeep = [
                 asyncio.create_task(work)
                 for work in (
-                    self._service.pulse.run(self._end_replies),
+                    self._service.health.run(self._end_replies),
                     trim_repeatedly(self._service.pool.run),
                     collect_repeatedly(lambda: not self._service.replies),
                 )
@@ -186,7 +188,7 @@ class _Run:
                 while not (self._must_end or serving.done()):
                     await asyncio.sleep(_POLL_S)
                 await self._drain()
-                if self._service.pulse.is_stalled and self._has_signals:
+                if self._service.health.is_stalled and self._has_signals:
                     # What waits for the engine would never end. The store is as after a kill.
                     logger.critical(
                         "server: the engine has not completed a step for a long time; the process "
@@ -241,9 +243,9 @@ class _Run:
         end = loop.time() + self._service.config.drain_s
         parking = asyncio.create_task(self._sharing.park_all(self._service))
         admission = self._service.admission
-        pulse = self._service.pulse
+        health = self._service.health
         while admission.in_progress and loop.time() < end and self._signals < 2:
-            if pulse.is_stalled:
+            if health.is_stalled:
                 break
             await asyncio.sleep(_POLL_S)
         # A client that does not read holds its reply longer than this; uvicorn then cuts it off.
@@ -251,7 +253,7 @@ class _Run:
         while admission.in_progress and loop.time() < end:
             self._end_replies()  # those that have begun meanwhile, too
             await asyncio.sleep(_POLL_S)
-        if not pulse.is_stalled:
+        if not health.is_stalled:
             await parking
             await self._sharing.park_all(self._service)
 
@@ -260,3 +262,39 @@ class _Run:
         for stream in self._service.replies:
             stream.cancel()
         self._service.pool.cancel_waits()
+
+
+class _Listener(socket.socket):
+    """A socket whose queue in the kernel is long.
+
+    asyncio uses one number for both the length of that queue and the connections that it accepts in
+    one turn of the loop, which must be few.
+    """
+
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        """Listen with a queue of at least the server's length."""
+        super().listen(max(backlog, _BACKLOG))
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a name or an address."""
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    listener = _Listener(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it. Without it, the kernel takes megabytes for a client that stalls.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        listener.bind(address)
+        listener.listen()  # clients may connect before the event loop runs
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the address to connect to."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

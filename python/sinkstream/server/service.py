@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from hashlib import blake2b
@@ -15,17 +16,15 @@ from sinkstream import _build
 from sinkstream.conversations.turns import Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
-from sinkstream.server.admission import Admission
-from sinkstream.server.byte_budget import ByteBudget
+from sinkstream.server.admission import MOST_WHOLE_AT_ONCE, MOST_WHOLE_BYTES, Admission, ByteBudget
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.connections import Connections
 from sinkstream.server.errors import ApiError, unavailable
+from sinkstream.server.health import Health
+from sinkstream.server.http_limits import Connections
 from sinkstream.server.pool import Pool
-from sinkstream.server.pulse import Pulse
-from sinkstream.server.responses.live import LiveResponses
+from sinkstream.server.responses.live_responses import LiveResponses
 from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
-from sinkstream.server.whole_replies import MOST_AT_ONCE, MOST_BYTES
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
 
@@ -56,7 +55,7 @@ class Service:
         self.sends = Slices()
         """What is sent to clients: a send gives up the GIL, and a busy thread takes it."""
         self.grammars = GrammarQueue()
-        self.pulse = Pulse(config.watchdog_s)
+        self.health = Health(config.watchdog_s)
         self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")
         self.messages = ByteBudget(
             _BODIES * max(config.max_body_bytes, _SMALLEST_MESSAGES), "the messages of all sockets"
@@ -66,7 +65,7 @@ class Service:
             _BODIES * config.max_body_bytes, "the requests that wait on all sockets"
         )
         self.whole_replies = ByteBudget(
-            MOST_AT_ONCE * MOST_BYTES, "all replies that are not streamed"
+            MOST_WHOLE_AT_ONCE * MOST_WHOLE_BYTES, "all replies that are not streamed"
         )
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue)
@@ -105,7 +104,7 @@ class Service:
         self.seats = asyncio.Semaphore(model.capacity.max_sequences)
         self._model, self._host, self._turns = model, host_of(model), turns
         turns.wait_in(self.pool.waiting)
-        self.pulse.watch(model)
+        self.health.watch(model)
 
     @property
     def trouble(self) -> str | None:
@@ -116,14 +115,10 @@ class Service:
             return "loading"
         if self._model.stats()["is_dead"]:
             return "engine_dead"
-        return "stalled" if self.pulse.is_stalled else None
+        return "stalled" if self.health.is_stalled else None
 
     def check_ready(self) -> None:
-        """Refuse a request that cannot be handled now.
-
-        Raises:
-            ApiError: The server is loading, draining, stalled or dead.
-        """
+        """Refuse a request while the server is loading, draining, stalled or dead."""
         if (code := self.trouble) is not None:
             raise unavailable(code, _SENTENCES[code])
 
@@ -165,6 +160,31 @@ class Service:
         assert self._texts is not None
         return self._texts
 
+    def head_of(self, kind: str, prefix: str) -> dict[str, Any]:
+        """Return the fields that every response and chunk of a request begins with."""
+        return {
+            "id": f"{prefix}-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.config.model_name,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse the name of a different model, if the server is strict."""
+        if self.config.strict_model and name not in (None, self.config.model_name):
+            raise self.no_model()
+
+    def no_model(self) -> ApiError:
+        """Return the error for a model that is not served."""
+        return ApiError(
+            404,
+            "invalid_request_error",
+            "model_not_found",
+            f'server: `model` must be "{self.config.model_name}".',
+            "model",
+        )
+
     async def take_seat(self, waiter: Waiter) -> None:
         """Wait for a seat, in order, and note how long that took, even if it is cancelled."""
         began_at = time.monotonic()
@@ -184,11 +204,7 @@ class Service:
 
 
 def ready_service(request: Request) -> Service:
-    """Return the service for a request that can be handled now.
-
-    Raises:
-        ApiError: The server is loading, draining, stalled or dead.
-    """
+    """Return the service for a request, unless it is to be refused now."""
     service: Service = request.app.state.service
     service.check_ready()
     return service

@@ -1,21 +1,24 @@
-"""`/v1/sessions`: lists, shows, saves and deletes a key's conversations."""
+"""`/v1/sessions`: lists, shows, saves and deletes a key's conversations, and shows their turns."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.conversations.transcript import StoredTurn, shown_messages
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.errors import ApiError
-from sinkstream.server.exchange import exchange_of
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
 
 _T = TypeVar("_T")
@@ -24,7 +27,7 @@ _T = TypeVar("_T")
 async def list_sessions(request: Request) -> dict[str, Any]:
     """List the conversations, latest first."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     found = await service.pool.run(partial(service.turns.conversations, tenant))
     titles = await service.pool.run(partial(service.turns.titles, tenant))
     data = [
@@ -42,7 +45,7 @@ async def list_sessions(request: Request) -> dict[str, Any]:
 async def get_session(request: Request, name: str) -> dict[str, Any]:
     """Describe a conversation, or the one that a turn belongs to."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     turns = await _found(service, partial(service.turns.transcript, tenant, name))
     if turns[0].conversation != name:  # a turn
         call = partial(service.turns.transcript, tenant, turns[0].conversation)
@@ -61,11 +64,11 @@ async def get_session(request: Request, name: str) -> dict[str, Any]:
 async def get_file(request: Request, name: str) -> Response:
     """Return a session file for a conversation's last turn, or for a given turn."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
-    save = partial(_save, service, exchange.tenant, name)
+    log = request_log_of(request.scope)
+    save = partial(_save, service, log.tenant, name)
     service.admission.enter(1)
     try:
-        await service.take_seat(exchange)
+        await service.take_seat(log)
         try:
             path = await _found(service, save, Path.unlink)
         finally:
@@ -100,7 +103,7 @@ def _save(service: Service, tenant: str, name: str) -> Path:
 async def delete_session(request: Request, name: str) -> dict[str, Any]:
     """Delete a conversation, or a turn with all turns that follow it."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     await _found(service, partial(service.turns.delete, tenant, name))
     return {"id": name, "object": "session.deleted", "deleted": True}
 
@@ -110,8 +113,7 @@ async def _found(
 ) -> _T:
     """Return what a blocking call returns; if the request has ended meanwhile, discard it.
 
-    Raises:
-        ApiError: There is no such conversation or turn.
+    If there is no such conversation or turn, respond with 404.
     """
     try:
         return await service.pool.run(call, discard)
@@ -121,3 +123,43 @@ async def _found(
         raise ApiError(
             404, "invalid_request_error", "session_not_found", str(error), "session"
         ) from None
+
+
+async def list_turns(request: Request, name: str) -> Response:
+    """List the turns of a conversation, oldest first, or a single turn."""
+    service = ready_service(request)
+    tenant = request_log_of(request.scope).tenant
+    try:
+        body = await service.pool.run(partial(_turns, service, tenant, name))
+    except NotFound as error:
+        raise ApiError(
+            404, "invalid_request_error", "session_not_found", str(error), "session"
+        ) from None
+    return Response(body, media_type="application/json")
+
+
+def _turns(service: Service, tenant: str, name: str) -> bytes:
+    turns = service.turns.transcript(tenant, name)
+    found = {
+        "object": "list",
+        "session": turns[0].conversation,
+        "session_key": turns[0].session_key,
+        "data": [_turn(service, turn) for turn in turns],
+    }
+    return orjson.dumps(found)
+
+
+def _turn(service: Service, turn: StoredTurn) -> dict[str, Any]:
+    read = turn.tokens - 1  # the last token is read with the next turn
+    live = min(read, service.model.capacity.tokens)
+    return {
+        "id": turn.id,
+        "object": "session.turn",
+        "parent": turn.parent,
+        "created_at": turn.created,
+        "finish_reason": turn.finish_reason,
+        "tokens": turn.tokens,
+        "live_tokens": live,
+        "total_evicted_tokens": read - live,
+        "messages": [asdict(one) for one in shown_messages(turn, service.texts.table)],
+    }

@@ -12,7 +12,7 @@ from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
-from sinkstream.server.requests import Generation
+from sinkstream.server.request_bodies import Generation
 from sinkstream.text.thinking import Thinking
 
 Rule = tuple[str, Any]
@@ -25,14 +25,7 @@ def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
     """Return what OpenAI's `response_format`, or `text.format` of its Responses API, asks for.
 
     A schema is followed with and without `strict`. "json_object" may have a `schema`, as for
-    llama.cpp.
-
-    Args:
-        given: The value of the field.
-        param: The field, for errors.
-
-    Raises:
-        ApiError: It has no valid type, or no schema.
+    llama.cpp. Errors name the field `param`.
     """
     kind = given.get("type")
     if kind == "text":
@@ -53,11 +46,7 @@ def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
 
 
 def rule_of(body: Generation) -> tuple[str, Rule] | None:
-    """Return the field that says what a reply must follow, and the rule in it.
-
-    Raises:
-        ApiError: A field has a value that is not allowed, or two fields give a rule.
-    """
+    """Return the field that says what a reply must follow, and its rule; refuse two fields."""
     found: list[tuple[str, Rule]] = []
     if body.response_format is not None:
         rule = rule_of_format(body.response_format, "response_format")
@@ -131,16 +120,8 @@ class GrammarQueue:
     ) -> None:
         """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
-        Args:
-            host: The model for whose vocabulary it is compiled.
-            options: The options of the request.
-            names: The request's fields by the arguments of `Model.stream`.
-            tools: What its replies may call.
-            thinking: As for `Model.stream`.
-
-        Raises:
-            ApiError: It is not valid, the chat template has no place for tools, or too many are
-                waiting.
+        What is not valid is refused, and so are requests while too many wait. `names` maps
+        arguments of `Model.stream` to the request's fields.
         """
         if tools is None and not has_grammar(options):
             return

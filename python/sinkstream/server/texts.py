@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
-from sinkstream.request.checks import as_ids
+from sinkstream.request.checks import PROMPT, as_ids
 from sinkstream.request.tools import Tools
-from sinkstream.text.argument_name import PROMPT
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
@@ -53,7 +52,7 @@ class Texts:
         Raises:
             Exception: Any error of a prompt that `Model.stream` raises.
         """
-        return encode_prompt(self._formats, self._vocab_size, prompt)
+        return encode_prompt(self._text, self._vocab_size, prompt)
 
     def encode_messages(
         self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True

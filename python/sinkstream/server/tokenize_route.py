@@ -7,20 +7,20 @@ from typing import Any
 
 from starlette.requests import Request
 
+from sinkstream.server.body_options import tools_of
 from sinkstream.server.errors import invalid
-from sinkstream.server.exchange import exchange_of
 from sinkstream.server.parsing import parse
-from sinkstream.server.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts
-from sinkstream.server.tools import tools_of
 from sinkstream.text.messages import without_unknown
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
     """Return the token ids of text or of a conversation."""
     service = ready_service(request)
-    body = await parse(exchange_of(request.scope), service.pool, TokenizeRequest)
+    body = await parse(request_log_of(request.scope), service.pool, TokenizeRequest)
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise invalid(
@@ -76,7 +76,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
 async def count_tokens(request: Request) -> dict[str, Any]:
     """Return how many tokens a conversation has."""
     service = ready_service(request)
-    body = await parse(exchange_of(request.scope), service.pool, TemplateRequest)
+    body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
     count = partial(
         service.texts.encode_messages,
         without_unknown(body.messages),
@@ -95,7 +95,7 @@ async def tokenizer_info(request: Request) -> dict[str, Any]:
 async def detokenize(request: Request) -> dict[str, Any]:
     """Return the text of token ids, as both `content` and `prompt`."""
     service = ready_service(request)
-    body = await parse(exchange_of(request.scope), service.pool, DetokenizeRequest)
+    body = await parse(request_log_of(request.scope), service.pool, DetokenizeRequest)
     text = await service.pool.run(partial(service.texts.decode, body.tokens))
     return {"content": text, "prompt": text}
 
@@ -103,7 +103,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 async def apply_template(request: Request) -> dict[str, Any]:
     """Return what the chat template writes."""
     service = ready_service(request)
-    body = await parse(exchange_of(request.scope), service.pool, TemplateRequest)
+    body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
     render = partial(
         service.texts.render,
         without_unknown(body.messages),

@@ -1,15 +1,18 @@
-"""What a reply has cost and how it ended, in OpenAI's fields and in sinkstream's own."""
+"""What a reply has cost and how it ended: fields of OpenAI, of llama.cpp and of sinkstream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sinkstream.conversations.turns import TurnEnd, TurnFacts
+from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.streams.events import FinishReason, Stats
 
 # Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.
 _REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout": "length"}
+_POLL_S = 0.05
 
 
 def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str:
@@ -72,3 +75,56 @@ def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
         "node": end.node or None,
         "session": facts.session,
     }
+
+
+def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+    """Return the counts and times of a reply.
+
+    The prompt's time runs to the first token, including waiting; the reply's covers the tokens
+    after it.
+    """
+    stats = end.stats
+    cached = min(cached_tokens(facts, stats), facts.prompt_tokens)
+    read = facts.prompt_tokens - cached
+    prompt_s = facts.read_s + (stats.time_to_first_token_s or 0.0)
+    rate = stats.tokens_per_s or 0.0
+    later = max(stats.generated_tokens - 1, 0)
+    return {
+        "cache_n": cached,
+        "prompt_n": read,
+        "prompt_ms": prompt_s * 1000,
+        "prompt_per_token_ms": prompt_s * 1000 / read if read else 0.0,
+        "prompt_per_second": read / prompt_s if prompt_s else 0.0,
+        "predicted_n": stats.generated_tokens,
+        "predicted_ms": later / rate * 1000 if rate else 0.0,
+        "predicted_per_token_ms": 1000 / rate if rate else 0.0,
+        "predicted_per_second": rate,
+    }
+
+
+async def prompt_progress(turn: Turn) -> AsyncIterator[dict[str, Any]]:
+    """Yield `prompt_progress` when it changes, until the whole prompt has been read.
+
+    The first one counts what was already in memory, the last one all tokens of the prompt.
+    """
+    begun_at = time.monotonic()
+    total = turn.facts.prompt_tokens
+    cached, told = 0, -1
+    while told < total:
+        stats = turn.stream.stats
+        if told < 0:
+            cached = cached_tokens(turn.facts, stats)
+            read = cached + turn.facts.read_tokens
+        elif stats.time_to_first_token_s is not None:
+            read = total
+        elif turn.stream.finish_reason is not None:
+            return  # it has ended before its first token
+        else:
+            # The last token is read together with the first one of the reply.
+            read = min(stats.live_tokens + stats.evicted_tokens, total - 1)
+        if read > told:
+            told = read
+            elapsed_ms = round((time.monotonic() - begun_at) * 1000)
+            yield {"total": total, "cache": cached, "processed": read, "time_ms": elapsed_ms}
+        else:
+            await asyncio.sleep(_POLL_S)

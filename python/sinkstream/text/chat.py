@@ -8,8 +8,8 @@ as a whole. Otherwise it is split at the control tokens whose characters all com
 and the pieces in between are encoded as plain text.
 
 Note: [Whole and parts]
-A whole conversation has the ids that transformers gives it: `whole`. A session that keeps its cache
-reads only what follows, so it encodes a part of a rendering by itself: `encode`. The two agree
+A whole conversation has the ids that transformers gives it: `encode_whole`. A session that keeps
+its cache reads only what follows, so it encodes a part of a rendering: `encode_part`. The two agree
 unless the tokenizer joins text across the part's beginning, or changes the text next to a control
 token. Then a session cannot have the ids of the whole, because its cache already holds those before
 (`turns/find_difference.py` says so), and a stream must not have those of the parts. All else is the
@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message, strings_of
 from sinkstream.text.plain_text import plain_encoder
@@ -152,7 +152,7 @@ class ChatFormat:
         written, found, _ = self._written(messages, add_generation_prompt, argument)
         return self._in_pieces(written, found)
 
-    def whole(
+    def encode_whole(
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
@@ -171,7 +171,7 @@ class ChatFormat:
         ids = None if is_spelled else self._whole.encode(written, found, argument)
         if ids is not None:
             return ids
-        return self.encode(self._in_pieces(written, found), argument)
+        return self.encode_part(self._in_pieces(written, found), argument)
 
     def _in_pieces(self, written: TracedText, found: Sequence[Found]) -> Passage:
         """Split a rendering at its own control tokens."""
@@ -224,7 +224,7 @@ class ChatFormat:
                     )
                 yield found
 
-    def encode(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
+    def encode_part(self, passage: Passage, argument: ArgumentName = PROMPT) -> list[int]:
         """Return the ids of a part of a rendering."""
         ids: list[int] = []
         before, at_start = passage.before, passage.at_start

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, text_of_parts
 
 ContentForm = Literal["string", "parts", "either"]

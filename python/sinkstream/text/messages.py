@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.plain_text import check_characters
 
 Message = Mapping[str, Any]

@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.checks import check_unicode
-from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName, check_unicode
 from sinkstream.text.tokenizers import OfTokenizer, catch_panics
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 

@@ -11,7 +11,6 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
-from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.messages import is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thinking import Thinking
@@ -51,22 +50,22 @@ def is_chat(prompt: Any) -> bool:
 
 
 def encode_prompt(
-    formats: ConversationFormats,
+    text: TextFormat,
     vocab_size: int,
     prompt: Prompt,
     thinking: Thinking = None,
     tools: Tools | None = None,
 ) -> list[int]:
-    """Encode a prompt.
+    """Encode a prompt that is not chat messages.
 
     Args:
-        formats: The checkpoint's tokenizer and template.
+        text: The checkpoint's tokenizer.
         vocab_size: Rows of the model's embedding.
         prompt: A string, which is always plain text and gets the beginning-of-text token if the
-            checkpoint adds one; token ids, which are used unchanged; or chat messages, which go
-            through the chat template. An `EncodedText` is returned as it is.
-        thinking: Whether the model thinks before it replies to messages, or with which effort.
-        tools: What it may call in its reply to messages.
+            checkpoint adds one; or token ids, which are used unchanged. An `EncodedText` is
+            returned as it is.
+        thinking: Must be None: it is for messages.
+        tools: Must be None, too.
 
     Returns:
         At least one id, each in [0, vocab_size).
@@ -74,26 +73,25 @@ def encode_prompt(
     Raises:
         TypeError: The prompt is none of these.
         InvalidArgument: It is empty, has lone surrogates or ids outside the vocabulary, or needs a
-            tokenizer or template that the checkpoint lacks; or `thinking` or `tools` is given, but
-            the prompt is not messages, or the template has no such variable.
+            tokenizer that the checkpoint lacks; or `thinking` or `tools` is given.
 
     Example:
-        >>> encode_prompt(formats, 49152, "Once upon a time")
+        >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
         [6403, 1980, 253, 655]
     """
-    if thinking is not None and not is_chat(prompt):
+    if thinking is not None:
         raise InvalidArgument(
             f"stream: `thinking` must be None, but is {thinking!r}: `prompt` is not a list of "
             "messages.",
             param="thinking",
         )
-    if tools is not None and not is_chat(prompt):
+    if tools is not None:
         raise InvalidArgument(
             "stream: `tools` must be empty, because `prompt` is not a list of messages.",
             param="tools",
         )
     if isinstance(prompt, str):
-        return _encode_text(formats.text, prompt)
+        return _encode_text(text, prompt)
     if isinstance(prompt, EncodedText):
         return prompt
     no_prompt = isinstance(prompt, bytes | bytearray | Mapping)
@@ -108,8 +106,6 @@ def encode_prompt(
         prompt = _as_row(prompt)
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
-    if is_message(prompt[0]):
-        return formats.encode_chat(prompt, thinking, tools)
     return as_ids("stream", "prompt", list(prompt), vocab_size)
 
 

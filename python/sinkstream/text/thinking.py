@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 
 Thinking = bool | str | None
 """Whether to think, or with which effort; None leaves it to the template."""

@@ -12,8 +12,7 @@ import asyncio
 from typing import Any
 
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.listening import address_of, open_socket
-from sinkstream.server.serve import make_server
+from sinkstream.server.serve import address_of, make_server, open_socket
 from sinkstream.server.service import Service
 
 

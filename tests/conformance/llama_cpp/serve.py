@@ -13,7 +13,7 @@ from sinkstream.server import serve as serving
 from sinkstream.server import service as services
 from sinkstream.server.app import create_app
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.gate import App
+from sinkstream.server.middleware import App
 from sinkstream.server.service import Service
 from tests.conformance.llama_cpp import flags
 from tests.conformance.llama_cpp.adapter import Adapter

@@ -29,7 +29,7 @@ from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.open_checkpoint import open_checkpoint
-from sinkstream.text.templates.template_files import choose_template
+from sinkstream.text.tokenizers.from_folder import choose_template
 from tests.data import tiny
 from tests.data.tiny_tokenizer import TinyTokenizer
 

@@ -29,7 +29,9 @@ def test_the_heap_of_a_process_that_only_serves_is_kept_small(
 ) -> None:
     """`serve()` is also called in threads of other programs, whose heap is not its own."""
     called: list[str] = []
-    monkeypatch.setattr("sinkstream.server.memory.keep_heap_small", lambda: called.append("kept"))
+    monkeypatch.setattr(
+        "sinkstream.server.process_settings.keep_heap_small", lambda: called.append("kept")
+    )
     monkeypatch.setattr("sinkstream.server.serve.serve", lambda *_, **__: called.append("served"))
     assert main(["serve", str(tiny_folder("llama"))]) == 0
     assert called == ["kept", "served"]

@@ -28,15 +28,15 @@ def words_of(pattern: str, file: str) -> list[str]:
     return " ".join(re.findall(pattern, text, re.MULTILINE)).split()
 
 
-def run(folder: Path, make: str) -> tuple[int, list[str]]:
+def run(folder: Path, make: str, **environment: str) -> tuple[int, list[str]]:
     """Run a copy with this `make`; return its exit status and what it prints."""
-    shutil.copytree(ROOT / ".ci", folder / ".ci")
+    shutil.copytree(ROOT / ".ci", folder / ".ci", dirs_exist_ok=True)
     for name, text in (("make", make), ("dpkg", "#!/bin/sh\n"), ("nvcc", "#!/bin/sh\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     done = subprocess.run(
         [folder / ".ci" / "run"],
-        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        env={**os.environ, **environment, "PATH": f"{folder}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
@@ -66,6 +66,38 @@ def test_a_run_ends_with_times_and_a_count(tmp_path: Path) -> None:
     assert re.fullmatch(r"site +\d+ s  passed", site)
     assert re.fullmatch(r"total +\d+ s", total)
     assert count == "2 passed, 0 failed, 0 skipped"
+
+
+def commit(folder: Path, file: str) -> str:
+    """Write a file and commit it; return the commit."""
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    with (folder / file).open("a") as written:
+        written.write("x\n")
+    for command in (("add", file), ("commit", "-qm", file)):
+        names = ("-c", "user.name=a", "-c", "user.email=a")
+        subprocess.run(["git", *names, *command], cwd=folder, check=True)
+    done = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        done, cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_the_cluster_is_tested_if_it_differs_from_what_landed(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    own = "python/sinkstream/cluster/a.py"
+    commits = [commit(tmp_path, name) for name in (own, "docs/a.md", "docs/b.md")]
+    make = MAKE.replace("exit 2", ":")
+
+    def is_tested(landed: str) -> bool:
+        status, lines = run(tmp_path, make, LANDED=landed)
+        assert status == 0
+        return any(line.startswith("cluster ") for line in lines)
+
+    assert not is_tested(commits[0])
+    assert is_tested(commits[2])  # nothing has been done since: it is not known what landed
+    assert is_tested("0" * 40)
+    commit(tmp_path, own)
+    assert is_tested(commits[1])
 
 
 def test_a_part_that_fails_fails_the_run_and_stops_no_other(tmp_path: Path) -> None:

@@ -306,10 +306,10 @@ def test_the_keys_of_a_typed_dictionary_are_on_its_page(scripts: dict[str, Modul
 def test_a_field_without_description_is_named(
     scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.server import descriptions
+    from sinkstream.server import request_bodies
 
-    monkeypatch.delitem(descriptions.FIELDS, "include_usage")
-    monkeypatch.delitem(descriptions.FIELDS, "echo")
+    monkeypatch.delitem(request_bodies.FIELDS, "include_usage")
+    monkeypatch.delitem(request_bodies.FIELDS, "echo")
     with pytest.raises(ValueError, match="has no description") as error:
         scripts["http_api"].page()
     assert "POST /v1/completions: echo has no description" in str(error.value).splitlines()
@@ -318,12 +318,12 @@ def test_a_field_without_description_is_named(
 
 
 def test_every_description_is_of_a_field(scripts: dict[str, ModuleType]) -> None:
-    from sinkstream.server import descriptions
+    from sinkstream.server import request_bodies
 
     used: set[str | None] = set()
     for methods in scripts["http_api"].document()["paths"].values():
         for operation in methods.values():
             body = scripts["http_api"].body_of(operation)
             used |= {schema["description"] for _, schema, _ in scripts["http_api"].fields(body)}
-    unused = [name for name, text in descriptions.FIELDS.items() if text not in used]
+    unused = [name for name, text in request_bodies.FIELDS.items() if text not in used]
     assert unused == []

@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
-from sinkstream.server.byte_budget import ByteBudget
-from sinkstream.server.connections import Connections
-from sinkstream.server.socket_protocol import DROP_MESSAGE, BoundedSocket
+from sinkstream.server.admission import ByteBudget
+from sinkstream.server.http_limits import Connections
+from sinkstream.server.socket_limits import MESSAGES, BoundedSocket
 
 KIB = 1 << 10
 LIMIT = 256 * KIB  # of a message
@@ -56,6 +56,7 @@ def echoing(
     ping_s: float = 60,
     drops: bool = False,
     buffer: int = 0,
+    limit: int = LIMIT,
 ) -> Iterator[Echo]:
     """Run an echo in a thread.
 
@@ -65,6 +66,7 @@ def echoing(
         ping_s: Between pings, and for each to be answered.
         drops: Whether the app says that it no longer holds a message before it answers.
         buffer: The size of the kernel's buffer for what is sent; 0 for the usual one.
+        limit: The largest size of a message.
     """
     gate = threading.Event()
     gate.set()
@@ -77,16 +79,17 @@ def echoing(
         await send({"type": "websocket.accept"})
         while (event := await receive())["type"] == "websocket.receive":
             if drops:
-                scope["state"][DROP_MESSAGE]()
+                scope["state"][MESSAGES].drop()
             while not gate.is_set():
                 await asyncio.sleep(0.005)
             kind = "text" if event.get("text") is not None else "bytes"
             await send({"type": "websocket.send", kind: event[kind]})
+            event.clear()  # an echo that waits holds no message
 
     async def serve(ports: list[int], stop: threading.Event, ready: threading.Event) -> None:
         config = uvicorn.Config(
             app,
-            ws_max_size=LIMIT,
+            ws_max_size=limit,
             ws_ping_interval=ping_s,
             ws_ping_timeout=ping_s,
             ws_per_message_deflate=False,
@@ -183,9 +186,9 @@ def closed(found: socket.socket) -> tuple[int, str]:
 
 def exactly(found: socket.socket, count: int) -> bytes:
     """Return the next `count` bytes that the server sends."""
-    parts = b""
+    parts = bytearray()
     while len(parts) < count:
         part = found.recv(count - len(parts))
         assert part, parts
         parts += part
-    return parts
+    return bytes(parts)

@@ -8,7 +8,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.conversations.turns import deleted
 from sinkstream.server.errors import from_exception
-from sinkstream.server.responses.asking import NAMES
+from sinkstream.server.responses.response_bodies import NAMES
 
 
 def test_a_deleted_turn_is_named_as_in_the_request() -> None:

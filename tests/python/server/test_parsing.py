@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from sinkstream.server.answer import Receive
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
-from sinkstream.server.exchange import Exchange
-from sinkstream.server.gate import App, Gate
+from sinkstream.server.middleware import App, Middleware
 from sinkstream.server.parsing import SMALL_BYTES, as_kind, parse
 from sinkstream.server.pool import Pool
-from sinkstream.server.requests import ChatRequest, CompletionRequest
+from sinkstream.server.request_bodies import ChatRequest, CompletionRequest
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.service import Service
 from sinkstream.text.messages import without_unknown
 
@@ -61,8 +61,8 @@ def test_a_body_counts_until_it_is_parsed() -> None:
 
     async def parse_while_busy() -> None:
         busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
-        exchange = Exchange("id", body=b" " * (1 << 20), on_taken=freed.append)
-        task = asyncio.create_task(parse(exchange, pool, CompletionRequest))
+        log = RequestLog("id", body=b" " * (1 << 20), on_taken=freed.append)
+        task = asyncio.create_task(parse(log, pool, CompletionRequest))
         await asyncio.sleep(0.05)
         assert freed == []
         go_on.set()
@@ -83,9 +83,9 @@ def test_a_body_that_is_refused_is_not_held_by_its_error(size: int, end: bytes) 
 
     async def refused() -> ApiError:
         start = b'{"padding": "'
-        exchange = Exchange("id", body=start + b"a" * (size - len(start) - len(end)) + end)
+        log = RequestLog("id", body=start + b"a" * (size - len(start) - len(end)) + end)
         with pytest.raises(ApiError) as caught:
-            await parse(exchange, pool, CompletionRequest)
+            await parse(log, pool, CompletionRequest)
         return caught.value
 
     tracemalloc.start()
@@ -105,9 +105,9 @@ def test_a_body_that_is_too_long_is_not_held_by_its_error() -> None:
         return {"type": "http.request", "body": bytes(1 << 16), "more_body": True}
 
     async def refused() -> ApiError:
-        gate = Gate(cast(App, None), service)
+        middleware = Middleware(cast(App, None), service)
         with pytest.raises(ApiError) as caught:
-            await gate._read_body(cast(Receive, send_part), Exchange("id"))
+            await middleware._read_body(cast(Receive, send_part), RequestLog("id"))
         return caught.value
 
     tracemalloc.start()

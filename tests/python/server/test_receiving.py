@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-from sinkstream.server.connections import RECEIVE_BYTES, Connections
-from sinkstream.server.protocol import BoundedHttp, Counted
-from sinkstream.server.socket_protocol import BoundedSocket
+from sinkstream.server.http_limits import RECEIVE_BYTES, BoundedHttp, Connections, Counted
+from sinkstream.server.socket_limits import BoundedSocket
 
 
 class Base(asyncio.Protocol):

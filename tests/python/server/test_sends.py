@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.gate import Gate
-from sinkstream.server.protocol import CONNECTION
+from sinkstream.server.http_limits import CONNECTION
+from sinkstream.server.middleware import Middleware
 from sinkstream.server.service import Service
 from sinkstream.streams.slices import _AT_ONCE
 
@@ -51,8 +51,8 @@ async def sends_per_turn() -> list[int]:
         await asyncio.Event().wait()
 
     service = Service(ServerConfig())
-    gate = Gate(app, service)
-    replies = [asyncio.create_task(gate(scope(), receive, send)) for _ in range(REPLIES)]
+    middleware = Middleware(app, service)
+    replies = [asyncio.create_task(middleware(scope(), receive, send)) for _ in range(REPLIES)]
     while began < REPLIES:
         await asyncio.sleep(0)
     may_send.set()
@@ -89,9 +89,9 @@ async def told_of_a_stall() -> list[dict[str, Any]]:
 
     service = Service(ServerConfig())
     service.sends.turn = turn  # type: ignore[method-assign]
-    answering = asyncio.create_task(Gate(app, service)(scope(), receive, send))
+    answering = asyncio.create_task(Middleware(app, service)(scope(), receive, send))
     await is_waiting.wait()
-    for alarm in service.pulse._alarms:
+    for alarm in service.health._alarms:
         alarm.set_result(None)
     (left,) = await until(lambda: service.left)
     await asyncio.wait({answering}, timeout=1)

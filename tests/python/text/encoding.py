@@ -35,8 +35,9 @@ def encode_prompt(
     tools: Tools | None = None,
 ) -> list[int]:
     """Return the ids of a prompt of any kind."""
-    formats = ConversationFormats(text, None)
-    return prompts.encode_prompt(formats, vocab_size, prompt, thinking, tools)
+    if prompts.is_chat(prompt):
+        return ConversationFormats(text, None).encode_chat(prompt, thinking, tools)
+    return prompts.encode_prompt(text, vocab_size, prompt, thinking, tools)
 
 
 def detect_turn_format(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sinkstream.text.argument_name import PROMPT
+from sinkstream.request.checks import PROMPT
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sinkstream.errors import CheckpointError
-from sinkstream.text.templates.template_files import choose_template
+from sinkstream.text.tokenizers.from_folder import choose_template
 from tests.python.text import vocabularies
 
 JINJA, PROCESSOR, SETTINGS = "chat_template.jinja", "chat_template.json", "tokenizer_config.json"

@@ -148,7 +148,7 @@ def _written(text: TextFormat, said: str) -> list[int]:
     assert text.tokenizer is not None
     source = f"{{{{ {json.dumps(said, ensure_ascii=False)} }}}}"
     chat = ChatFormat(text, text.tokenizer, source)
-    return chat.whole(check_messages([{"role": "user", "content": ""}]), True)
+    return chat.encode_whole(check_messages([{"role": "user", "content": ""}]), True)
 
 
 def difference(folder: Path, draw: random.Random) -> str | None:

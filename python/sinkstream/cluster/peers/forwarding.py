@@ -24,12 +24,11 @@ from sinkstream.cluster.peers.asking import HEADER, is_peer
 from sinkstream.cluster.peers.internal import fence_of
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.errors import StreamAborted
-from sinkstream.server.exchange import Exchange, Scope, exchange_of
-from sinkstream.server.gate import App, ClientLeft
-from sinkstream.server.parsing import SMALL_BYTES
+from sinkstream.server.middleware import App, ClientLeft
+from sinkstream.server.parsing import SMALL_BYTES, session_key
+from sinkstream.server.request_log import RequestLog, Scope, request_log_of
+from sinkstream.server.server_sent_events import EVENT_HEADERS, Send
 from sinkstream.server.service import Service
-from sinkstream.server.session_key import session_key
-from sinkstream.server.writer import EVENT_HEADERS, Send
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -136,7 +135,7 @@ class Peers:
 
 
 class Forwarding:
-    """Between the gate, which has checked and read the request, and the routes."""
+    """Between the middleware, which has checked and read the request, and the routes."""
 
     def __init__(self, app: App, service: Service) -> None:
         self._app = app
@@ -163,7 +162,7 @@ class Forwarding:
         if service.trouble is not None or fence is None:
             return None
         name = await self._name(scope)
-        if name is None or service.live.find(exchange_of(scope).tenant, name) is not None:
+        if name is None or service.live.find(request_log_of(scope).tenant, name) is not None:
             return None
         owner = await service.pool.run(partial(fence.owner_of, name))
         return owner if owner is not None and owner.address else None
@@ -171,7 +170,7 @@ class Forwarding:
     async def _name(self, scope: Scope) -> str | None:
         if found := _OF_ONE.fullmatch(scope["path"]):
             return found[1]
-        body = exchange_of(scope).body
+        body = request_log_of(scope).body
         if not _CREATE.fullmatch(scope["path"]) or _FIELD not in body:
             return None
         if session_key(Headers(raw=scope["headers"]), None) is not None:
@@ -181,27 +180,27 @@ class Forwarding:
 
     async def _forward(self, owner: Replica, scope: Scope, receive: Receive, send: Send) -> bool:
         """Return whether the owner has responded."""
-        exchange = exchange_of(scope)
+        log = request_log_of(scope)
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         headers = _passed_on(scope["headers"], _OWN)
         headers += [
             (HEADER, self._service.config.peer_secret.encode()),
-            (b"x-request-id", exchange.request_id.encode()),
+            (b"x-request-id", log.request_id.encode()),
         ]
         passing = asyncio.ensure_future(
-            self._pass(owner, scope["method"], target, headers, exchange, send)
+            self._pass(owner, scope["method"], target, headers, log, send)
         )
         leaving = asyncio.ensure_future(until_left(receive))
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not passing.done() and not exchange.is_complete:
+            if not passing.done() and not log.is_complete:
                 raise ClientLeft
             return await passing
         except PeerGone as error:
             logger.info("%s does not answer: %s", owner.name, error)
-            if exchange.status:
+            if log.status:
                 raise StreamAborted from error
             return False
         finally:
@@ -215,15 +214,15 @@ class Forwarding:
         method: str,
         target: bytes,
         headers: list[tuple[bytes, bytes]],
-        exchange: Exchange,
+        log: RequestLog,
         send: Send,
     ) -> bool:
-        body = bytes(exchange.body)
+        body = bytes(log.body)
         async with self._peers.fetch(owner.address, method, target, headers, body) as response:
             del body
             if response.status == 503:  # it drains, or is no server of ours
                 return False
-            exchange.take_body()  # the reply may take long, and others wait for the memory
+            log.take_body()  # the reply may take long, and others wait for the memory
             await _start(response, send)
             async for part in response.parts():
                 await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -1,6 +1,7 @@
-"""Handles requests from peers, in front of the gate: they have no API key, but a shared secret.
+"""Handles requests from peers, in front of the middleware: they have a secret, not an API key.
 
-Without the secret, or with a different one, the paths do not exist: the gate and the app respond.
+Without the secret, or with a different one, the paths do not exist: the middleware and the app
+respond.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from sinkstream.cluster.peers.asking import RELEASE, is_peer
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.answer import Receive
-from sinkstream.server.exchange import Scope
-from sinkstream.server.gate import App
+from sinkstream.server.middleware import App
+from sinkstream.server.request_log import Scope
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service
-from sinkstream.server.writer import Send
 
 PARK = "/internal/park"
 _SUFFICES_S = 0.15  # of the time that the peer waits
 
 
 class Internal:
-    """Wraps the gate."""
+    """Wraps the middleware."""
 
     def __init__(self, app: App, service: Service, *, only_peers: bool = False) -> None:
         """Wrap `app`; with `only_peers`, requests from anyone else get 404."""

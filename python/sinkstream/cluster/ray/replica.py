@@ -20,14 +20,12 @@ from sinkstream.cluster.ray.scaling import STATISTIC
 from sinkstream.cluster.serving import Sharing, forwarding_app, retire
 from sinkstream.server.answer import Receive
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.connections import check_descriptors
-from sinkstream.server.exchange import Scope
-from sinkstream.server.gate import App
-from sinkstream.server.listening import address_of, open_socket
-from sinkstream.server.protocol import CONNECTION
-from sinkstream.server.serve import make_server
+from sinkstream.server.http_limits import CONNECTION, check_descriptors
+from sinkstream.server.middleware import App
+from sinkstream.server.request_log import Scope
+from sinkstream.server.serve import address_of, make_server, open_socket
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service
-from sinkstream.server.writer import Send
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -73,7 +71,7 @@ class Replica:
         self._peers = make_server(Internal(self._app, service, only_peers=True), service)
         self._tasks = [
             asyncio.create_task(self._peers.serve(sockets=[listener])),
-            asyncio.create_task(service.pulse.run(self._on_stall)),
+            asyncio.create_task(service.health.run(self._on_stall)),
             asyncio.create_task(self._watch()),
         ]
 
@@ -141,7 +139,7 @@ class _NoConnection:
 
 
 class _Proxied:
-    """Gives a request from Ray's proxy what the gate expects of a connection."""
+    """Gives a request from Ray's proxy what the middleware expects of a connection."""
 
     def __init__(self, app: App, name: str) -> None:
         self._app = app

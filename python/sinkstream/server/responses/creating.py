@@ -1,60 +1,150 @@
-"""Makes a response from a request's body: checked, and ready to begin."""
+"""Makes a response from a request's body: what it reads, checked, and ready to begin."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from starlette.datastructures import Headers
 
 from sinkstream.conversations.node import new_id
-from sinkstream.conversations.turns import TurnRequest
+from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
-from sinkstream.server.errors import from_exception, invalid
-from sinkstream.server.identity import check_model
-from sinkstream.server.requests import StreamSettings
-from sinkstream.server.responses.asking import Asked, beginning
-from sinkstream.server.responses.echo import echo_of, record_of
+from sinkstream.server.admission import response_bytes
+from sinkstream.server.body_options import thinking_of_response
+from sinkstream.server.errors import ApiError, from_exception, invalid
+from sinkstream.server.parsing import session_key
+from sinkstream.server.request_bodies import StreamSettings
 from sinkstream.server.responses.items import messages_of
-from sinkstream.server.responses.live import Live
+from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.producing import begin
-from sinkstream.server.responses.requests import (
+from sinkstream.server.responses.resource import Resources
+from sinkstream.server.responses.response_bodies import (
     ENCRYPTED,
     ReadRequest,
     ResponseRequest,
     check_read,
     names_in,
     options_of,
+    record_of,
+    request_fields_of,
     response_tools,
 )
-from sinkstream.server.responses.resource import Resources
-from sinkstream.server.responses.state import ResponseState
+from sinkstream.server.responses.response_state import ResponseState
+from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
 from sinkstream.server.service import Service
-from sinkstream.server.session_key import session_key
-from sinkstream.server.thinking import thinking_of_response
-from sinkstream.server.whole_replies import response_bytes
 
 _MANY_ITEMS = 256  # more of them are read on the pool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, with only its own messages."""
+
+    service: Service
+    turn: TurnRequest
+    """Its `messages` are the input's."""
+    instructions: str | None
+    refuses_eviction: bool = False
+    """Whether a prompt that is longer than the window is an error."""
+
+
+def beginning(asked: Asked) -> Callable[[], Turn]:
+    """Return a function that begins the turn; calling it blocks.
+
+    It refuses a previous response that does not exist, and a prompt that is too long.
+    """
+    return lambda: _begin(asked)
+
+
+def _begin(asked: Asked) -> Turn:
+    turns = asked.service.turns
+    try:
+        turn = turns.begin(turn_request(asked))
+    except NotFound:
+        raise not_found(asked.turn.previous) from None
+    capacity = asked.service.model.capacity.tokens
+    if asked.refuses_eviction and turn.facts.prompt_tokens > capacity:
+        turn.stream.close()
+        turn.end()
+        raise invalid(
+            'body: with `truncation` "disabled", `input` and the conversation before it must have '
+            f"at most {capacity} tokens together, but have {turn.facts.prompt_tokens}. "
+            '"auto" lets older tokens leave the window.',
+            "input",
+            "context_length_exceeded",
+        )
+    return turn
+
+
+def count(asked: Asked) -> int:
+    """Return the tokens that a request would read, including earlier ones. Blocks."""
+    try:
+        return asked.service.turns.prompt_tokens(turn_request(asked))
+    except NotFound:
+        raise not_found(asked.turn.previous) from None
+
+
+def turn_request(asked: Asked) -> TurnRequest:
+    """Return the turn to begin. Blocks.
+
+    Instructions and tools are not carried over: if they differ from the previous ones, the
+    conversation is read again with the new ones at its beginning.
+
+    Raises:
+        ApiError: The previous response is not stored, and has different instructions or tools.
+        NotFound: There is no such previous response.
+    """
+    turn, previous = asked.turn, asked.turn.previous
+    opening = _opening(asked.instructions)
+    if previous is None:
+        return replace(turn, messages=opening + turn.messages)
+    live, turns = asked.service.live, asked.service.turns
+    is_unstored = live.is_unstored(turn.tenant, previous)
+    before = (
+        live.opening_of(turn.tenant, previous)
+        if is_unstored
+        else opening_of(turns, turn.tenant, previous)
+    )
+    if before == opening_with(asked.instructions, turn.tools):
+        return turn
+    if is_unstored:
+        name = "tools" if before.instructions == asked.instructions else "instructions"
+        raise invalid(
+            f"body: `{name}` must be the same as in the previous response, because that response "
+            "was not stored.",
+            name,
+        )
+    history = history_of(turns, turn.tenant, previous)
+    return replace(turn, previous=None, messages=opening + history + turn.messages)
+
+
+def _opening(instructions: str | None) -> list[dict[str, Any]]:
+    return [] if instructions is None else [{"role": "system", "content": instructions}]
+
+
+def not_found(previous: str | None) -> ApiError:
+    """Return the error for a previous response that does not exist."""
+    return invalid(
+        "body: `previous_response_id` must name a response that is stored, or is in memory and has "
+        f"not been continued, but is {(previous or '')[:80]!r}.",
+        "previous_response_id",
+        "previous_response_not_found",
+    )
 
 
 async def create(
     service: Service, body: ResponseRequest, tenant: str, headers: Headers, *, forks: bool = False
 ) -> Live:
-    """Return a response that has begun to wait for its turn.
+    """Return a response that has begun to wait for its turn, or refuse the request.
 
-    Args:
-        service: The server.
-        body: The request.
-        tenant: The tenant that the response belongs to.
-        headers: The headers of the request, or of the socket that it came through.
-        forks: Whether a previous response that is not stored can be continued a second time, if
-            there is memory for both.
-
-    Raises:
-        ApiError: The request is refused.
+    With `forks`, a previous response that is not stored can be continued a second time, if there
+    is memory for both.
     """
-    check_model(service, body.model)
+    service.check_model(body.model)
     options = options_of(body, service.config.max_tokens)
     names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
@@ -68,13 +158,13 @@ async def create(
     held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
     name = new_id("resp")
-    echo = echo_of(service, body, name, store=asked.turn.store)
-    record = record_of(echo, len(asked.turn.messages))
+    fields = request_fields_of(service, body, name, store=asked.turn.store)
+    record = record_of(fields, len(asked.turn.messages))
     turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
     settings = body.stream_options or StreamSettings()
     state = ResponseState(
-        echo,
+        fields,
         tenant,
         tokens=None if "logprobs" not in options else [],
         encodes_thought=ENCRYPTED in (body.include or ()),
@@ -87,11 +177,7 @@ async def create(
 
 
 async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: Headers) -> Asked:
-    """Return what a request reads.
-
-    Raises:
-        ApiError: It is refused.
-    """
+    """Return what a request reads, or refuse it."""
     check_read(body)
     read = partial(messages_of, body.input)
     is_long = not isinstance(body.input, str) and len(body.input) > _MANY_ITEMS

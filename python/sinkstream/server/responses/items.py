@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sinkstream.server.errors import ApiError, invalid, not_supported
-from sinkstream.server.responses.encoded_thought import decode_thought
 
+_ENCODED_PREFIX = "sinkstream-1."
 _ROLES = ("assistant", "developer", "system", "user")
 _TEXTS = ("input_text", "output_text", "reasoning_text", "summary_text", "text")
 _MEDIA = ("input_audio", "input_file", "input_image", "input_video", "computer_screenshot")
+
+
+def encode_thought(thought: str) -> str:
+    """Return `encrypted_content` of a reasoning item: its thought, for clients to send back.
+
+    The thought is readable in the same item, so there is nothing to hide: it is not encrypted.
+    """
+    return _ENCODED_PREFIX + base64.urlsafe_b64encode(thought.encode()).decode()
+
+
+def decode_thought(given: str) -> str | None:
+    """Return the thought; None if this server did not encode it."""
+    if not given.startswith(_ENCODED_PREFIX):
+        return None
+    try:
+        return base64.b64decode(given[len(_ENCODED_PREFIX) :], b"-_", validate=True).decode()
+    except (ValueError, binascii.Error):
+        return None
 
 
 def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

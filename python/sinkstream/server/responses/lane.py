@@ -12,12 +12,12 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from sinkstream.server.errors import ApiError, from_exception, internal
-from sinkstream.server.exchange import Exchange
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.creating import create
-from sinkstream.server.responses.live import Live
-from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.responses.live_responses import Live
+from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.service import Service
-from sinkstream.server.stall import unless_stalled
+from sinkstream.server.stalled_engine import unless_stalled
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -40,7 +40,7 @@ class Lane:
         self,
         name: str | None,
         service: Service,
-        exchange: Exchange,
+        log: RequestLog,
         headers: Headers,
         send: SendEvent,
         active: asyncio.Semaphore,
@@ -50,7 +50,7 @@ class Lane:
         self.latest: str | None = None
         """The id of the last response that has begun."""
         self._service = service
-        self._exchange = exchange
+        self._log = log
         self._headers = headers
         self._send = send
         self._active = active
@@ -69,11 +69,7 @@ class Lane:
         return sum(size for _, _, size in self._waiting)
 
     def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
-        """Handle a request of `size` bytes after those before it.
-
-        Raises:
-            ApiError: The requests that wait on all sockets are too large.
-        """
+        """Handle a request of `size` bytes after those before it, if all that wait have room."""
         self._service.waiting_requests.take(size)
         self._waiting.append((body, forks, size))
         if self._task is None or self._task.done():
@@ -120,7 +116,7 @@ class Lane:
         if known is None:
             logger.exception("a socket's request: an internal error")
             known = internal()
-        self._exchange.finish = known.code
+        self._log.finish = known.code
         return error_event(known)
 
     def _next(self) -> tuple[ResponseRequest, bool]:
@@ -132,7 +128,7 @@ class Lane:
     async def _answer(self, body: ResponseRequest, forks: bool) -> None:
         service = self._service
         service.check_ready()
-        live = await create(service, body, self._exchange.tenant, self._headers, forks=forks)
+        live = await create(service, body, self._log.tenant, self._headers, forks=forks)
         del body  # it may be long
         self._live = live
         try:
@@ -144,14 +140,14 @@ class Lane:
         finally:
             self._live = None
             await live.cancel()
-            _count(self._exchange, live)
+            _count(self._log, live)
 
 
-def _count(exchange: Exchange, live: Live) -> None:
-    exchange.choices += 1
-    exchange.queued_s = max(exchange.queued_s, live.queued_s)
+def _count(log: RequestLog, live: Live) -> None:
+    log.choices += 1
+    log.queued_s = max(log.queued_s, live.queued_s)
     outcome = live.state.outcome
     if outcome is not None and outcome.usage is not None:
-        exchange.prompt_tokens += outcome.usage["input_tokens"]
-        exchange.generated_tokens += outcome.usage["output_tokens"]
-    exchange.finish = live.failure.code if live.failure is not None else live.state.status
+        log.prompt_tokens += outcome.usage["input_tokens"]
+        log.generated_tokens += outcome.usage["output_tokens"]
+    log.finish = live.failure.code if live.failure is not None else live.state.status

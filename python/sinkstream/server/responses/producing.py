@@ -12,12 +12,11 @@ from typing import Any
 from sinkstream.conversations.turns import TurnEnd, TurnFacts
 from sinkstream.errors import SinkstreamError
 from sinkstream.server.errors import ApiError
-from sinkstream.server.reading import pieces
-from sinkstream.server.responses.asking import NAMES
-from sinkstream.server.responses.kept import note_of
-from sinkstream.server.responses.live import Live
-from sinkstream.server.responses.opening import opening_of_echo
-from sinkstream.server.responses.state import Outcome
+from sinkstream.server.reply_pieces import pieces
+from sinkstream.server.responses.live_responses import Live
+from sinkstream.server.responses.response_bodies import NAMES
+from sinkstream.server.responses.response_state import Outcome
+from sinkstream.server.responses.stored_responses import note_of, opening_of_fields
 from sinkstream.server.running import Reply, Start, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
@@ -30,13 +29,9 @@ _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
 def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
-    """Begin to generate. The task does not fail; errors are stored in `live`.
+    """Begin to generate, with `start`. The task does not fail; errors are stored in `live`.
 
-    Args:
-        service: The server.
-        live: The response.
-        start: Begins its turn.
-        held_bytes: Memory that the reply may take.
+    The reply may take `held_bytes` of memory.
     """
     service.live.add(live)
     live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))
@@ -112,20 +107,22 @@ async def _finish(
     live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
-    is_stored = is_left and state.echo["store"]
+    is_stored = is_left and state.request_fields["store"]
     try:
         if is_stored:
             note = note_of(state, outcome)
             with suppress(SinkstreamError):  # the turn is kept; the store has logged the error
                 await service.pool.submit(partial(service.turns.note, state.id, note))
         elif is_left:
-            service.live.note_unstored(state.tenant, state.id, opening_of_echo(state.echo))
+            service.live.note_unstored(
+                state.tenant, state.id, opening_of_fields(state.request_fields)
+            )
     except Exception:
         logger.exception("response %s: its end could not be stored", state.id)
     finally:
         state.outcome, live.messages = outcome, None
         live.notify()
-        if is_stored or not (state.echo["store"] or state.is_background):
+        if is_stored or not (state.request_fields["store"] or state.is_background):
             service.live.forget(state.id)
         else:
             service.live.forget_later(state.id)

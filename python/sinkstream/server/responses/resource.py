@@ -6,9 +6,8 @@ from typing import Any
 
 from sinkstream.server import logprobs
 from sinkstream.server.logprobs import Bytes
-from sinkstream.server.responses.deltas import Deltas
-from sinkstream.server.responses.encoded_thought import encode_thought
-from sinkstream.server.responses.state import ResponseState
+from sinkstream.server.responses.items import encode_thought
+from sinkstream.server.responses.response_state import Deltas, ResponseState
 
 
 def message_id(response_id: str) -> str:
@@ -69,7 +68,7 @@ class Resources:
         )
 
     def _with(self, status: str, **fields: Any) -> dict[str, Any]:
-        return {**self.state.echo, "status": status, **fields}
+        return {**self.state.request_fields, "status": status, **fields}
 
     def reasoning(self, *, is_empty: bool = False) -> dict[str, Any]:
         """Return the thought as in the output, or as it is before it has a part.

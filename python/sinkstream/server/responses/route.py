@@ -13,20 +13,18 @@ from starlette.responses import Response
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import Answer, send_json
 from sinkstream.server.errors import ApiError, invalid
-from sinkstream.server.exchange import Exchange, exchange_of
 from sinkstream.server.generating import headers_of, progress_of
-from sinkstream.server.identity import check_model
 from sinkstream.server.parsing import parse
-from sinkstream.server.responses import kept
-from sinkstream.server.responses.asking import count
-from sinkstream.server.responses.creating import asked_of, create
-from sinkstream.server.responses.events import as_sse
+from sinkstream.server.request_log import RequestLog, request_log_of
+from sinkstream.server.responses import stored_responses
+from sinkstream.server.responses.creating import asked_of, count, create
 from sinkstream.server.responses.items import items_of
-from sinkstream.server.responses.live import Live
-from sinkstream.server.responses.requests import ReadRequest, ResponseRequest
+from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.resource import Resources
+from sinkstream.server.responses.response_bodies import ReadRequest, ResponseRequest
+from sinkstream.server.responses.response_events import as_sse
+from sinkstream.server.server_sent_events import EventWriter, Send
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.writer import EventWriter, Send
 
 _T = TypeVar("_T")
 
@@ -36,19 +34,19 @@ _PAGE, _MOST = 20, 100  # items of a list
 async def create_response(request: Request) -> Response:
     """Create a response; return it whole, as events, or (`background`) in its current state."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
-    body = await parse(exchange, service.pool, ResponseRequest)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, ResponseRequest)
 
     async def work(send: Send) -> None:
         nonlocal body
-        exchange.choices = 1
+        log.choices = 1
         must_wait = service.seats.locked()
         is_stream, is_background = bool(body.stream), bool(body.background)
-        live = await create(service, body, exchange.tenant, request.headers)
+        live = await create(service, body, log.tenant, request.headers)
         del body  # it may be long
         try:
             if is_stream:
-                await _stream(service, exchange, live, send)
+                await _stream(service, log, live, send)
             elif is_background:
                 if not must_wait:  # what is refused is known when the reply begins
                     await live.admitted(service.config.keepalive_s)
@@ -59,7 +57,7 @@ async def create_response(request: Request) -> Response:
         finally:
             if not is_background:
                 await live.cancel()
-            _note(exchange, live)
+            _note(log, live)
 
     return Answer(work)
 
@@ -70,7 +68,7 @@ async def _send(live: Live, send: Send) -> None:
     await send_json(send, orjson.dumps(live.resources.response()), headers_of(live.turn))
 
 
-async def _stream(service: Service, exchange: Exchange, live: Live, send: Send) -> None:
+async def _stream(service: Service, log: RequestLog, live: Live, send: Send) -> None:
     await live.admitted(service.config.keepalive_s)
     await _write(service, live, -1, send)
 
@@ -88,42 +86,38 @@ async def _write(service: Service, live: Live, after: int, send: Send) -> None:
         await writer.finish()
 
 
-def _note(exchange: Exchange, live: Live) -> None:
+def _note(log: RequestLog, live: Live) -> None:
     outcome = live.state.outcome
     usage = outcome.usage if outcome is not None else None
     if usage is not None:
-        exchange.prompt_tokens = usage["input_tokens"]
-        exchange.generated_tokens = usage["output_tokens"]
-    exchange.queued_s = live.queued_s
-    exchange.finish = live.failure.code if live.failure is not None else live.state.status
+        log.prompt_tokens = usage["input_tokens"]
+        log.generated_tokens = usage["output_tokens"]
+    log.queued_s = live.queued_s
+    log.finish = live.failure.code if live.failure is not None else live.state.status
 
 
 async def get_response(request: Request, name: str) -> Response:
     """Return a response as it is now, or its events after a given number."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
+    log = request_log_of(request.scope)
     streams = _flag(request, "stream")
     after = _number(request, "starting_after", -1, 0, 1 << 53)
     if after >= 0 and not streams:
         raise invalid("query: `starting_after` requires `stream` to be true.", "starting_after")
-    live = service.live.find(exchange.tenant, name)
+    live = service.live.find(log.tenant, name)
     if live is None:
-        live = await _stored(service, exchange.tenant, name, numbered=after >= 0)
+        live = await _stored(service, log.tenant, name, numbered=after >= 0)
     if not streams:
         return _json(live.resources.response())
     return Answer(partial(_write, service, live, after))
 
 
 async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = False) -> Live:
-    """Return a response from the store.
-
-    Raises:
-        ApiError: There is no such response, or its events no longer have numbers.
-    """
+    """Return a response from the store; refuse `numbered` events that no longer have numbers."""
 
     def read() -> tuple[Live, bool]:
-        state = kept.stored_state(service.turns, tenant, name)
-        has_numbers = kept.is_numbered(service.turns, tenant, name)
+        state = stored_responses.stored_state(service.turns, tenant, name)
+        has_numbers = stored_responses.is_numbered(service.turns, tenant, name)
         return Live(Resources(state, service.texts.piece), []), has_numbers
 
     live, has_numbers = await _found(service, name, read)
@@ -152,7 +146,7 @@ def not_found(name: str) -> ApiError:
 async def delete_response(request: Request, name: str) -> dict[str, Any]:
     """Delete a response, and all responses that continue it."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     live = service.live.find(tenant, name)
     if live is not None and live.state.outcome is None:
         raise ApiError(
@@ -164,7 +158,7 @@ async def delete_response(request: Request, name: str) -> dict[str, Any]:
         )
 
     def delete() -> None:
-        kept.stored_state(service.turns, tenant, name)  # not of another API
+        stored_responses.stored_state(service.turns, tenant, name)  # not of another API
         service.turns.delete(tenant, name)
 
     if live is None or live.state.is_begun:
@@ -176,7 +170,7 @@ async def delete_response(request: Request, name: str) -> dict[str, Any]:
 async def cancel_response(request: Request, name: str) -> Response:
     """End a response that is in progress, and return it."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     live = service.live.find(tenant, name) or await _stored(service, tenant, name)
     if live.state.outcome is None:
         await live.cancel()
@@ -192,7 +186,7 @@ async def cancel_response(request: Request, name: str) -> Response:
 async def input_items(request: Request, name: str) -> dict[str, Any]:
     """List the items of a response's input."""
     service = ready_service(request)
-    tenant = exchange_of(request.scope).tenant
+    tenant = request_log_of(request.scope).tenant
     limit = _number(request, "limit", _PAGE, 1, _MOST)
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -200,7 +194,9 @@ async def input_items(request: Request, name: str) -> dict[str, Any]:
     live = service.live.find(tenant, name)
     messages = live.messages if live is not None else None
     if messages is None:
-        messages = await _found(service, name, partial(kept.input_of, service.turns, tenant, name))
+        messages = await _found(
+            service, name, partial(stored_responses.input_of, service.turns, tenant, name)
+        )
     items = list(items_of(messages, name.rpartition("_")[2]))
     if order == "desc":
         items.reverse()
@@ -223,10 +219,10 @@ async def input_items(request: Request, name: str) -> dict[str, Any]:
 async def input_tokens(request: Request) -> dict[str, Any]:
     """Count the tokens that a response would read."""
     service = ready_service(request)
-    exchange = exchange_of(request.scope)
-    body = await parse(exchange, service.pool, ReadRequest)
-    check_model(service, body.model)
-    asked = await asked_of(service, body, exchange.tenant, request.headers)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, ReadRequest)
+    service.check_model(body.model)
+    asked = await asked_of(service, body, log.tenant, request.headers)
     tokens = await service.pool.run(partial(count, asked))
     return {"object": "response.input_tokens", "input_tokens": tokens}
 

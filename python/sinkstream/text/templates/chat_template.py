@@ -10,7 +10,7 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateError, UndefinedError
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.templates.sandbox import TemplateSandbox
 
 MAX_TEMPLATE_CHARACTERS = 64 << 10

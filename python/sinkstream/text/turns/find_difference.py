@@ -35,7 +35,7 @@ class Conversation:
         for i, content in enumerate(self.users):
             messages.append(as_message("user", content))
             messages += [as_message("assistant", reply) for reply in self.replies[i : i + 1]]
-        return turns.chat.whole(messages, True, argument=TEXT)
+        return turns.chat.encode_whole(messages, True, argument=TEXT)
 
     def parts(self, turns: TemplateTurns, request: Passage) -> list[int]:
         """Return the ids that a session feeds, with the model's replies after each request."""
@@ -45,7 +45,7 @@ class Conversation:
             ids += turns.user(content, after=after)
             for reply in self.replies[i : i + 1]:
                 written = dataclasses.replace(request, pieces=(_space(request) + reply,))
-                ids += turns.chat.encode(written, TEXT) + turns.closing(None)
+                ids += turns.chat.encode_part(written, TEXT) + turns.closing(None)
             after = "assistant"
         return ids
 
@@ -91,7 +91,7 @@ def _other_exchanges(turns: TemplateTurns) -> Iterator[str]:
         first, second = as_message("user", content), as_message("user", content)
         said = [first, as_message("assistant", content or "word"), second]
         try:
-            expected = turns.chat.whole(said, True, argument=TEXT)
+            expected = turns.chat.encode_whole(said, True, argument=TEXT)
         except InvalidArgument:
             continue
         parts = turns.opening(None) + turns.exchange(*said[:2], after=None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from itertools import count
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 from sinkstream.text.chat import ChatFormat
+from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.messages import Message, strings_of
 from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
@@ -30,6 +31,7 @@ _EARLIER: dict[str | None, tuple[str, ...]] = {
 # With these as first messages, the end of the opening shows: a template may trim a content, and
 # with it the template's own text before it.
 _FIRST_CONTENTS = ("x", "", " x", "\nx")
+_MOST_KNOWN = 32
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class TemplateTurns:
     reply_start: Passage
     """What comes between the generation prompt and a reply: nothing, or white space."""
     difference: str = ""
+    _known: LruCache[tuple[str | None, ...], Passage] = field(
+        default_factory=partial(LruCache, _MOST_KNOWN), compare=False, repr=False
+    )
+    """Parts of placeholders."""
 
     @property
     def is_exact(self) -> bool:
@@ -60,7 +66,7 @@ class TemplateTurns:
     def opening(self, system: str | None) -> list[int]:
         """Return the ids before the first message."""
         if system is None:
-            return self.chat.encode(Passage(self.ends[None]), TEXT)
+            return self.chat.encode_part(Passage(self.ends[None]), TEXT)
         # The template may write the system text into the first user message. Everything before that
         # message's content then belongs to the opening.
         word = placeholders(self.chat, system := check_text(system, SYSTEM))[0]
@@ -70,7 +76,7 @@ class TemplateTurns:
             header = self.part(user, "system", True).pieces_before(word)
             opening = Passage(rendering.pieces_before(word)).without_end(header)
             if opening is not None:
-                return self.chat.encode(Passage(opening), SYSTEM)
+                return self.chat.encode_part(Passage(opening), SYSTEM)
         raise _refusal("system prompt", SYSTEM)
 
     def history(self, messages: Sequence[Message]) -> list[int]:
@@ -91,7 +97,7 @@ class TemplateTurns:
         history = rendering.without_end(part.pieces)
         if history is None:
             raise _refusal("user message", MESSAGES)
-        return self.chat.encode(Passage(history), MESSAGES)
+        return self.chat.encode_part(Passage(history), MESSAGES)
 
     def user(self, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a user message and of the generation prompt."""
@@ -103,22 +109,26 @@ class TemplateTurns:
 
     def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
         """Return the ids of messages of any role and of the generation prompt."""
-        return self.chat.encode(self.part(said, after, True, more), TEXT)
+        return self.chat.encode_part(self.part(said, after, True, more), TEXT)
 
     def read(self, said: Message, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
         role, content = said["role"], said.get("content")
-        if isinstance(content, str):
-            word = placeholders(self.chat, content)[0]
-            if self.part(as_message(role, word), after, False).after(word) is None:
-                raise _refusal(f'message with the role "{role}"', TEXT)  # it omits the message
+        if isinstance(content, str) and not self._shows(role, after):
+            raise _refusal(f'message with the role "{role}"', TEXT)  # it omits the message
         passage = self.part(said, after, False)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
             if body is not None:
                 pieces = join_pieces(body, self.ends[role])
                 passage = dataclasses.replace(passage, pieces=pieces)
-        return self.chat.encode(passage, TEXT)
+        return self.chat.encode_part(passage, TEXT)
+
+    def _shows(self, role: str, after: str | None) -> bool:
+        """Return whether the template writes the content of a message of a role there."""
+        word = placeholders(self.chat, "")[0]
+        part = partial(self.part, as_message(role, word), after, False)
+        return self._known.get((role, after), part).after(word) is not None
 
     def reply(self, content: str) -> list[int]:
         """Return the ids of a reply that is given as text, after a generation prompt."""
@@ -128,7 +138,7 @@ class TemplateTurns:
         if not text.startswith(space):
             text = space + text
         pieces = (text,) if text else ()
-        return self.chat.encode(dataclasses.replace(start, pieces=pieces), TEXT)
+        return self.chat.encode_part(dataclasses.replace(start, pieces=pieces), TEXT)
 
     def exchange(
         self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
@@ -146,7 +156,7 @@ class TemplateTurns:
         for roles in dict.fromkeys((before, ("user",))):
             passage = self._earlier_turn(messages, after, roles)
             if passage is not None:
-                return self.chat.encode(passage, TEXT)
+                return self.chat.encode_part(passage, TEXT)
         raise _refusal("second turn", TEXT)
 
     def _earlier_turn(
@@ -157,7 +167,8 @@ class TemplateTurns:
         words = placeholders(self.chat, texts)[-len(roles) :]
         first, *rest = (as_message(*pair) for pair in zip(roles, words, strict=True))
         try:
-            following = self.part(first, "assistant", True, rest)
+            part = partial(self.part, first, "assistant", True, rest)
+            following = self._known.get((*roles, *words), part)
             passage = self.part(messages[0], after, True, [*messages[1:], first, *rest])
         except InvalidArgument:
             if roles == ("user",):
@@ -349,12 +360,12 @@ def _closings(
     chat: ChatFormat, end: Passage, end_token_ids: frozenset[int]
 ) -> dict[int | None, tuple[int, ...]]:
     """Return the ids that must follow a reply, by the reply's last token."""
-    closings: dict[int | None, tuple[int, ...]] = {None: tuple(chat.encode(end, TEXT))}
+    closings: dict[int | None, tuple[int, ...]] = {None: tuple(chat.encode_part(end, TEXT))}
     control = [piece for piece in end.pieces if isinstance(piece, int)]
     tokens = [token for token in control if token in end_token_ids] or control
     if not tokens:  # the model ends replies with a token that the template does not write
-        rest = tuple(chat.encode(Passage(end.pieces, at_start=False), TEXT))
+        rest = tuple(chat.encode_part(Passage(end.pieces, at_start=False), TEXT))
         return closings | dict.fromkeys(end_token_ids, rest)
     rest_of_end = end.pieces[end.pieces.index(tokens[0]) + 1 :]
-    closings[tokens[0]] = tuple(chat.encode(Passage(rest_of_end, at_start=False), TEXT))
+    closings[tokens[0]] = tuple(chat.encode_part(Passage(rest_of_end, at_start=False), TEXT))
     return closings

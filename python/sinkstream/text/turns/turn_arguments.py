@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.argument_name import ArgumentName
+from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import ROLES, Message, check_messages, is_message, text_of_parts
 from sinkstream.text.plain_text import check_characters
 

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
+
 from sinkstream.cluster.owners import Replica
 from sinkstream.cluster.peers.forwarding import Forwarding
-from sinkstream.server.exchange import KEY, Exchange, Scope
+from sinkstream.server.request_log import KEY, RequestLog, Scope
 
 BODY = b'{"previous_response_id": "resp_1"}'
 OF_THE_CLIENT = [
@@ -53,7 +54,7 @@ class Talk:
         self.sent: list[Any] = []
         self.freed: list[int] = []
         self.body_here: bytes | bytearray | None = None
-        self.exchange = Exchange("r1", body=bytearray(BODY), on_taken=self.freed.append)
+        self.log = RequestLog("r1", body=bytearray(BODY), on_taken=self.freed.append)
 
     async def run(self) -> None:
         async with await asyncio.start_server(self._answer, "127.0.0.1", 0) as peer:
@@ -66,7 +67,7 @@ class Talk:
                 "path": "/v1/responses",
                 "query_string": b"",
                 "headers": OF_THE_CLIENT,
-                KEY: self.exchange,
+                KEY: self.log,
             }
             await asyncio.wait_for(forwarding(scope, self._stay, self._send), 20)
 
@@ -79,15 +80,15 @@ class Talk:
         writer.close()
 
     async def _here(self, scope: Scope, receive: Any, send: Any) -> None:
-        self.body_here = self.exchange.body
+        self.body_here = self.log.body
 
     async def _stay(self) -> Any:
         await asyncio.Event().wait()
 
     async def _send(self, message: Any) -> None:
         self.sent.append(message)
-        self.exchange.status = 200
-        self.exchange.is_complete = not message.get("more_body", True)
+        self.log.status = 200
+        self.log.is_complete = not message.get("more_body", True)
 
 
 def test_what_is_of_a_connection_goes_no_further() -> None:

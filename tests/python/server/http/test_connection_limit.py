@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.server.connections import SURPLUS, check_descriptors
+from sinkstream.server.http_limits import SURPLUS, check_descriptors
 from tests.python.server.http.running_server import CHAT, HELLO, Running, read_all, running
 
 LIMIT = 4

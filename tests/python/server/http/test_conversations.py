@@ -208,12 +208,12 @@ OPEN = "sinkstream_open_replies"
 def test_a_store_that_cannot_be_written_is_a_503(
     keeping: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkstream.conversations.sqlite_store import SqliteStore
+    from sinkstream.conversations.conversation_writer import ConversationWriter
 
     def fail(*_: object) -> None:
         raise StoreError("store: /a/path must be on a disk with free space, but the disk is full.")
 
-    monkeypatch.setattr(SqliteStore, "begin", fail)
+    monkeypatch.setattr(ConversationWriter, "begin", fail)
     body = {"messages": HELLO, **OPTIONS, "seed": 1}
     for _ in range(5):  # more than there are seats
         answer = keeping.post(CHAT, body, **{"X-Api-Key": "a"})

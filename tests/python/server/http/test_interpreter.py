@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import sinkstream
 from sinkstream.server.config import ServerConfig
-from sinkstream.server.interpreter import (
+from sinkstream.server.process_settings import (
     SWITCH_S,
     YOUNG_AFTER,
     collect_repeatedly,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from sinkstream.model import host_of
-from sinkstream.server.frames import DONE, error_event
+from sinkstream.server.server_sent_events import DONE, error_event
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running
 
 RESPONSES = "/v1/responses"

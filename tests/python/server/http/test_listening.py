@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from sinkstream.server.listening import ACCEPTED_AT_ONCE, open_socket
+from sinkstream.server.serve import ACCEPTED_AT_ONCE, open_socket
 
 WAITING = 200
 

@@ -18,10 +18,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.conversations import ownership
 from sinkstream.conversations.residency import Resident
-from sinkstream.server import memory
-from sinkstream.server.responses import live
+from sinkstream.server import process_settings
+from sinkstream.server.responses import live_responses
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
 REPEATS = 8
@@ -50,9 +49,8 @@ def server(
     store = str(tmp_path_factory.mktemp("store"))
     with pytest.MonkeyPatch.context() as patch:
         # What is remembered of the latest requests is bounded. Here, the bounds are soon reached.
-        patch.setattr(live, "_KEPT", 2)
-        patch.setattr(live, "_UNSTORED", 2)
-        patch.setattr(ownership, "_MOST", 2)
+        patch.setattr(live_responses, "_KEPT", 2)
+        patch.setattr(live_responses, "_UNSTORED", 2)
         with running(tiny_folder("llama"), store=store, sequences=3) as found:
             yield found
 
@@ -144,7 +142,7 @@ def test_free_memory_is_returned() -> None:
     for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
         libc.free(block)
     before = private_kib()
-    memory.trim()
+    process_settings.trim()
     assert private_kib() < before - size * count / 1024 / 2
     libc.free(blocks[-1])
 
@@ -165,12 +163,12 @@ def test_memory_is_trimmed_again_and_again() -> None:
             if len(calls) == 3:
                 done.set()
 
-        task = asyncio.create_task(memory.trim_repeatedly(run, 0.001))
+        task = asyncio.create_task(process_settings.trim_repeatedly(run, 0.001))
         await done.wait()
         task.cancel()
 
     asyncio.run(main())
-    assert set(calls) == {memory.trim}
+    assert set(calls) == {process_settings.trim}
 
 
 def printed(code: str, how: str, **environment: str) -> int:
@@ -185,7 +183,7 @@ def printed(code: str, how: str, **environment: str) -> int:
 def test_all_threads_allocate_from_one_heap() -> None:
     code = """
 import ctypes, sys, threading
-from sinkstream.server.memory import keep_heap_small
+from sinkstream.server.process_settings import keep_heap_small
 if sys.argv[1] == "one":
     keep_heap_small()
 libc = ctypes.CDLL(None)
@@ -214,7 +212,7 @@ print(text.value.count(b"<heap nr="))
 def test_large_blocks_leave_no_gaps_in_the_heap() -> None:
     code = """
 import ctypes, sys
-from sinkstream.server.memory import LARGE_BYTES, keep_heap_small
+from sinkstream.server.process_settings import LARGE_BYTES, keep_heap_small
 if sys.argv[1] == "kept":
     keep_heap_small()
 names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

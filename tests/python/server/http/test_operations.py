@@ -12,8 +12,7 @@ from functools import partial
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sinkstream.server.delays import Delays
-from sinkstream.server.pulse import Pulse
+from sinkstream.server.health import Delays, Health
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, ENDLESS, HELLO, Running
 
 SECRET = "canary-of-a-prompt"
@@ -115,14 +114,14 @@ def test_a_client_that_leaves_the_queue_has_a_line(
 
 def test_the_lag_of_the_event_loop_is_measured() -> None:
     async def run() -> tuple[float, float]:
-        pulse = Pulse(10.0)
-        watching = asyncio.create_task(pulse.run(lambda: None))
+        health = Health(10.0)
+        watching = asyncio.create_task(health.run(lambda: None))
         await asyncio.sleep(0.15)
-        before = pulse.lag_s  # what a busy machine delays
+        before = health.lag_s  # what a busy machine delays
         time.sleep(before + 0.5)
         await asyncio.sleep(0.15)
         watching.cancel()
-        return before, pulse.lag_s
+        return before, health.lag_s
 
     before, after = asyncio.run(run())
     assert after >= before + 0.3
@@ -130,18 +129,18 @@ def test_the_lag_of_the_event_loop_is_measured() -> None:
 
 def test_a_delay_is_counted_for_each_measurement_that_it_holds_up() -> None:
     now = [10.65]
-    pulse = Pulse(10.0, clock=lambda: now[0])
-    assert pulse.note_delay(10.1) == pytest.approx(10.6)
-    assert slow_ones(pulse) == [5, 4, 1]  # of those due at 10.1, 10.2 to 10.6
+    health = Health(10.0, clock=lambda: now[0])
+    assert health.note_delay(10.1) == pytest.approx(10.6)
+    assert slow_ones(health) == [5, 4, 1]  # of those due at 10.1, 10.2 to 10.6
     now[0] = 10.70
-    assert pulse.note_delay(10.7) == 10.7
-    assert slow_ones(pulse) == [5, 4, 1]
-    assert pulse.delays.stats()["count"] == 7
+    assert health.note_delay(10.7) == 10.7
+    assert slow_ones(health) == [5, 4, 1]
+    assert health.delays.stats()["count"] == 7
 
 
-def slow_ones(pulse: Pulse) -> list[int]:
+def slow_ones(health: Health) -> list[int]:
     """Return how many delays exceed 100, 200 and 500 ms."""
-    stats = pulse.delays.stats()
+    stats = health.delays.stats()
     within = dict(zip(stats["bounds_s"], stats["cumulative"], strict=True))
     return [stats["count"] - within[bound] for bound in (0.1, 0.2, 0.5)]
 

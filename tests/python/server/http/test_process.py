@@ -204,7 +204,7 @@ def test_the_default_store_is_the_models_own(
     tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    from sinkstream.server.keeping import default_store
+    from sinkstream.server.store_choice import default_store
 
     found = set()
     for window in (50, 60, 60):

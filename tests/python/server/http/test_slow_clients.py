@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkstream.server.connections import Connections
+from sinkstream.server.http_limits import Connections
 from tests.python.server.http.running_server import (
     CHAT,
     COMPLETIONS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sinkstream.server.pulse import Pulse
+from sinkstream.server.health import Health
 from tests.python.server.http.running_server import (
     CHAT,
     COMPLETIONS,
@@ -153,17 +153,17 @@ def test_an_engine_with_work_and_no_step_has_stalled(
     counters: dict[str, int], begins: int, stalls: bool
 ) -> None:
     now, engine = 0.0, FakeEngine()
-    pulse = Pulse(10.0, lambda: now)
-    pulse.watch(engine)
+    health = Health(10.0, lambda: now)
+    health.watch(engine)
     engine.counters.update(counters)
-    pulse.begins = begins
-    pulse.check()
+    health.begins = begins
+    health.check()
     now = 9.9
-    pulse.check()
-    assert not pulse.is_stalled
+    health.check()
+    assert not health.is_stalled
     now = 10.1
-    pulse.check()
-    assert pulse.is_stalled == stalls
+    health.check()
+    assert health.is_stalled == stalls
     engine.counters["steps"] += 1
-    pulse.check()
-    assert not pulse.is_stalled
+    health.check()
+    assert not health.is_stalled

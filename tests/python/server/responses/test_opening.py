@@ -9,9 +9,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.responses.echo import echo_of
-from sinkstream.server.responses.opening import opening_of_echo, opening_with
-from sinkstream.server.responses.requests import ResponseRequest, response_tools
+from sinkstream.server.responses.response_bodies import (
+    ResponseRequest,
+    request_fields_of,
+    response_tools,
+)
+from sinkstream.server.responses.stored_responses import opening_of_fields, opening_with
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": "string"}}}
 IN_ORDER = {"type": "function", "name": "f", "description": "A b.", "parameters": SCHEMA}
@@ -30,8 +33,8 @@ def of_request(tool: dict[str, Any]) -> tuple[Any, Any]:
     defaults = SimpleNamespace(presence_penalty=0, frequency_penalty=0, temperature=1, top_p=1)
     config = SimpleNamespace(model_name="tiny", store="")
     service: Any = SimpleNamespace(model=SimpleNamespace(_defaults=defaults), config=config)
-    echo = echo_of(service, body, "resp_1", store=True)
-    return opening_with(body.instructions, response_tools(body)), opening_of_echo(echo)
+    fields = request_fields_of(service, body, "resp_1", store=True)
+    return opening_with(body.instructions, response_tools(body)), opening_of_fields(fields)
 
 
 @pytest.mark.parametrize("tool", [IN_ORDER, TURNED], ids=["in_order", "turned"])

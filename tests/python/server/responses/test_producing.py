@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.byte_budget import ByteBudget
+from sinkstream.server.admission import ByteBudget
 from sinkstream.server.pool import Pool
 from sinkstream.server.responses import producing
-from sinkstream.server.responses.live import Live, LiveResponses
+from sinkstream.server.responses.live_responses import Live, LiveResponses
 from sinkstream.server.responses.resource import Resources
-from sinkstream.server.responses.state import ResponseState
+from sinkstream.server.responses.response_state import ResponseState
 
 
 class Notes:
@@ -78,8 +78,8 @@ def begun(notes: Notes) -> tuple[Any, Live]:
         config=SimpleNamespace(flush_s=0.0),
         turns=notes,
     )
-    echo = {"id": "resp_1", "store": True, "background": True, "tools": []}
-    live = Live(Resources(ResponseState(echo, ""), lambda _: ""), [])
+    fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
+    live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
     producing.begin(service, live, lambda: None, 1)  # type: ignore[arg-type, return-value]
     return service, live
 
@@ -135,8 +135,8 @@ def test_a_second_cancel_does_not_interrupt_the_end_of_the_first() -> None:
                 await may_end.wait()
                 ended.append(True)
 
-        echo = {"id": "resp_1", "store": True, "background": True, "tools": []}
-        live = Live(Resources(ResponseState(echo, ""), lambda _: ""), [])
+        fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
+        live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
         live.task = asyncio.create_task(work())
         await asyncio.sleep(0)
         cancels = []

@@ -276,7 +276,7 @@ def test_requests_that_wait_have_a_largest_number(
 
 
 def test_sockets_have_a_largest_number(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sinkstream.server.responses import socket as module
+    from sinkstream.server.responses import socket_route as module
 
     server.wait_until(lambda: sockets(server) == 0, "a socket is open")
     monkeypatch.setattr(module, "MAX_SOCKETS", 2)

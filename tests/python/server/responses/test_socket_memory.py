@@ -18,8 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from sinkstream.server.errors import invalid
 from sinkstream.server.responses import lane as lane_module
-from sinkstream.server.responses import socket as socket_module
-from sinkstream.server.responses.requests import ResponseRequest
+from sinkstream.server.responses import socket_route
+from sinkstream.server.responses.response_bodies import ResponseRequest
 from tests.python.server.http.running_server import Running, running
 from tests.python.server.responses.checking import ASKED, ENDLESS, RESPONSES
 
@@ -132,7 +132,7 @@ def test_a_refusal_that_the_client_does_not_read_holds_no_message(
         is_sending.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    monkeypatch.setattr(socket_route._Socket, "_send", wait)
     with opened(small) as found:
         send(found, padding=LONG, **more)
         assert is_sending.wait(30)
@@ -169,7 +169,7 @@ def test_a_request_that_is_refused_when_it_begins_is_not_held(
         requests.append(weakref.ref(body))
         raise invalid("body: no.")
 
-    monkeypatch.setattr(socket_module._Socket, "_send", wait)
+    monkeypatch.setattr(socket_route._Socket, "_send", wait)
     monkeypatch.setattr(lane_module, "create", refuse)
     with opened(small) as found:
         send(found)

@@ -18,7 +18,6 @@ from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
 from sinkstream.server.answer import Receive
-from sinkstream.server.connections import Connection
 from sinkstream.server.errors import (
     ApiError,
     StreamAborted,
@@ -26,13 +25,12 @@ from sinkstream.server.errors import (
     internal,
     unavailable,
 )
-from sinkstream.server.exchange import KEY, Exchange, Scope
-from sinkstream.server.frames import error_event
 from sinkstream.server.head_checks import HeadChecks, too_large
-from sinkstream.server.protocol import CONNECTION
+from sinkstream.server.http_limits import CONNECTION, Connection
+from sinkstream.server.request_log import KEY, RequestLog, Scope
+from sinkstream.server.server_sent_events import EVENT_HEADERS, Send, error_event
 from sinkstream.server.service import Service
-from sinkstream.server.stall import unless_stalled
-from sinkstream.server.writer import EVENT_HEADERS, Send
+from sinkstream.server.stalled_engine import unless_stalled
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -53,7 +51,7 @@ class ClientLeft(Exception):
     """The client disconnected before its request was complete."""
 
 
-class Gate:
+class Middleware:
     """Wraps an ASGI app."""
 
     def __init__(
@@ -71,58 +69,57 @@ class Gate:
             await self._app(scope, receive, send)
             return
         started_at = time.perf_counter()
-        exchange = Exchange(_request_id(scope), on_taken=self._service.bodies.give_back)
-        scope[KEY] = exchange
+        log = RequestLog(_request_id(scope), on_taken=self._service.bodies.give_back)
+        scope[KEY] = log
         is_socket = scope["type"] == "websocket"
         self._service.open_requests += not is_socket
         self._service.open_sockets += is_socket
         try:
             await self._service.slices.turn()
-            await self._answer(scope, receive, self._observed(scope, exchange, send), exchange)
+            await self._answer(scope, receive, self._send_to_client(send, scope, log), log)
         finally:
             self._service.open_requests -= not is_socket
             self._service.open_sockets -= is_socket
-            exchange.take_body()
-            self._note(scope, exchange, time.perf_counter() - started_at)
+            log.take_body()
+            self._note(scope, log, time.perf_counter() - started_at)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, log: RequestLog) -> None:
         try:
             self._check_connections(scope)
-            exchange.tenant = self._checks.check(scope)
+            log.tenant = self._checks.check(scope)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
                 return
             if scope.get("method") == "POST":
-                await self._read_body(receive, exchange)
+                await self._read_body(receive, log)
             if scope["type"] == "http":
-                await self._run(scope, receive, send, exchange)
+                await self._run(scope, receive, send, log)
             else:
-                await self._app(scope, receive, self._of_app(send, exchange))
+                await self._app(scope, receive, self._send_from_app(send, log))
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
         except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
-            exchange.finish = "client_left"
+            log.finish = "client_left"
         except Exception as error:
             # In a frame of its own: as a variable here, the error would hold itself.
-            await _refuse(error, scope, receive, send, exchange)
+            await _refuse(error, scope, receive, send, log)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+    async def _run(self, scope: Scope, receive: Receive, send: Send, log: RequestLog) -> None:
         """Run the app for a request; if the engine stalls, respond without the app.
 
-        Raises:
-            StreamAborted: The client has been told, in the middle of the response.
-            Exception: Any error of the app; and `stalled` before the response.
+        An `ApiError` leaves this only before the response; in the middle of one, the client is
+        told, and the response is aborted.
         """
-        of_app = self._of_app(send, exchange)
+        from_app = self._send_from_app(send, log)
         try:
-            await unless_stalled(self._service, self._app(scope, receive, of_app))
+            await unless_stalled(self._service, self._app(scope, receive, from_app))
         except ApiError as error:
-            exchange.is_left = True
-            if exchange.status == 0:
+            log.is_left = True
+            if log.status == 0:
                 error.headers += ((b"connection", b"close"),)
                 raise
-            exchange.finish = error.code
-            if exchange.is_stream:
+            log.finish = error.code
+            if log.is_stream:
                 body = error_event(error.as_json())
                 with suppress(TimeoutError):  # the client does not read
                     async with asyncio.timeout(_LAST_WRITE_S):
@@ -130,17 +127,13 @@ class Gate:
             raise StreamAborted from error
 
     def _check_connections(self, scope: Scope) -> None:
-        """Refuse requests over a connection beyond the limit, except health checks.
-
-        Raises:
-            ApiError: The connection is beyond the limit.
-        """
+        """Refuse requests over a connection beyond the limit, except health checks."""
         if _connection_of(scope).is_surplus and scope["path"] not in ("/health", "/v1/health"):
             limit = self._service.connections.limit
             rule = f"server: at most {limit} connections can be open. Try again later."
             raise unavailable("connections", rule)
 
-    async def _read_body(self, receive: Receive, exchange: Exchange) -> None:
+    async def _read_body(self, receive: Receive, log: RequestLog) -> None:
         config, held = self._service.config, bytearray()
         try:
             async with asyncio.timeout(config.body_timeout_s):
@@ -154,7 +147,7 @@ class Gate:
                     if len(held) > config.max_body_bytes:
                         raise too_large(config.max_body_bytes)
                     if not message.get("more_body", False):
-                        exchange.body, held = held, bytearray()
+                        log.body, held = held, bytearray()
                         return
         except TimeoutError:
             raise ApiError(
@@ -167,9 +160,9 @@ class Gate:
             self._service.bodies.give_back(len(held))
             held.clear()  # an error would hold it
 
-    def _observed(self, scope: Scope, exchange: Exchange, send: Send) -> Send:
+    def _send_to_client(self, send: Send, scope: Scope, log: RequestLog) -> Send:
         """Return `send` with the headers of every response, noting the status."""
-        headers = [(b"x-request-id", exchange.request_id.encode())]
+        headers = [(b"x-request-id", log.request_id.encode())]
         origin = self._checks.allowed_origin(scope["headers"])
         if origin is not None:
             headers += [
@@ -182,53 +175,40 @@ class Gate:
         if _connection_of(scope).is_surplus:
             headers.append((b"connection", b"close"))
 
-        async def observed(message: dict[str, object]) -> None:
+        async def to_client(message: dict[str, object]) -> None:
             kind = message["type"]
             if kind in ("http.response.start", "websocket.http.response.start"):
-                exchange.status = int(str(message["status"]))
-                exchange.is_stream = _STREAM in _pairs(message)
+                log.status = int(str(message["status"]))
+                log.is_stream = _STREAM in _pairs(message)
                 message = {**message, "headers": [*_pairs(message), *headers]}
             elif kind == "websocket.accept":
-                exchange.status = 101
+                log.status = 101
                 message = {**message, "headers": [*_pairs(message), *headers]}
             elif kind == "http.response.body" and not message.get("more_body", False):
-                exchange.is_complete = True
+                log.is_complete = True
             await send(message)
 
-        return observed  # type: ignore[return-value]
+        return to_client  # type: ignore[return-value]
 
-    def _of_app(self, send: Send, exchange: Exchange) -> Send:
+    def _send_from_app(self, send: Send, log: RequestLog) -> Send:
         """Return `send` as the app calls it: it waits for its turn, and ends once the app is left.
 
-        What waits has not been sent, so that the gate can still respond if the engine stalls.
+        What waits has not been sent, so that the middleware can still respond if the engine stalls.
         """
 
-        async def of_app(message: MutableMapping[str, Any]) -> None:
+        async def from_app(message: MutableMapping[str, Any]) -> None:
             await self._service.sends.turn()
-            if not exchange.is_left:
+            if not log.is_left:
                 await send(message)
 
-        return of_app
+        return from_app
 
-    def _note(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
+    def _note(self, scope: Scope, log: RequestLog, seconds: float) -> None:
         if _connection_of(scope).is_stalled:
-            exchange.finish = "client_stalled"
+            log.finish = "client_stalled"
         route = getattr(scope.get("route"), "path", "none")
-        self._service.responses[route, exchange.status] += 1
-        logger.info(
-            "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
-            "finish=%s",
-            exchange.request_id,
-            scope.get("method", "SOCKET"),
-            route,
-            exchange.status,
-            seconds,
-            exchange.queued_s,
-            exchange.choices,
-            exchange.prompt_tokens,
-            exchange.generated_tokens,
-            exchange.finish or "none",
-        )
+        self._service.responses[route, log.status] += 1
+        log.write(scope.get("method", "SOCKET"), route, seconds)
 
 
 def _connection_of(scope: Scope) -> Connection:
@@ -250,15 +230,15 @@ def _request_id(scope: Scope) -> str:
 
 
 async def _refuse(
-    error: Exception, scope: Scope, receive: Receive, send: Send, exchange: Exchange
+    error: Exception, scope: Scope, receive: Receive, send: Send, log: RequestLog
 ) -> None:
     """Respond with an error, unless the response has begun."""
     known = from_exception(error)
     if known is None:
-        logger.exception("request %s: an internal error", exchange.request_id)
+        logger.exception("request %s: an internal error", log.request_id)
         known = internal()
-    exchange.finish = known.code
-    if exchange.status == 0:
+    log.finish = known.code
+    if log.status == 0:
         head = ((b"content-type", b"application/json"), *known.headers)
         await _respond(scope, receive, send, known.status, known.as_json(), head)
 

@@ -1,22 +1,153 @@
-"""uvicorn's HTTP protocol with limits on a request's head, and on clients that do not read.
+"""Limits on connections, on a request's head, and on clients that do not read.
 
-Bad HTTP gets an error in JSON. `socket_protocol.py` is the WebSocket's.
+Bad HTTP gets an error in JSON. `socket_limits.py` has those of a WebSocket.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import fcntl
+import resource
+import socket
+import struct
+import sys
+import termios
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sinkstream.server.connections import Connection, Connections
+from sinkstream.errors import InvalidArgument
 from sinkstream.server.errors import ApiError
 
+SURPLUS = 64
+"""Connections above the limit that are still answered: with 503, or with the health."""
+RECEIVE_BYTES = 1 << 16
+"""The most that is taken from a connection in one turn of the event loop."""
+_OWN_FILES = 128  # of a process apart from its connections: the store, the model, the event loop
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
 CONNECTION = "connection"
 """The key of the `Connection` in the state of an ASGI scope."""
+
+
+class Transport(Protocol):
+    """The parts of asyncio's transport that are needed."""
+
+    def abort(self) -> None:
+        """Close immediately, without sending what is held."""
+        ...
+
+    def get_extra_info(self, name: str) -> Any:
+        """Return a fact of the transport, such as its "socket"."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that the kernel has not taken yet."""
+        ...
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Set the size above which the protocol is paused."""
+        ...
+
+
+class Connection:
+    """One connection. It is paused while the kernel's buffer for its client is full."""
+
+    def __init__(
+        self,
+        all_of_them: Connections,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_surplus: bool,
+    ) -> None:
+        self.is_surplus = is_surplus
+        self.is_stalled = False
+        """Whether it was cut off because its client did not read."""
+        self._all = all_of_them
+        self._transport = transport
+        self._socket: socket.socket = transport.get_extra_info("socket")
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._held = 0
+        # Paused as soon as the kernel is full: then at most one write is held here.
+        transport.set_write_buffer_limits(high=0)
+
+    def pause(self) -> None:
+        """Expect the client to take something within the time."""
+        self._held = self._unread()
+        self._timer = self._loop.call_later(self._all.send_timeout_s, self._check)
+
+    def resume(self) -> None:
+        """Stop waiting: the client has taken everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        if self._unread() < self._held:
+            self.pause()
+            return
+        self._timer = None
+        self.is_stalled = True
+        # Without this, the kernel would keep what it holds for the client.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def _unread(self) -> int:
+        """Return the bytes that the client has not received: here, and in the kernel."""
+        in_kernel = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
+        return self._transport.get_write_buffer_size() + int.from_bytes(in_kernel, sys.byteorder)
+
+    def leave(self) -> None:
+        """Count the connection as closed. May be called more than once."""
+        self.resume()
+        self._all.remove(self)
+
+
+class Connections:
+    """The connections of a server. Belongs to one event loop."""
+
+    def __init__(self, limit: int, send_timeout_s: float) -> None:
+        """Allow `limit` connections; each client must read something every `send_timeout_s`."""
+        self.limit = limit
+        self.send_timeout_s = send_timeout_s
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """What has just arrived for one of them."""
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> Connection:
+        """Count a connection; abort it if even the surplus is used up."""
+        is_surplus = len(self._open) >= self.limit
+        connection = Connection(self, transport, loop, is_surplus=is_surplus)
+        if len(self._open) >= self.limit + SURPLUS:
+            transport.abort()
+        else:
+            self._open.add(connection)
+        return connection
+
+    def remove(self, connection: Connection) -> None:
+        """Count a connection as closed."""
+        self._open.discard(connection)
+
+
+def check_descriptors(connections: int) -> None:
+    """Let the process open a file for each connection; refuse more than the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SURPLUS + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise InvalidArgument(
+            f"serve: `max_connections` must be at most {hard - SURPLUS - _OWN_FILES}, but is "
+            f"{connections}: this process may open only {hard} files. Raise the limit of open "
+            "files, for example with `ulimit -n`.",
+            param="max_connections",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _Pipelined(Exception):
@@ -32,6 +163,7 @@ class Counted:
     grow for hours.
     """
 
+    app_state: dict[str, Any]
     _connection: Connection
 
     def __init__(self, *, connections: Connections, **arguments: Any) -> None:
@@ -48,6 +180,7 @@ class Counted:
         """Count the connection."""
         super().connection_made(transport)  # type: ignore[misc]
         self._connection = self._connections.enter(transport, self.loop)  # type: ignore[attr-defined]
+        self.app_state = {**self.app_state, CONNECTION: self._connection}
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -64,7 +197,6 @@ class Counted:
         """Count it as closed."""
         self._connection.leave()
         super().connection_lost(exc)  # type: ignore[misc]
-        _free(self.transport)  # type: ignore[attr-defined]
 
     def pause_writing(self) -> None:
         """Expect the client to read."""
@@ -132,7 +264,6 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_silent)
         super().on_message_begin()
-        self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a field of the head; leave out trailers, which have not been checked."""
@@ -182,12 +313,6 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-def _free(transport: Any) -> None:
-    """Let a closed transport of asyncio be freed at once: it refers to its own methods."""
-    for name in ("_read_ready_cb", "_write_ready"):
-        vars(transport).pop(name, None)
 
 
 def _error(status: int, code: str, message: str) -> ApiError:

@@ -22,7 +22,7 @@ async def unless_stalled(service: Service, work: Awaitable[_T]) -> _T:
         Exception: Any error that the work raises.
     """
     task: asyncio.Future[_T] = asyncio.ensure_future(work)
-    with service.pulse.alarm() as alarm:
+    with service.health.alarm() as alarm:
         try:
             await _first(task, alarm)
         except asyncio.CancelledError:

@@ -1,13 +1,22 @@
-"""Turns the fields of a request into options of `Model.stream`; refuses what is not supported."""
+"""Turns the fields of a request into arguments of `Model.stream`: options, thinking and tools.
+
+What is not supported is refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sinkstream.errors import InvalidArgument
+from sinkstream.host import Host
 from sinkstream.request.options import SAMPLING, StreamOptions
+from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.requests import ChatRequest, CompletionRequest, Generation
+from sinkstream.server.request_bodies import ChatRequest, CompletionRequest, Generation
 from sinkstream.server.structured import rule_of
+from sinkstream.text.templates.chat_template import compile_template
+from sinkstream.text.thinking import Thinking, reads_thinking
 
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
@@ -18,14 +27,13 @@ COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
 _COPIED = (*SAMPLING, "timeout_s")
+_KWARGS = "chat_template_kwargs"
+_SWITCHES = ("enable_thinking", "thinking")
+_TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
 
 def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
-    """Return the options of a chat completion.
-
-    Raises:
-        ApiError: A field has a value that is not allowed or not supported.
-    """
+    """Return the options of a chat completion; refuse fields that are not supported."""
     _check_chat(body)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     given = getattr(body, name)
@@ -38,11 +46,7 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
 
 
 def completion_options(body: CompletionRequest) -> StreamOptions:
-    """Return the options of a completion.
-
-    Raises:
-        ApiError: A field has a value that is not allowed or not supported.
-    """
+    """Return the options of a completion; refuse fields that are not supported."""
     if body.suffix:
         raise not_supported("text after the completion", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
@@ -72,11 +76,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 def response_options(body: Generation, tokens: int, logprobs: int | None) -> StreamOptions:
-    """Return the options of a response, whose text is always held in full.
-
-    Raises:
-        ApiError: A field has a value that is not allowed or not supported.
-    """
+    """Return the options of a response, whose text is always held in full."""
     options = _common(body, "max_output_tokens", tokens)
     _check_whole("max_output_tokens", tokens)
     if logprobs is not None:
@@ -160,3 +160,60 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("the old form of `tools`", "functions")
     if body.function_call not in (None, "none", "auto"):
         raise not_supported("a forced function call", "function_call")
+
+
+def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
+    """Return what a chat request says; None if the model's chat template does not read it."""
+    kwargs = body.chat_template_kwargs or {}
+    effort = kwargs.get("reasoning_effort", body.reasoning_effort)
+    switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
+    _check_type(effort, str, "reasoning_effort", _KWARGS)
+    _check_type(switch, bool, "enable_thinking", _KWARGS)
+    return _as_the_template_reads(host, effort, switch)
+
+
+def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinking:
+    """Return what the `reasoning` of a response says, in the same way."""
+    effort = (reasoning or {}).get("effort")
+    _check_type(effort, str, "effort", "reasoning")
+    return _as_the_template_reads(host, effort, None)
+
+
+def _as_the_template_reads(host: Host, effort: str | None, switch: bool | None) -> Thinking:
+    source = host.text.chat_template
+    if source is None:
+        return None
+    names = compile_template(source).names
+    if effort == "none" or switch is False:
+        return False if reads_thinking(names, False) else None
+    if effort is not None and reads_thinking(names, effort):
+        return effort
+    return switch if reads_thinking(names, switch) else None
+
+
+def _check_type(value: Any, kind: type, name: str, param: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        word = "a string" if kind is str else "true or false"
+        raise invalid(f"body: `{name}` in `{param}` must be {word}.", param)
+
+
+def tools_of(tools: Any, tool_choice: Any, parallel_tool_calls: bool | None) -> Tools | None:
+    """Return the tools of a request, in the form of chat completions; None if it has none."""
+    try:
+        return check_tools(tools, tool_choice, parallel_tool_calls, call="body")
+    except InvalidArgument as error:
+        raise invalid(str(error), error.param) from None
+    except TypeError as error:
+        param = next(name for name in _TOOL_FIELDS if f"`{name}`" in str(error))
+        raise invalid(str(error), param) from None
+
+
+def as_chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return the functions of the Responses API in the form of chat completions."""
+    return [
+        {
+            "type": tool.get("type"),
+            "function": {name: value for name, value in tool.items() if name != "type"},
+        }
+        for tool in tools or ()
+    ]

@@ -10,9 +10,9 @@ from typing import Any
 
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
-from sinkstream.server.responses.events import Events
-from sinkstream.server.responses.opening import Opening
 from sinkstream.server.responses.resource import Resources
+from sinkstream.server.responses.response_events import Events
+from sinkstream.server.responses.stored_responses import Opening
 
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
@@ -50,11 +50,7 @@ class Live:
             await self._changed.wait()
 
     async def admitted(self, within_s: float) -> None:
-        """Wait until the reply begins, but not for a seat.
-
-        Raises:
-            ApiError: It was refused.
-        """
+        """Wait until the reply begins, but not for a seat; raise the error if it was refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self.begun()
@@ -88,7 +84,7 @@ class Live:
 
     def drop_messages(self) -> None:
         """Drop the input of a reply that has begun, unless it is nowhere else and may be listed."""
-        if self.state.echo["store"] or not self.state.is_background:
+        if self.state.request_fields["store"] or not self.state.is_background:
             self.messages = None
 
     def drop_task(self) -> None:

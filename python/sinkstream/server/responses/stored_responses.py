@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from sinkstream.conversations.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
-from sinkstream.server.responses.deltas import Deltas
-from sinkstream.server.responses.opening import Opening, opening_of_echo
-from sinkstream.server.responses.state import CallState, Outcome, ResponseState
+from sinkstream.request.tools import Tools
+from sinkstream.server.body_options import as_chat_tools, tools_of
+from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
 from sinkstream.text.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}
 _STATUSES = {"stop": "completed", "stop_string": "completed", "cancelled": "cancelled"}
+
+
+class Opening(NamedTuple):
+    """Two responses whose openings are equal can share a conversation."""
+
+    instructions: str | None
+    tools: str
+    """The tools as text with sorted keys; "" without tools."""
+
+
+def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
+    """Return the opening of a request."""
+    # A response repeats its tools with their keys in another order.
+    text = "" if tools is None else json.dumps(tools.definitions, sort_keys=True)
+    return Opening(instructions, text)
+
+
+def opening_of_fields(fields: dict[str, Any]) -> Opening:
+    """Return the opening of a response, from the fields that repeat its request."""
+    tools = tools_of(as_chat_tools(fields["tools"]), None, None)
+    return opening_with(fields["instructions"], tools)
 
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:
@@ -111,7 +133,7 @@ def opening_of(turns: Turns, tenant: str, name: str) -> Opening:
         NotFound: The tenant has no response with that name.
     """
     record = turns.text_of(tenant, name).record
-    return opening_of_echo(orjson.loads(record)["echo"]) if record else Opening(None, "")
+    return opening_of_fields(orjson.loads(record)["echo"]) if record else Opening(None, "")
 
 
 def history_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:

@@ -1,19 +1,22 @@
-"""One request and its answer, as the gate, the routes and the access line see it."""
+"""The facts of one request and its response, and the line in the log that is made from them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+logger = logging.getLogger("sinkstream.server")
+
 Scope = MutableMapping[str, Any]
 KEY = "sinkstream"
-"""The key of the exchange in an ASGI scope."""
+"""The key of the log in an ASGI scope."""
 
 
 @dataclass(slots=True)
-class Exchange:
-    """Facts about a request, from which the access line is made."""
+class RequestLog:
+    """One request, as the middleware and the routes know it."""
 
     request_id: str
     tenant: str = ""
@@ -43,8 +46,25 @@ class Exchange:
         self.on_taken(len(body))
         return body
 
+    def write(self, method: str, route: str, seconds: float) -> None:
+        """Write the line."""
+        logger.info(
+            "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
+            "finish=%s",
+            self.request_id,
+            method,
+            route,
+            self.status,
+            seconds,
+            self.queued_s,
+            self.choices,
+            self.prompt_tokens,
+            self.generated_tokens,
+            self.finish or "none",
+        )
 
-def exchange_of(scope: Scope) -> Exchange:
-    """Return the exchange that the gate has put into a scope."""
-    exchange: Exchange = scope[KEY]
-    return exchange
+
+def request_log_of(scope: Scope) -> RequestLog:
+    """Return the log that the middleware has put into a scope."""
+    log: RequestLog = scope[KEY]
+    return log

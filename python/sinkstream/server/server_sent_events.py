@@ -1,18 +1,30 @@
-"""The bytes of server-sent events. Only text goes through a JSON writer; the rest is built once.
+"""Server-sent events: the bytes of their chunks, and a response that writes them.
 
-Strict clients fix the order and the fields: a first delta with the role, deltas with text, an empty
-delta with the finish reason, then the usage if it was asked for, then [DONE].
+Only text goes through a JSON writer; the rest of a chunk is built once. Strict clients fix the
+order and the fields: a first delta with the role, deltas with text, an empty delta with the finish
+reason, then the usage if it was asked for, then [DONE].
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
 
 import orjson
 
 from sinkstream.text.line_breaks import bytes_on_one_line
 
 DONE = b"data: [DONE]\n\n"
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+EVENT_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 def error_event(body: bytes) -> bytes:
@@ -96,3 +108,76 @@ def completion_text(
 
 def _json(value: dict[str, Any] | None) -> bytes:
     return b"null" if value is None else orjson.dumps(value)
+
+
+class EventWriter:
+    """One response. Several tasks may write; used with `async with`.
+
+    Leaving the block without `finish` leaves the response incomplete, so that the client cannot
+    take it for a complete one.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        progress: Callable[[], str],
+        keepalive_s: float,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        """Write to `send`, which waits while the client is slow.
+
+        After `keepalive_s` without a write, a comment with the text of `progress` is written.
+        `headers` are in addition to those of every stream.
+        """
+        self._send = send
+        self._progress = progress
+        self._keepalive_s = keepalive_s
+        self._headers = [*EVENT_HEADERS, *headers]
+        self._lock = asyncio.Lock()
+        self._written_at = time.monotonic()
+        self._timer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        # The head leaves with the first part of the body: an empty one.
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        self._written_at = time.monotonic()
+        self._timer = asyncio.create_task(self._comment())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop_comments()
+
+    async def write(self, data: bytes) -> None:
+        """Write events, whose data are JSON; wait while the client is slow."""
+        body = bytes_on_one_line(data)
+        async with self._lock:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            self._written_at = time.monotonic()
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Write the last events and the end of the response."""
+        await self._stop_comments()
+        body = bytes_on_one_line(data) + DONE
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _comment(self) -> None:
+        while True:
+            idle_s = time.monotonic() - self._written_at
+            if idle_s < self._keepalive_s:
+                await asyncio.sleep(self._keepalive_s - idle_s)
+            else:
+                await self.write(b": %b\n\n" % self._progress().encode())
+
+    async def _stop_comments(self) -> None:
+        if self._timer is None:
+            return
+        timer, self._timer = self._timer, None
+        timer.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([timer])

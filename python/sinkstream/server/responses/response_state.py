@@ -6,13 +6,60 @@ Its text is bounded by `max_output_tokens`; no event is kept.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkstream.server.responses.deltas import Deltas
-from sinkstream.server.tools import CallDelta
+from sinkstream.server.reply_pieces import CallDelta
 from sinkstream.streams.events import Token
 from sinkstream.text.tool_call import ToolCall
+
+
+class Deltas:
+    """Growing text. Holds its UTF-8 once, and two numbers for each piece."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._ends: array[int] = array("I")
+        self._generated: array[int] = array("I")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> str:
+        """Return a piece, counted from 0."""
+        begin = self._ends[number - 1] if number else 0
+        return self._text[begin : self._ends[number]].decode()
+
+    @property
+    def text(self) -> str:
+        """Return the whole text."""
+        return self._text.decode()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the bytes of each piece."""
+        return [end - begin for begin, end in zip([0, *self._ends], self._ends, strict=False)]
+
+    @property
+    def generated(self) -> Sequence[int]:
+        """Return how many tokens had been generated at the end of each piece."""
+        return self._generated
+
+    def add(self, text: str, generated: int = 0) -> None:
+        """Add a piece, after which `generated` tokens have been generated."""
+        self._text += text.encode()
+        self._ends.append(len(self._text))
+        self._generated.append(generated)
+
+    def add_all(self, text: str, sizes: Sequence[int], generated: Sequence[int] = ()) -> None:
+        """Add text in pieces of the given sizes; their token counts may be unknown."""
+        encoded, begin = text.encode(), 0
+        for index, size in enumerate(sizes):
+            piece = encoded[begin : begin + size].decode()
+            self.add(piece, generated[index] if generated else 0)
+            begin += size
 
 
 @dataclass(slots=True)
@@ -48,7 +95,7 @@ class CallState:
 class ResponseState:
     """The state of one response: a thought, then text, then calls, any of which may be missing."""
 
-    echo: dict[str, Any]
+    request_fields: dict[str, Any]
     """The fields of the response that repeat the request, including its id."""
     tenant: str
     is_begun: bool = False
@@ -72,12 +119,12 @@ class ResponseState:
     @property
     def id(self) -> str:
         """Return the response's id."""
-        return str(self.echo["id"])
+        return str(self.request_fields["id"])
 
     @property
     def is_background(self) -> bool:
         """Return whether it continues without a client."""
-        return bool(self.echo["background"])
+        return bool(self.request_fields["background"])
 
     @property
     def status(self) -> str:
@@ -96,7 +143,7 @@ class ResponseState:
         """Return whether there is a message; without text, only if there is nothing else."""
         if not self.is_begun or len(self.text) > 0:
             return self.is_begun
-        if not (self.has_parts or self.has_thought or self.echo["tools"]):
+        if not (self.has_parts or self.has_thought or self.request_fields["tools"]):
             return True
         return self.outcome is not None and not (self.has_thought or self.calls)
 

@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sinkstream.server.tools import CallDelta, CallDeltas
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.tool_call import ToolCall
+
+
+@dataclass(slots=True)
+class CallDelta:
+    """What has been added to one of a reply's calls."""
+
+    index: int
+    begun: ToolCall | None = None
+    """The call without arguments, if it has just begun."""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class CallDeltas:
+    """Follows the calls of a reply."""
+
+    _sent: list[int] = field(default_factory=list)
+
+    def next(self, calls: Sequence[ToolCall]) -> list[CallDelta]:
+        """Return what has been added since the last time."""
+        deltas = []
+        for index, call in enumerate(calls[max(0, len(self._sent) - 1) :], len(self._sent[:-1])):
+            if index == len(self._sent):
+                deltas.append(CallDelta(index, ToolCall(call.id, call.name)))
+                self._sent.append(0)
+            if len(call.arguments) > self._sent[index]:
+                deltas.append(CallDelta(index, arguments=call.arguments[self._sent[index] :]))
+                self._sent[index] = len(call.arguments)
+        return deltas
 
 
 @dataclass(slots=True)
@@ -91,3 +120,10 @@ async def _next(stream: ServedStream, *, as_events: bool) -> Piece | None:
             text += event.text
             thought += event.thought
     return Piece(text, thought, tokens)
+
+
+def as_chunk(delta: CallDelta) -> dict[str, Any]:
+    """Return an item of `delta.tool_calls` in a chunk of a chat completion."""
+    if delta.begun is None:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    return {"index": delta.index, **delta.begun.as_message()}

@@ -1,23 +1,36 @@
-"""The body of `POST /v1/responses`, and which parts of it are refused."""
+"""The body of `POST /v1/responses`: what of it is refused, and what a response repeats of it."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import orjson
 
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
+from sinkstream.server.body_options import as_chat_tools, names_of, response_options, tools_of
+from sinkstream.server.config import NO_STORE
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.options import names_of, response_options
-from sinkstream.server.requests import Body, Generation, Objects, Strings
-from sinkstream.server.responses.asking import NAMES
+from sinkstream.server.request_bodies import Body, Generation, Objects, Strings
+from sinkstream.server.service import Service
 from sinkstream.server.structured import Rule, rule_of_format
-from sinkstream.server.tools import as_chat_tools, tools_of
 
+NAMES = {
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "previous": "previous_response_id",
+    "thinking": "reasoning",
+}
+"""The request's fields by the arguments of `Model.stream`, for errors."""
 LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
 ENCRYPTED = "reasoning.encrypted_content"
 """In `include`: asks for thoughts in a form that is sent back."""
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
+_FUNCTION = {"type": "function", "name": "", "description": None, "parameters": None}
 
 
 class ReadRequest(Body):
@@ -54,11 +67,7 @@ class ResponseRequest(Generation, ReadRequest):
 
 
 def check_read(body: ReadRequest) -> None:
-    """Refuse ways of naming a conversation that this server does not have.
-
-    Raises:
-        ApiError: The body has such a field, or nothing to read.
-    """
+    """Refuse ways of naming a conversation that this server does not have, and an empty input."""
     if body.conversation is not None:
         raise not_supported("a stored conversation", "conversation")
     if body.prompt is not None:
@@ -68,11 +77,7 @@ def check_read(body: ReadRequest) -> None:
 
 
 def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
-    """Return the options of a response.
-
-    Raises:
-        ApiError: A field has a value that is not allowed or not supported.
-    """
+    """Return the options of a response; refuse fields that are not supported."""
     check_read(body)
     _check_metadata(body.metadata)
     if body.truncation not in (None, "auto", "disabled"):
@@ -112,11 +117,7 @@ def _check_metadata(metadata: dict[str, Any] | None) -> None:
 
 
 def format_of(body: ResponseRequest) -> dict[str, Any]:
-    """Return `text.format` with its defaults, as a response repeats it.
-
-    Raises:
-        ApiError: It is not an object.
-    """
+    """Return `text.format` with its defaults, as a response repeats it."""
     form = (body.text or {}).get("format")
     if form is None:
         return {"type": "text"}
@@ -138,12 +139,53 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
 
 
 def response_tools(body: ReadRequest) -> Tools | None:
-    """Return the tools of a request.
-
-    Raises:
-        ApiError: They are malformed, or hosted ones, which this server does not have.
-    """
+    """Return the tools of a request; refuse hosted ones, which this server does not have."""
     for tool in body.tools or ():
         if tool.get("type") != "function":
             raise not_supported("a tool that is not a function", "tools")
     return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
+
+
+def request_fields_of(
+    service: Service, body: ResponseRequest, name: str, *, store: bool
+) -> dict[str, Any]:
+    """Return the fields of the response `name` that do not change. `store`: the client's wish."""
+    defaults = service.host.defaults
+    return {
+        "id": name,
+        "object": "response",
+        "created_at": int(time.time()),
+        "background": bool(body.background),
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "model": service.config.model_name,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": _or(body.presence_penalty, defaults.presence_penalty),
+        "frequency_penalty": _or(body.frequency_penalty, defaults.frequency_penalty),
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": store and service.config.store != NO_STORE,
+        "temperature": _or(body.temperature, defaults.temperature),
+        "text": {"format": format_of(body)},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": _or(body.top_p, defaults.top_p),
+        # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.
+        "truncation": body.truncation or "auto",
+        "user": body.user,
+    }
+
+
+def _or(value: float | None, default: float) -> float:
+    return float(default if value is None else value)
+
+
+def record_of(fields: dict[str, Any], messages: int) -> str:
+    """Return what is stored of a request in addition to its messages, whose number is given."""
+    return orjson.dumps({"echo": fields, "messages": messages}).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -12,8 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import websockets
 
-from sinkstream.server.held_messages import MESSAGE_BYTES
-from sinkstream.server.socket_parser import FRAGMENT_BYTES
+from sinkstream.server.socket_limits import MESSAGE_BYTES
 from tests.python.server.socket_echo import (
     HEAD,
     KIB,
@@ -45,7 +45,7 @@ def test_a_message_is_held_until_the_app_drops_it() -> None:
         server.gate.clear()
         found.send("a" * 1000)
         begin(found, 100)
-        server.wait_until_held(lambda held: held == 100 + FRAGMENT_BYTES)
+        server.wait_until_held(lambda held: held == 100)
         server.gate.set()
         assert found.recv(timeout=30) == "a" * 1000
 
@@ -59,7 +59,7 @@ def test_messages_that_come_together_are_all_counted() -> None:
         begin(found, 100)
         server.gate.set()
         assert [found.recv(timeout=30) for _ in range(5)] == ["a" * 1000] * 5
-        server.wait_until_held(lambda held: held == 100 + FRAGMENT_BYTES)
+        server.wait_until_held(lambda held: held == 100)
     server.wait_until_held(lambda held: held == 0)
 
 
@@ -74,13 +74,29 @@ def test_messages_take_memory_even_if_they_are_empty(first: int) -> None:
         server.wait_until_held(lambda held: held == 0)
 
 
-def test_fragments_take_memory_even_if_they_are_empty() -> None:
-    """Such a message becomes too long at some time."""
+def test_fragments_take_no_more_memory_than_their_bytes() -> None:
+    count = 20_000
     with echoing() as server, raw(server) as found:
-        found.sendall(frame(0x01) + 9 * frame(0x00))
-        server.wait_until_held(lambda held: held == 10 * FRAGMENT_BYTES)
-        found.sendall(LIMIT // FRAGMENT_BYTES * frame(0x00))
-        assert closed(found)[0] == 1009
+        found.sendall(frame(0x01))
+        for _ in range(2):  # the first time, everything is used once
+            tracemalloc.start()
+            found.sendall(count * (frame(0x00) + frame(0x00, b"a")))
+            server.wait_until_held(lambda held: held % count == 0 and held > 0)
+            taken, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert taken < 4 * count
+        found.sendall(frame(0x80))
+        assert exactly(found, 4)[:1] == b"\x81"
+
+
+def test_a_message_that_goes_on_without_bytes_must_end_in_time() -> None:
+    with echoing(message_timeout_s=0.3) as server, raw(server) as found:
+        found.sendall(frame(0x01))
+        with suppress(OSError):
+            for _ in range(100):
+                found.sendall(1000 * frame(0x00))
+                time.sleep(0.01)
+        assert closed(found)[0] == 1008
         server.wait_until_held(lambda held: held == 0)
 
 
@@ -183,7 +199,7 @@ def test_all_sockets_together_hold_no_more_than_the_budget() -> None:
         with first, server.open() as third:
             with second:
                 begin(first, LIMIT)
-                begin(second, LIMIT - 100 - 2 * FRAGMENT_BYTES)
+                begin(second, LIMIT - 100)
                 server.wait_until_held(lambda held: held == 2 * LIMIT - 100)
                 begin(third, 101)
                 close = close_of(third)
@@ -192,7 +208,7 @@ def test_all_sockets_together_hold_no_more_than_the_budget() -> None:
                     "server: all messages together are too large. Try again later.",
                 )
                 server.wait_until_held(lambda held: held == 2 * LIMIT - 100)
-            server.wait_until_held(lambda held: held == LIMIT + FRAGMENT_BYTES)
+            server.wait_until_held(lambda held: held == LIMIT)
             with server.open() as fourth:
                 fourth.send(bytes(LIMIT - KIB))
                 assert fourth.recv(timeout=30) == bytes(LIMIT - KIB)

@@ -8,8 +8,10 @@ limited, and a client that does not read is not sent more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,17 +19,83 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sinkstream.server.errors import ApiError, invalid, not_supported
-from sinkstream.server.exchange import exchange_of
-from sinkstream.server.responses.incoming import LANE, Cancel, Content, Create, Incoming, read
+from sinkstream.server.parsing import SMALL_BYTES, as_kind, object_of
+from sinkstream.server.pool import Pool
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses.lane import Lane, error_event
+from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.service import Service
-from sinkstream.server.socket_protocol import DROP_MESSAGE
+from sinkstream.server.socket_limits import MESSAGES, HeldMessages
 
+LANE = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+"""The name of a lane."""
 MAX_SOCKETS = 1000
 MAX_LANES = 32  # with a name
 MAX_ACTIVE = 16  # responses of a socket
 MAX_WAITING = 64
 _GOING_AWAY = 1001
+
+
+class Create(ResponseRequest):
+    """`response.create`."""
+
+    stream_id: str | None = None
+    generate: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """`response.cancel`."""
+
+    response: Any
+    """The id of the response; None for the one that is running on a lane."""
+    lane: Any
+
+
+Content = Create | Cancel | ApiError
+"""What a message asks for, or why it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message of a client."""
+
+    lane: str | None
+    """The lane that it names, if it names one that may exist."""
+    content: Content
+
+
+async def read(data: str | bytes, pool: Pool) -> Incoming:
+    """Parse a message; a long one on the pool."""
+    if len(data) <= SMALL_BYTES:
+        return _read(data)
+    return await pool.run(partial(_read, data))
+
+
+def _read(data: str | bytes) -> Incoming:
+    lane = None
+    try:
+        event = object_of(data)
+        lane = _lane_of(event)
+        return Incoming(lane, _content_of(event))
+    except ApiError as error:
+        return Incoming(lane, replace(error))  # the one that was raised refers to the message
+
+
+def _content_of(event: dict[str, Any]) -> Create | Cancel:
+    kind = event.get("type")
+    if kind == "response.create":
+        return as_kind(event, Create)
+    if kind == "response.cancel":
+        return Cancel(event.get("response_id"), event.get("stream_id"))
+    raise invalid(
+        'body: `type` must be "response.create" or "response.cancel".', "type", "unknown_event_type"
+    )
+
+
+def _lane_of(event: dict[str, Any]) -> str | None:
+    name = event.get("stream_id")
+    return name if isinstance(name, str) and LANE.fullmatch(name) else None
 
 
 async def serve_socket(websocket: WebSocket) -> None:
@@ -56,8 +124,8 @@ class _Socket:
     def __init__(self, websocket: WebSocket, service: Service) -> None:
         self._websocket = websocket
         self._service = service
-        self._exchange = exchange_of(websocket.scope)
-        self._drop_message: Callable[[], int] = websocket.scope["state"][DROP_MESSAGE]
+        self._log = request_log_of(websocket.scope)
+        self._held: HeldMessages | None = websocket.scope["state"].get(MESSAGES)
         self._sending = asyncio.Lock()
         self._active = asyncio.Semaphore(MAX_ACTIVE)
         self._lanes: dict[str | None, Lane] = {}
@@ -109,8 +177,9 @@ class _Socket:
         if message["type"] == "websocket.disconnect":
             return None, 0
         text = message.get("text")
-        incoming = await read(message["bytes"] if text is None else text, self._service.pool)
-        return incoming, self._drop_message()
+        data = message["bytes"] if text is None else text
+        incoming = await read(data, self._service.pool)
+        return incoming, len(data) if self._held is None else self._held.drop()
 
     async def _handle(self, content: Content, size: int) -> dict[str, Any] | None:
         """Do what a message asks for; return the event for one that is refused."""
@@ -137,11 +206,7 @@ class _Socket:
         lane.add(body, size, forks=previous is not None and previous in others)
 
     def _check_waiting(self, size: int) -> None:
-        """Refuse a request of `size` bytes if those that wait are too many or too large.
-
-        Raises:
-            ApiError: They are.
-        """
+        """Refuse a request of `size` bytes if those that wait are too many or too large."""
         lanes, most_bytes = self._lanes.values(), self._service.config.max_body_bytes
         if sum(lane.waiting for lane in lanes) >= MAX_WAITING:
             rule = f"at most {MAX_WAITING} requests can wait on one socket."
@@ -169,7 +234,7 @@ class _Socket:
             self._lanes[name] = Lane(
                 name,
                 self._service,
-                self._exchange,
+                self._log,
                 self._websocket.headers,
                 self._send,
                 self._active,

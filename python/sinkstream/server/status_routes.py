@@ -1,0 +1,148 @@
+"""What a client reads about the server: health, version, metrics, models, slots and properties."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sinkstream import _build
+from sinkstream.observe.metrics import (
+    Sample,
+    family_text,
+    histogram_samples,
+    prometheus_text,
+)
+from sinkstream.server.service import Service, ready_service
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def health(request: Request) -> dict[str, str]:
+    """Say whether requests can be answered."""
+    ready_service(request)
+    return {"status": "ok"}
+
+
+async def version(request: Request) -> dict[str, str]:
+    """Return the version of the package."""
+    return {"version": _build.version()}
+
+
+async def metrics(request: Request) -> Response:
+    """Return all metrics."""
+    service: Service = request.app.state.service
+    own = _of_server(service)
+    model = service.loaded
+    return Response(
+        own if model is None else prometheus_text(model) + own, media_type=_METRICS_TYPE
+    )
+
+
+def _of_server(service: Service) -> str:
+    responses: list[Sample] = [
+        ("", {"route": route, "code": str(code)}, count)
+        for (route, code), count in sorted(service.responses.items())
+    ]
+    gauges: dict[str, tuple[str, float]] = {
+        "http_requests": ("HTTP requests in progress.", service.open_requests),
+        "open_connections": ("Open connections.", len(service.connections)),
+        "open_sockets": ("Open WebSockets.", service.open_sockets),
+        "open_replies": ("Replies in progress.", len(service.replies)),
+        "waiting_replies": ("Replies that wait for their turn.", service.waiting),
+        "request_body_bytes": (
+            "Bodies and messages of sockets that have not been parsed yet, and requests that wait "
+            "on sockets.",
+            service.bodies.held + service.messages.held + service.waiting_requests.held,
+        ),
+        "whole_reply_bytes": (
+            "Memory reserved for replies that are not streamed.",
+            service.whole_replies.held,
+        ),
+        "event_loop_lag_seconds": (
+            "Longest delay of the event loop within the last ten seconds.",
+            service.health.lag_s,
+        ),
+        "engine_stalled": (
+            "1 while the engine is stalled, otherwise 0.",
+            int(service.health.is_stalled),
+        ),
+    }
+    return "".join(
+        (
+            family_text(
+                "sinkstream_http_responses_total",
+                "counter",
+                "Responses, by route and status.",
+                responses,
+            ),
+            *(
+                family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
+                for name, (text, value) in gauges.items()
+            ),
+            family_text(
+                "sinkstream_event_loop_delay_seconds",
+                "histogram",
+                "Delays of the event loop, measured ten times a second.",
+                histogram_samples(service.health.delays.stats()),
+            ),
+        )
+    )
+
+
+async def list_models(request: Request) -> dict[str, Any]:
+    """List the model that is served."""
+    service = ready_service(request)
+    return {"object": "list", "data": [_model_entry(service)]}
+
+
+async def get_model(request: Request, name: str) -> dict[str, Any]:
+    """Describe a model."""
+    service = ready_service(request)
+    if name != service.config.model_name:
+        raise service.no_model()
+    return _model_entry(service)
+
+
+def _model_entry(service: Service) -> dict[str, Any]:
+    capacity, name = service.model.capacity, service.config.model_name
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "sinkstream",
+        "root": name,
+        "parent": None,
+        "max_model_len": service.config.advertise_context,
+        "sinkstream": {"sinks": capacity.sinks, "window": capacity.window},
+    }
+
+
+async def slots(request: Request) -> list[dict[str, Any]]:
+    """Return one entry for each reply that can be generated at the same time.
+
+    Replies have no fixed slot: the first entries are those in use.
+    """
+    service = ready_service(request)
+    busy, capacity = len(service.replies), service.model.capacity
+    return [
+        {"id": index, "n_ctx": capacity.tokens, "is_processing": index < busy}
+        for index in range(capacity.max_sequences)
+    ]
+
+
+async def props(request: Request) -> dict[str, Any]:
+    """Return facts about the model and the server."""
+    service = ready_service(request)
+    capacity = service.model.capacity
+    return {
+        "default_generation_settings": {"n_ctx": capacity.tokens},
+        "total_slots": capacity.max_sequences,
+        "model_alias": service.config.model_name,
+        "model_path": Path(service.model.path).name,
+        "chat_template": service.texts.template or "",
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"sinkstream {_build.version()}",
+    }
