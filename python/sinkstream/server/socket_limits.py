@@ -95,6 +95,7 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol, asyncio.BufferedProtocol)
         """Whether what still arrives is thrown away."""
         self._has_heard = False
         """Whether something has arrived since the last ping, or since that was looked at."""
+        self._late_pong = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is held of the connection."""
@@ -152,7 +153,9 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol, asyncio.BufferedProtocol)
             self._fail(CloseCode.INVALID_DATA, "message: must be UTF-8, but is not.")
             return
         self._held.queue(len(data))
-        self._pause_reading()
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message; the app no longer holds the last one."""
@@ -165,27 +168,21 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol, asyncio.BufferedProtocol)
         return event
 
     def handle_ping(self) -> None:
-        """Answer. A client that does not read its answers is not asked for more pings."""
+        """Answer; while the client does not read, only the last ping is answered, later."""
+        answers = self.conn.data_to_send()
         if self.disconnected or not self.handshake_complete:
-            self.conn.data_to_send()  # thrown away: what is sent first is the head
-            return
-        super().handle_ping()
-        if not self.writable.is_set():
-            self._pause_reading()
+            return  # what is sent first is the head
+        if self.writable.is_set() or self.conn.close_expected():
+            self.transport.write(b"".join(answers))
+        elif answers:
+            self._late_pong = answers[-1]
 
     def resume_writing(self) -> None:
         """Resume: the client has read."""
         super().resume_writing()
-        if self.read_paused and self.queue.empty():
-            self.read_paused = False
-            self.transport.resume_reading()
-            self._has_heard = True
-            self._watch()
-
-    def _pause_reading(self) -> None:
-        if not self.read_paused:
-            self.read_paused = True
-            self.transport.pause_reading()
+        pong, self._late_pong = self._late_pong, b""
+        if pong and not (self.disconnected or self.transport.is_closing()):
+            self.transport.write(pong)
 
     def send_keepalive_ping(self) -> None:
         """Ask whether the client is there."""

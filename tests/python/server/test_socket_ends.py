@@ -173,11 +173,13 @@ def test_a_message_before_a_failure_is_not_kept(first: int) -> None:
 
 
 def test_a_client_that_takes_no_pong_is_cut_off_like_any_other() -> None:
+    """Sent when the client has taken everything, the pong fills the system's buffer again."""
+
     async def run() -> None:
         protocol = await connected()
-        protocol.resume_writing()
-        assert protocol._connection._timer is None
         protocol.data_received(frame(0x89, b"a"))
+        assert protocol._connection._timer is not None
+        protocol.resume_writing()
         assert not protocol.writable.is_set()
         assert protocol._connection._timer is not None
         protocol.connection_lost(None)
