@@ -145,8 +145,10 @@ test-cpp-full: $(VENV)/.package-and-tests
 	@mkdir -p $(REPORTS)
 	$(CTEST)
 
-# One process per job, and complete files for each: a model that a file has loaded serves all its tests.
-PYTEST_RUN = $(BIN)/pytest --quiet --numprocesses=$(JOBS) --dist=loadfile --durations=15 \
+# One process more than there are jobs, because a third of the time of the tests is waiting: for other
+# processes, sockets and clocks. Complete files for each: a model that a file has loaded serves all its tests.
+WORKERS ?= $(shell expr $(JOBS) + 1)
+PYTEST_RUN = $(BIN)/pytest --quiet --numprocesses=$(WORKERS) --dist=loadfile --durations=15 \
   --junitxml=$(REPORTS)/pytest.xml
 
 # Without GoogleTest there is no emulated GPU: its tests are skipped, and say so.
@@ -221,7 +223,7 @@ $(VENV)/.docs-tools: pyproject.toml $(VENV)/.torch
 	@touch $@
 
 SITE := $(BUILD)/docs
-SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --conf-dir docs --doctree-dir $(SITE)/doctrees .
+SPHINX := $(BIN)/sphinx-build --quiet --jobs $(JOBS) --fail-on-warning --conf-dir docs --doctree-dir $(SITE)/doctrees .
 
 # Every page is read again each time, because a page's warning is shown only when it is read.
 .PHONY: docs docs-links

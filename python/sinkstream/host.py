@@ -7,7 +7,7 @@ how a prompt becomes a request, and a request a stream; it does not know who req
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -138,15 +138,20 @@ class Host:
         Raises:
             Exception: Any error of a value that `Model.stream` raises.
         """
+        if is_chat(prompt):
+            return self.request_for_chat(prompt, wanted)
         self.lifetime.check_open("stream")
-        thinking, tools = check_thinking(wanted.thinking, "stream"), wanted.tools
-        is_messages = is_chat(prompt)
-        if is_messages:
-            ids = self.formats.encode_chat(prompt, thinking, tools)
-        else:
-            ids = encode_prompt(self.text, self.spec.vocab_size, prompt, thinking, tools)
-        request = self.complete(replace(wanted, thinking=thinking), is_chat=is_messages)
+        thinking = check_thinking(wanted.thinking, "stream")
+        ids = encode_prompt(self.text, self.spec.vocab_size, prompt, thinking, wanted.tools)
+        request = self.complete(wanted, is_chat=False)
         return replace(request, prompt=ids, continues_text=isinstance(prompt, str | EncodedText))
+
+    def request_for_chat(self, messages: Sequence[Any], wanted: ReplyOptions) -> StreamRequest:
+        """Return the request of chat messages; see `request_for`."""
+        self.lifetime.check_open("stream")
+        thinking = check_thinking(wanted.thinking, "stream")
+        ids = self.formats.encode_chat(messages, thinking, wanted.tools)
+        return replace(self.complete(replace(wanted, thinking=thinking)), prompt=ids)
 
     def complete(self, wanted: ReplyOptions, *, is_chat: bool = True) -> StreamRequest:
         """Return a request with complete options, whose prompt is to be set.

@@ -1,5 +1,5 @@
-// The two lanes of tests with many cases, as in tests/python/lanes.py: `make test` runs some cases of
-// a product, and everything else runs all.
+// The two lanes of tests with many cases, as in tests/python/lanes.py: `make test` runs some cases
+// of a product, and everything else runs all.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ inline bool are_some_cases_enough() {
 
 // Whether to run a case of a product of lists. `indices` are those of its values in their lists, or
 // their sum. Where some cases are enough, one in `count` is run: if each list has at least `count`
-// values, every two values of two of at least three lists meet, and every value of one of two occurs.
+// values, every two values of two of at least three lists meet, and every value of one of two
+// occurs.
 inline bool runs_case(int64_t count, std::initializer_list<int64_t> indices) {
   if (!are_some_cases_enough()) return true;
   return std::accumulate(indices.begin(), indices.end(), int64_t{0}) % count == 0;

@@ -67,7 +67,7 @@ class PlainTurns:
                 cache_salt=request.engine_salt,
             )
             return _turn(
-                self._host, self._host.request_for(without_unknown(request.messages), wanted)
+                self._host, self._host.request_for_chat(without_unknown(request.messages), wanted)
             )
         if request.messages[-1].get("role") != "assistant":
             raise InvalidArgument(

@@ -19,7 +19,7 @@ same for both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
-from sinkstream.text.messages import ROLES, Message, strings_of
+from sinkstream.text.messages import ROLES, Message
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import (
     SANDBOX,
@@ -283,6 +283,20 @@ def _traced_message(message: Message) -> dict[str, Any]:
     """Return a message in which everything except its role has the message as its origin."""
     said: dict[str, Any] = traced_data(message, MESSAGE)
     return said | {"role": TracedText(message["role"], DERIVED * len(message["role"]))}
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """Yield all strings in messages, except roles."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from strings_of(name)
+            if name != "role" or part not in ROLES:
+                yield from strings_of(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from strings_of(part)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
@@ -79,20 +79,6 @@ def _known_part(part: Any) -> Any:
 def is_message(value: Any) -> bool:
     """Return whether a value is meant as a message: a mapping, or one of OpenAI's objects."""
     return isinstance(value, Mapping) or callable(getattr(value, "model_dump", None))
-
-
-def strings_of(value: Any) -> Iterator[str]:
-    """Yield all strings in messages, except roles."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from strings_of(name)
-            if name != "role" or part not in ROLES:
-                yield from strings_of(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from strings_of(part)
 
 
 def text_of_parts(parts: Sequence[Mapping[str, str]]) -> str:

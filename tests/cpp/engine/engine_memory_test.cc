@@ -218,7 +218,7 @@ class OutOfMemoryFor : public OutOfMemory,
 
 TEST_P(OutOfMemoryFor, EveryStreamAndCallerLearnsOfTheEnd) {
 #if defined(__SANITIZE_THREAD__)
-  constexpr int64_t kStep = 4;  // the threads meet in the same few ways: every one takes ten seconds
+  constexpr int64_t kStep = 4;  // threads meet in the same few ways: all take ten seconds
 #else
   constexpr int64_t kStep = 1;
 #endif

@@ -237,8 +237,9 @@ class LiteralDecoder {
   }
 
   // `turns`: of each position.
-  static Row attend_head(const AttentionSpec& attention, const std::vector<std::vector<Turn>>& turns,
-                         const Row& query, int64_t head, const std::vector<int64_t>& live,
+  static Row attend_head(const AttentionSpec& attention,
+                         const std::vector<std::vector<Turn>>& turns, const Row& query,
+                         int64_t head, const std::vector<int64_t>& live,
                          const std::vector<Row>& keys, const std::vector<Row>& values) {
     const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;

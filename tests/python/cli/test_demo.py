@@ -79,7 +79,7 @@ def test_ctrl_c_ends_an_endless_demo_with_its_summary(checkpoint: str) -> None:
 
 @pytest.mark.parametrize(
     ("window", "tokens"),
-    [(60, 800), pytest.param(demo.WINDOW, demo.TOKENS, marks=pytest.mark.full)],
+    [(60, 660), pytest.param(demo.WINDOW, demo.TOKENS, marks=pytest.mark.full)],
 )
 def test_the_demo_stays_readable_far_past_its_window(
     window: int, tokens: int, smollm2: Path, threads: int

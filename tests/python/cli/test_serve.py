@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sinkstream.cli import main
 from sinkstream.cli.serve import serve
-from sinkstream.server.config import ServerConfig
+from sinkstream.server.config import SETTINGS, ServerConfig
 
 
 def test_defaults_are_those_of_the_settings() -> None:
@@ -22,6 +24,36 @@ def test_defaults_are_those_of_the_settings() -> None:
     }
     assert given == {name: getattr(config, name) for name in given}
     assert len(given) >= 10
+
+
+def test_every_option_sets_its_setting(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[ServerConfig] = []
+    monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
+    monkeypatch.setattr("sinkstream.cli.serve._sharing", lambda config: None)
+    monkeypatch.setattr(
+        "sinkstream.server.serve.serve", lambda config, *_, **__: served.append(config)
+    )
+    wanted: dict[str, Any] = {"model_name": "shown"}
+    words = ["serve", str(tiny_folder("llama")), "--name", "shown"]
+    for name, setting in SETTINGS.items():
+        if not setting.is_option:
+            continue
+        flag = f"--{setting.option or name}".replace("_", "-")
+        default = getattr(ServerConfig(), name)
+        if isinstance(default, bool):
+            wanted[name], given = True, [flag]
+        elif isinstance(default, tuple):
+            wanted[name], given = ("a", "b"), [flag, "a", flag, "b"]
+        elif isinstance(default, str):
+            wanted[name], given = f"my-{name}", [flag, f"my-{name}"]
+        else:
+            wanted[name], given = default + 1, [flag, str(default + 1)]
+        words += given
+    assert main(words) == 0
+    assert served == [replace(ServerConfig(), **wanted)]
+    assert len(wanted) >= 25
 
 
 def test_the_heap_of_a_process_that_only_serves_is_kept_small(

@@ -13,7 +13,7 @@ import pytest
 
 import sinkstream
 from tests.python.cli.terminal import Terminal
-from tests.python.lanes import products
+from tests.python.lanes import cases, products
 
 PROGRAM = [sys.executable, "-m", "sinkstream.cli"]
 TEXT = "the cat sat on the mat and the dog lay by the door \N{SNOWMAN} "
@@ -34,6 +34,8 @@ COMMANDS = {
     "help-of-a-command": "chat --help",
     "version": "--version",
 }
+IMPORT_TORCH = {"bench", "evaluate"}
+"""Commands whose processes take seconds; one test of each kind is enough in `make test`."""
 
 Shell = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -105,15 +107,25 @@ def test_all_streams_may_be_closed(shell: Shell) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "chat"])
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        [name for name in COMMANDS if name != "chat"],
+        always=lambda name: name not in IMPORT_TORCH,
+    ),
+)
 def test_no_command_needs_an_input_that_it_does_not_read(shell: Shell, name: str) -> None:
     done = shell('"$@" <&-', COMMANDS[name])
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
-@pytest.mark.parametrize("command", ["generate - -m {model}", "evaluate - -m {model}"])
-@pytest.mark.parametrize("source", ["&-", "/proc/self/mem"], ids=["closed", "broken"])
+@pytest.mark.parametrize(
+    ("command", "source"),
+    products(
+        ["generate - -m {model}", "evaluate - -m {model}"], ["&-", "/proc/self/mem"], together=1
+    ),
+)
 def test_an_input_that_cannot_be_read_is_one_sentence(
     shell: Shell, command: str, source: str
 ) -> None:

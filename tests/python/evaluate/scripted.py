@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.host import Host
+from sinkstream.request.options import Sampling
+from sinkstream.text.conversation_formats import ConversationFormats
 from tests.data.tiny_tokenizer import TinyTokenizer
 
 _ASKED = re.compile(
@@ -43,9 +47,15 @@ class ScriptedModel:
 
     def __init__(self, sinks: int = 4, window: int = 1000, *, bos: int | None = None) -> None:
         self.tokenizer = TinyTokenizer("smollm").build()
-        self._text = TextFormat(
+        text = TextFormat(
             self.tokenizer, chat_template=None, bos_token_id=bos, add_bos=bos is not None
         )
+        unused: Any = None
+        self._host = Host(
+            model=None, native=unused, spec=unused, text=text, table=None, options=unused,
+            defaults=Sampling(), control_tokens={}, grammars=unused,
+            formats=ConversationFormats(text, None), tool_replies=unused,
+        )  # fmt: skip
         self._vocab = self.tokenizer.get_vocab_size()
         self.spec = SimpleNamespace(vocab_size=self._vocab, layers=1, trained_length=4096)
         self.capacity = SimpleNamespace(sinks=sinks, window=window, tokens=sinks + window)

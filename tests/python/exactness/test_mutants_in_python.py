@@ -19,11 +19,8 @@ from tests.mutants.verdict import Verdict, verdict_on, verdicts_on
 from tests.mutants.workshop import ROOT
 
 PLANTED_ALWAYS = {
-    "border_token_in_the_block_before",
     "current_token_is_recent",
     "evicts_before_the_forward",
-    "legacy_keeps_one_less",
-    "mean_of_block_means",
     "resume_loses_a_block",
     "scores_the_token_that_was_read",
     "sinks_one_place_too_near",
