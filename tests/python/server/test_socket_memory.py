@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -40,8 +41,11 @@ def test_no_message_is_kept(server: Echo, message: tuple[int, int]) -> None:
             received = exactly(found, 10 + SIZE)
             assert received[10:] == bytes(SIZE)
             del received
-            server.wait_until_held(lambda held: held == 0)
-            assert tracemalloc.get_traced_memory()[0] < SIZE / 8
+            end = time.monotonic() + 30
+            # What has been sent is freed just after it has arrived.
+            while (kept := tracemalloc.get_traced_memory()[0]) >= SIZE / 8:
+                assert time.monotonic() < end, kept
+                time.sleep(0.01)
         finally:
             tracemalloc.stop()
 
