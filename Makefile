@@ -147,7 +147,7 @@ test-cpp-full: $(VENV)/.package-and-tests
 
 # One process more than there are jobs, because a third of the time of the tests is waiting: for other
 # processes, sockets and clocks. Complete files for each: a model that a file has loaded serves all its tests.
-WORKERS = $(shell expr $(JOBS) + 1)
+WORKERS ?= $(shell expr $(JOBS) + 1)
 PYTEST_RUN = $(BIN)/pytest --quiet --numprocesses=$(WORKERS) --dist=loadfile --durations=15 \
   --junitxml=$(REPORTS)/pytest.xml
 

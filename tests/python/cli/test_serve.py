@@ -30,7 +30,7 @@ def test_every_option_sets_its_setting(
     tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[ServerConfig] = []
-    monkeypatch.setattr("sinkstream.server.memory.keep_heap_small", lambda: None)
+    monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
     monkeypatch.setattr("sinkstream.cli.serve._sharing", lambda config: None)
     monkeypatch.setattr(
         "sinkstream.server.serve.serve", lambda config, *_, **__: served.append(config)
