@@ -16,6 +16,7 @@ import orjson
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from sinkstream.server import socket_limits
 from sinkstream.server.errors import invalid
 from sinkstream.server.responses import lane as lane_module
 from sinkstream.server.responses import socket_route
@@ -98,6 +99,21 @@ def test_requests_that_wait_are_counted_until_they_begin(small: Running) -> None
         until(found, "response.created")
         send(found, padding=LONG)
         small.wait_until(lambda: held(small) > len(LONG), "a request that waits does not count")
+    small.wait_until(lambda: held(small) == 0, "a closed socket counts")
+
+
+def test_a_socket_of_another_protocol_is_served(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's, for example, which does not say what it holds of messages."""
+    monkeypatch.setattr(socket_limits, "MESSAGES", "of another kind")
+    with opened(small) as found:
+        send(found, **ENDLESS)
+        until(found, "response.created")
+        send(found, padding=LONG)
+        small.wait_until(lambda: held(small) > len(LONG), "a request that waits does not count")
+        found.send(json.dumps({"type": "response.cancel"}))
+        until(found, "response.created")
     small.wait_until(lambda: held(small) == 0, "a closed socket counts")
 
 
