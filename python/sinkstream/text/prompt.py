@@ -1,4 +1,4 @@
-"""Turns a prompt into token ids. A prompt is a string, token ids, or chat messages."""
+"""Turns a prompt into token ids: a string, or ids. Chat messages: `conversation_formats.py`."""
 
 from __future__ import annotations
 

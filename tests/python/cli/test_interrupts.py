@@ -84,7 +84,7 @@ def test_ctrl_c_is_quiet_in_the_shortest_commands(command: str) -> None:
     [
         "sinkstream.loading.load:open_tensors", "sinkstream.loading.load:with_text",
         "sinkstream.loading.load:_finish_reading", "sinkstream.loading.load:Model",
-        "sinkstream.host:encode_prompt",
+        "sinkstream.host:is_chat",
     ],
 )  # fmt: skip
 def test_ctrl_c_while_a_model_is_loaded_is_quiet(checkpoint: str, function: str) -> None:

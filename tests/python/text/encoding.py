@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.request.tools import Tools
+from sinkstream.text import chat
 from sinkstream.text import prompt as prompts
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.turns.turn_format import TurnFormat
@@ -19,12 +21,15 @@ def encode_chat(
     add_generation_prompt: bool = True,
     thinking: bool | str | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
+    timeout_s: float = chat.TEMPLATE_SECONDS,
 ) -> list[int]:
-    """Return the ids of messages, as a stream's prompt."""
+    """Return the ids of messages, as a stream's prompt, after at most `timeout_s` in a template."""
     given = Tools(tuple(tools)) if tools else None
-    return ConversationFormats(text, None).encode_chat(
-        messages, thinking, given, add_generation_prompt=add_generation_prompt
-    )
+    formats = ConversationFormats(text, None)
+    with patch.object(chat, "TEMPLATE_SECONDS", timeout_s):
+        return formats.encode_chat(
+            messages, thinking, given, add_generation_prompt=add_generation_prompt
+        )
 
 
 def encode_prompt(

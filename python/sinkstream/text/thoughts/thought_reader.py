@@ -267,11 +267,8 @@ class ThoughtReader:
 
     Attributes:
         tokens: How many tokens of thoughts and their tags have been read.
-        follows_grammar: Whether it is for replies that follow a grammar.
         calls: The tool calls that have begun; only a `CallReader` finds any.
     """
-
-    follows_grammar = False
 
     def __init__(self, tags: ThoughtTags) -> None:
         self._marked = MarkedText(tags.form.markers, tags.table, tags.hidden)

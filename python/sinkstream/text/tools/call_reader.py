@@ -201,8 +201,6 @@ def _match(literal: str, text: str) -> int | None:
 class CallReader(ThoughtReader):
     """Reads one reply, which follows a grammar from `call_grammar`."""
 
-    follows_grammar = True
-
     def __init__(self, tags: ThoughtTags, calls: CallFormat, *, is_first: bool) -> None:
         """Read calls after a thought between `tags`.
 
