@@ -21,11 +21,7 @@ constexpr int64_t kLayers = 2;
 constexpr int32_t kUsers = 4;               // each a thread
 constexpr size_t kConversations = 16;       // at most, per user: 64 in total
 constexpr int64_t kMemoryForSessions = 48;  // so that some are refused
-#if defined(__SANITIZE_THREAD__)
-constexpr int64_t kDefaultTurns = 1'500;  // without SINKSTREAM_SOAK_TURNS
-#else
-constexpr int64_t kDefaultTurns = 5'000;
-#endif
+constexpr int64_t kDefaultTurns = 5'000;    // without SINKSTREAM_SOAK_TURNS
 constexpr int64_t kNever = INT64_C(1) << 60;
 
 struct Counts {
