@@ -36,7 +36,7 @@ def rehearse(out: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads((out / "gpu.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.full  # the other rehearsal runs the same parts, with fewer figures
+@pytest.mark.full  # the next one runs three of its parts: all but the sanitizer and most figures
 def test_a_rehearsal_tests_and_measures(gpu: Path, tmp_path: Path) -> None:
     assert gpu.exists()
     status, report = rehearse(
