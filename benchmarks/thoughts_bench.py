@@ -100,6 +100,7 @@ def measure(model: sinkstream.Model, folder: Path, turns: int, count: int) -> li
                 "prompt_tokens": facts.prompt_tokens,
                 "read_tokens": facts.prompt_tokens - facts.cached_tokens,
                 "replayed_tokens": facts.replayed_tokens,
+                "evicted_tokens": result.stats.evicted_tokens,
                 "seconds": round(seconds, 3),
                 "same_bits": result.token_ids == expected,
             }

@@ -34,6 +34,12 @@ ASKED: dict[str, Any] = {"input": "the sea", "max_output_tokens": 3, "seed": 1, 
 Ask = Callable[[Running], object]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> None:
+    """Look at asyncio's own cycle first: no server in this process closes a connection meanwhile."""
+    left_by_asyncio()
+
+
 @pytest.fixture(scope="module")
 def server(
     tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
