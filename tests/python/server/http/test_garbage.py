@@ -44,6 +44,7 @@ def alone() -> None:
 def server(
     tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
+    left_by_asyncio()  # before this server has connections
     store = str(tmp_path_factory.mktemp("store"))
     with running(tiny_folder("llama"), store=store, sequences=3) as found:
         yield found
