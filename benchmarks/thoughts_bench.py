@@ -72,7 +72,7 @@ def say(
 
 
 def measure(model: sinkstream.Model, folder: Path, turns: int, count: int) -> list[dict[str, Any]]:
-    settings = Settings(upkeep_s=3600, saved_early=0)
+    settings = Settings(maintenance_s=3600, saved_early=0)
     conversations = Conversations(model, folder / "store", settings)
     messages: list[Any] = []
     for number in range(turns):

@@ -36,7 +36,7 @@ Ask = Callable[[Running], object]
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> None:
-    """Look at asyncio's own cycle first: no server in this process closes a connection meanwhile."""
+    """Look at asyncio's own cycle first, while no server in this process closes a connection."""
     left_by_asyncio()
 
 
@@ -44,7 +44,6 @@ def alone() -> None:
 def server(
     tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    left_by_asyncio()  # before this server has connections
     store = str(tmp_path_factory.mktemp("store"))
     with running(tiny_folder("llama"), store=store, sequences=3) as found:
         yield found
