@@ -71,10 +71,14 @@ struct Multiplier<Way::kFma> : AnyMultiplier {
   SINKSTREAM_INLINE static UintVec weights_at(const std::byte* codes, int step, int v, NoTable) {
     return as_words(floats_at<kFormat>(codes, step, v));
   }
+  // As a float, because the compiler lets an fma broadcast one itself, but no integer.
+  SINKSTREAM_INLINE static Vec broadcast_input(const uint32_t* word) {
+    return broadcast(__builtin_bit_cast(float, *word));
+  }
   template <typename Weights>
-  SINKSTREAM_INLINE static Vec multiply(Vec sum, UintVec weights, UintVec input, bool is_first) {
-    if (is_first) return as_float(weights) * as_float(input);
-    return fma(as_float(weights), as_float(input), sum);
+  SINKSTREAM_INLINE static Vec multiply(Vec sum, UintVec weights, Vec input, bool is_first) {
+    if (is_first) return as_float(weights) * input;
+    return fma(as_float(weights), input, sum);
   }
   template <typename Weights, int kTokens, int kChains>
   SINKSTREAM_INLINE static void add(const Weights& weights, const TileInputs& inputs, int part,

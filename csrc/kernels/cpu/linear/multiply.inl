@@ -31,10 +31,14 @@
 //   chains<Weights, kSums>() chains of a group, with kSums vectors of outputs
 //   order<Weights, kSums>(n) the n-th step of a group
 //   weights_at<kFormat, kInPlace>(codes, step, v, table)  the step's words; see UnitCodes
-//   multiply<Weights>(sum, words, input, is_first)
+//   multiply<Weights>(sum, words, input, is_first)   `input`: what broadcast_input returns
 //   add<Weights, kTokens>(weights, inputs, part, chains, acc)
 struct AnyMultiplier {
   struct NoTable {};
+  // A word of an input in all lanes.
+  SINKSTREAM_INLINE static UintVec broadcast_input(const uint32_t* word) {
+    return broadcast_word(*word);
+  }
   // What weights_at looks up.
   template <PanelFormat kFormat>
   SINKSTREAM_INLINE static NoTable table() {
@@ -134,7 +138,7 @@ SINKSTREAM_INLINE void add_unit(const Weights& weights, const TileInputs& inputs
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         const int at = (index / kRunSteps * kTokens + t) * kRunSteps + index % kRunSteps;
-        const UintVec input = broadcast_word(x[at]);
+        const auto input = By::broadcast_input(x + at);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           auto& sum = chains[step.chain][t][v];
@@ -357,14 +361,14 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
 // A call of up to as many tokens decodes as it multiplies. With one tile that is faster: decoding
 // first is 0.75 to 0.95 times as fast (benchmarks/linear_duel.py on a Sapphire Rapids, for all
 // tables). But such kernels are slow to compile. So there are some for several tokens only where
-// they are used most: for a table's default inputs and for inputs of 8 bits, and codes of 4, 6 and
-// 8 bits; and where vectors are short, for no inputs but the default.
+// they are used most: for a table's default inputs and for inputs of 8 bits, and floats and codes
+// of 4, 6 and 8 bits; and where vectors are short, for no inputs but the default.
 constexpr int few_tokens(Way way, const PanelFormat& format) {
-  const bool is_common = format.number == Number::kBFloat16 ||
+  const bool is_common = !is_coded(format) ||
                          (has_integers(format) && format.values == CodeValues::kInteger &&
                           format.bits >= 4 && format.bits % 2 == 0);
   const bool is_default = way == Way::kInt8 || way == (kLanes == 16 ? Way::kDots : Way::kInt16) ||
-                          (kLanes == 8 && !is_coded(format));
+                          (way == Way::kFma && !is_coded(format));
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
   if (!is_common || !is_default) return 1;
   // To decode these is one operation; as floats they would take twice the memory.
