@@ -364,9 +364,9 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
 // they are used most: for a table's default inputs and for inputs of 8 bits, and floats and codes
 // of 4, 6 and 8 bits; and where vectors are short, for no inputs but the default.
 constexpr int few_tokens(Way way, const PanelFormat& format) {
-  const bool is_common = !is_coded(format) ||
-                         (has_integers(format) && format.values == CodeValues::kInteger &&
-                          format.bits >= 4 && format.bits % 2 == 0);
+  const bool is_common =
+      !is_coded(format) || (has_integers(format) && format.values == CodeValues::kInteger &&
+                            format.bits >= 4 && format.bits % 2 == 0);
   const bool is_default = way == Way::kInt8 || way == (kLanes == 16 ? Way::kDots : Way::kInt16) ||
                           (way == Way::kFma && !is_coded(format));
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
