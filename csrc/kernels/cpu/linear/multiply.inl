@@ -363,15 +363,16 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
 // tables). But such kernels are slow to compile. So there are some for several tokens only where
 // they are used most: for a table's default inputs and for inputs of 8 bits, and floats and codes
 // of 4, 6 and 8 bits; and where vectors are short, for no inputs but the default.
+constexpr Way kDefaultWay = kLanes == 16 ? Way::kDots : kLanes == 8 ? Way::kInt16 : Way::kFma;
+
 constexpr int few_tokens(Way way, const PanelFormat& format) {
   const bool is_common =
       !is_coded(format) || (has_integers(format) && format.values == CodeValues::kInteger &&
                             format.bits >= 4 && format.bits % 2 == 0);
-  const bool is_default = way == Way::kInt8 || way == (kLanes == 16 ? Way::kDots : Way::kInt16) ||
-                          (way == Way::kFma && !is_coded(format));
+  const bool is_default = way == way_of(kDefaultWay, format) || way == Way::kInt8;
   if (kLanes == 4) return way != Way::kFma ? 0 : is_common ? kMaxTile : 1;
   if (!is_common || !is_default) return 1;
-  // To decode these is one operation; as floats they would take twice the memory.
+  // To decode these is at most one operation, and as floats they would take up to twice the memory.
   if (kLanes == 8 && !is_coded(format)) return 1 << 30;
   return kLanes == 16 && way == Way::kDots && is_coded(format) ? 4 : 8;
 }
