@@ -18,10 +18,9 @@ from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import Model
+from sinkstream.server.config import BUCKET, DATABASE
 
 _NAME = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-_POSTGRES = ("postgresql://", "postgres://")
-_S3 = "s3://"
 _MISSING = (
     "store: the packages of the extra `cluster` must be installed for {what}, but {name} is not. "
     "`pip install 'sinkstream[cluster]'` installs them."
@@ -86,7 +85,7 @@ def _opened(store: Path | str, model: str, settings: SharedSettings) -> tuple[St
     """Return the store, and the name of this process; "" if no other can use it."""
     replica = settings.replica
     files = _files(settings.snapshots) if settings.snapshots else None
-    if not isinstance(store, str) or not store.startswith(_POSTGRES):
+    if not isinstance(store, str) or not store.startswith(DATABASE):
         opened = SqliteStore.open(
             Path(store), model, is_shared=replica != "", files=files, full_sync=settings.full_sync
         )
@@ -106,7 +105,7 @@ def _opened(store: Path | str, model: str, settings: SharedSettings) -> tuple[St
 
 def _files(snapshots: str) -> Callable[[bytes], SnapshotFiles]:
     """Return a function that opens the files of the store with a given secret."""
-    if not snapshots.startswith(_S3):
+    if not snapshots.startswith(BUCKET):
         return snapshot_folder(snapshots)
     try:
         from sinkstream.cluster.snapshot_bucket import SnapshotBucket

@@ -16,7 +16,7 @@ from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.request_bodies import ChatRequest, CompletionRequest, Generation
 from sinkstream.server.structured import rule_of
 from sinkstream.text.templates.chat_template import compile_template
-from sinkstream.text.thinking import Thinking, reads_thinking
+from sinkstream.text.thinking import SWITCHES, Thinking, reads_thinking
 
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
@@ -28,7 +28,6 @@ COMPLETION_TOKENS = 16
 
 _COPIED = (*SAMPLING, "timeout_s")
 _KWARGS = "chat_template_kwargs"
-_SWITCHES = ("enable_thinking", "thinking")
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
 
@@ -166,7 +165,7 @@ def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
     """Return what a chat request says; None if the model's chat template does not read it."""
     kwargs = body.chat_template_kwargs or {}
     effort = kwargs.get("reasoning_effort", body.reasoning_effort)
-    switch = next((kwargs[name] for name in _SWITCHES if name in kwargs), None)
+    switch = next((kwargs[name] for name in SWITCHES if name in kwargs), None)
     _check_type(effort, str, "reasoning_effort", _KWARGS)
     _check_type(switch, bool, "enable_thinking", _KWARGS)
     return _as_the_template_reads(host, effort, switch)

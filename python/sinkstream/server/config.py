@@ -15,8 +15,10 @@ from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
-_DATABASE = ("postgresql://", "postgres://")
-_BUCKET = "s3://"
+DATABASE = ("postgresql://", "postgres://")
+"""What a store in a database begins with."""
+BUCKET = "s3://"
+"""What snapshots in an object store begin with."""
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
@@ -220,13 +222,13 @@ class ServerConfig:
     @property
     def is_in_database(self) -> bool:
         """Return whether `store` is the address of a database, not a folder."""
-        return self.store.startswith(_DATABASE)
+        return self.store.startswith(DATABASE)
 
     @property
     def is_shared(self) -> bool:
         """Return whether the store is one that `sinkstream.cluster` opens."""
         has_peers = bool(self.replica or self.peer_secret)
-        return has_peers or self.is_in_database or self.snapshots.startswith(_BUCKET)
+        return has_peers or self.is_in_database or self.snapshots.startswith(BUCKET)
 
 
 SETTINGS: dict[str, Setting] = {

@@ -224,7 +224,9 @@ async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
     async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
         ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
         usage = _count(job, ends)
-        last = frames.usage(usage, **_further(job, *ends[0])) if job.form.has_usage else b""
+        last = b""
+        if job.form.has_usage:
+            last = frames.without_choices(usage=usage, **_further(job, *ends[0]))
         await writer.finish(last)
 
 
@@ -240,7 +242,7 @@ async def _deliver(
             await writer.write(frames.without_choices(prompt_progress=progress))
     offset, is_begun, has_calls = 0, False, False
     flush_s = job.service.config.flush_s
-    read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens, with_thoughts=True)
+    read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens)
     async for piece in read:
         usage = _usage_now(turn) if continuous else None
         choices = [] if is_begun else await _first(job, reply, turn)

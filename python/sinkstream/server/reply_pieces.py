@@ -61,7 +61,7 @@ class Piece:
 
 
 async def pieces(
-    stream: ServedStream, flush_s: float, *, with_tokens: bool, with_thoughts: bool = False
+    stream: ServedStream, flush_s: float, *, with_tokens: bool
 ) -> AsyncIterator[Piece]:
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
@@ -73,7 +73,7 @@ async def pieces(
     as_events = with_tokens or stream.has_parts
     while (piece := await _next(stream, as_events=as_events)) is not None:
         read_at = time.monotonic()
-        if piece.thought and with_thoughts:
+        if piece.thought:
             yield Piece(thought=piece.thought)
         tokens = piece.tokens if with_tokens else []
         if piece.text or tokens:
@@ -93,7 +93,7 @@ async def whole(stream: ServedStream, *, with_tokens: bool) -> Piece:
         result = await stream.aresult()
         return Piece(result.text, result.thought, calls=result.tool_calls)
     reply = Piece()
-    async for piece in pieces(stream, 0, with_tokens=True, with_thoughts=True):
+    async for piece in pieces(stream, 0, with_tokens=True):
         reply.text += piece.text
         reply.thought += piece.thought
         reply.tokens += piece.tokens

@@ -54,10 +54,6 @@ class Frames:
         end = b',"sinkstream":' + orjson.dumps(extra) + b"}\n\n"
         return self.with_choice(choice, usage)[: -len(b"}\n\n")] + end
 
-    def usage(self, usage: dict[str, Any], **further: Any) -> bytes:
-        """Return the chunk without choices that has the usage and further fields."""
-        return self.without_choices(usage=usage, **further)
-
     def without_choices(self, **fields: Any) -> bytes:
         """Return a chunk without choices that has other fields."""
         return self._head + b"]," + orjson.dumps(fields)[1:] + b"\n\n"

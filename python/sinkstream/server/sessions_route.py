@@ -129,12 +129,7 @@ async def list_turns(request: Request, name: str) -> Response:
     """List the turns of a conversation, oldest first, or a single turn."""
     service = ready_service(request)
     tenant = request_log_of(request.scope).tenant
-    try:
-        body = await service.pool.run(partial(_turns, service, tenant, name))
-    except NotFound as error:
-        raise ApiError(
-            404, "invalid_request_error", "session_not_found", str(error), "session"
-        ) from None
+    body = await _found(service, partial(_turns, service, tenant, name))
     return Response(body, media_type="application/json")
 
 

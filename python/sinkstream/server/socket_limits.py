@@ -237,7 +237,7 @@ class BoundedSocket(Counted, WebSocketsSansIOProtocol, asyncio.BufferedProtocol)
         reset, and the client might lose the reason.
         """
         self._has_failed = True
-        self._drop()
+        self._drop()  # before the client can read the last bytes
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         if not self.transport.is_closing():
             self.transport.write(last)

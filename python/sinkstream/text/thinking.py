@@ -11,7 +11,8 @@ from sinkstream.request.checks import ArgumentName
 Thinking = bool | str | None
 """Whether to think, or with which effort; None leaves it to the template."""
 
-_SWITCHES = ("enable_thinking", "thinking")
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables of chat templates that turn thinking on and off."""
 _EFFORT = "reasoning_effort"
 _MAX_LETTERS = 20
 
@@ -41,7 +42,7 @@ def check_thinking(thinking: Any, call: str) -> Thinking:
 
 def reads_thinking(names: Collection[str], thinking: Thinking) -> bool:
     """Return whether a template with these names has a variable for such a value."""
-    wanted = (_EFFORT,) if isinstance(thinking, str) else _SWITCHES
+    wanted = (_EFFORT,) if isinstance(thinking, str) else SWITCHES
     return thinking is None or any(name in names for name in wanted)
 
 
@@ -67,5 +68,5 @@ def thinking_variables(
             f"template has no {lacks}.",
             param="thinking",
         )
-    switches: dict[str, bool | str] = dict.fromkeys(_SWITCHES, thinking is not False)
+    switches: dict[str, bool | str] = dict.fromkeys(SWITCHES, thinking is not False)
     return {**switches, _EFFORT: thinking} if isinstance(thinking, str) else switches

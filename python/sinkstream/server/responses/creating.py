@@ -149,7 +149,7 @@ async def create(
     names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
-    await service.grammars.compile(service.host, options, names, tools)
+    await service.grammars.compile(service.host, options, names, tools, asked.turn.thinking)
     try:
         if tools is None:
             service.host.check_options(ReplyOptions(options))

@@ -140,14 +140,5 @@ class Lane:
         finally:
             self._live = None
             await live.cancel()
-            _count(self._log, live)
-
-
-def _count(log: RequestLog, live: Live) -> None:
-    log.choices += 1
-    log.queued_s = max(log.queued_s, live.queued_s)
-    outcome = live.state.outcome
-    if outcome is not None and outcome.usage is not None:
-        log.prompt_tokens += outcome.usage["input_tokens"]
-        log.generated_tokens += outcome.usage["output_tokens"]
-    log.finish = live.failure.code if live.failure is not None else live.state.status
+            self._log.choices += 1
+            live.note(self._log)

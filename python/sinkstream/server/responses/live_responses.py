@@ -10,6 +10,7 @@ from typing import Any
 
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
@@ -43,6 +44,15 @@ class Live:
         """Wake those that wait for more."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def note(self, log: RequestLog) -> None:
+        """Add what the response has cost, and how it ended, to the log of its request."""
+        log.queued_s = max(log.queued_s, self.queued_s)
+        outcome = self.state.outcome
+        if outcome is not None and outcome.usage is not None:
+            log.prompt_tokens += outcome.usage["input_tokens"]
+            log.generated_tokens += outcome.usage["output_tokens"]
+        log.finish = self.failure.code if self.failure is not None else self.state.status
 
     async def begun(self) -> None:
         """Wait until the reply begins, or the response ends."""

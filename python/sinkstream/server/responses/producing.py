@@ -57,7 +57,6 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
                 stream,
                 service.config.flush_s,
                 with_tokens=state.tokens is not None,
-                with_thoughts=True,
             )
             async for piece in read:
                 generated = stream.stats.generated_tokens

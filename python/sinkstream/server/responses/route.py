@@ -15,7 +15,7 @@ from sinkstream.server.answer import Answer, send_json
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.generating import headers_of, progress_of
 from sinkstream.server.parsing import parse
-from sinkstream.server.request_log import RequestLog, request_log_of
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses import stored_responses
 from sinkstream.server.responses.creating import asked_of, count, create
 from sinkstream.server.responses.items import items_of
@@ -46,7 +46,8 @@ async def create_response(request: Request) -> Response:
         del body  # it may be long
         try:
             if is_stream:
-                await _stream(service, log, live, send)
+                await live.admitted(service.config.keepalive_s)
+                await _write(service, live, -1, send)
             elif is_background:
                 if not must_wait:  # what is refused is known when the reply begins
                     await live.admitted(service.config.keepalive_s)
@@ -57,7 +58,7 @@ async def create_response(request: Request) -> Response:
         finally:
             if not is_background:
                 await live.cancel()
-            _note(log, live)
+            live.note(log)
 
     return Answer(work)
 
@@ -66,11 +67,6 @@ async def _send(live: Live, send: Send) -> None:
     if live.failure is not None:
         raise live.failure
     await send_json(send, orjson.dumps(live.resources.response()), headers_of(live.turn))
-
-
-async def _stream(service: Service, log: RequestLog, live: Live, send: Send) -> None:
-    await live.admitted(service.config.keepalive_s)
-    await _write(service, live, -1, send)
 
 
 async def _write(service: Service, live: Live, after: int, send: Send) -> None:
@@ -84,16 +80,6 @@ async def _write(service: Service, live: Live, after: int, send: Send) -> None:
         async for events in live.follow(after):
             await writer.write(b"".join(map(as_sse, events)))
         await writer.finish()
-
-
-def _note(log: RequestLog, live: Live) -> None:
-    outcome = live.state.outcome
-    usage = outcome.usage if outcome is not None else None
-    if usage is not None:
-        log.prompt_tokens = usage["input_tokens"]
-        log.generated_tokens = usage["output_tokens"]
-    log.queued_s = live.queued_s
-    log.finish = live.failure.code if live.failure is not None else live.state.status
 
 
 async def get_response(request: Request, name: str) -> Response:

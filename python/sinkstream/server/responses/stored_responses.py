@@ -132,7 +132,11 @@ def opening_of(turns: Turns, tenant: str, name: str) -> Opening:
     Raises:
         NotFound: The tenant has no response with that name.
     """
-    record = turns.text_of(tenant, name).record
+    return _opening_in(turns.text_of(tenant, name))
+
+
+def _opening_in(turn: TurnText) -> Opening:
+    record = turn.record
     return opening_of_fields(orjson.loads(record)["echo"]) if record else Opening(None, "")
 
 
@@ -146,8 +150,7 @@ def history_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     """
     turn = turns.text_of(tenant, name)
     messages = [*_conversation(turns, tenant, turn), _reply(turn)]
-    has_instructions = opening_of(turns, tenant, name).instructions is not None
-    return messages[1:] if has_instructions else messages
+    return messages if _opening_in(turn).instructions is None else messages[1:]
 
 
 def _conversation(
