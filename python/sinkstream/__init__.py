@@ -60,7 +60,8 @@ if TYPE_CHECKING:
         Token,
         ToolCall,
     )
-    from sinkstream.text.prompt import Message, Prompt
+    from sinkstream.text.messages import Message
+    from sinkstream.text.prompt import Prompt
 
     __version__: str
 

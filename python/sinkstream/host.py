@@ -1,7 +1,7 @@
 """What the rest of the package uses of a loaded model. `Model` is what its users see.
 
-Streams, sessions, conversations, the server and evaluation get a `Host` (`model.host_of`). It knows
-how a prompt becomes a request, and a request a stream; it does not know who requested it.
+Sessions, conversations, the server and evaluation get a `Host` (`model.host_of`). It knows how a
+prompt becomes a request, and a request a stream; it does not know who requested it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
-from sinkstream.text.prompt import EncodedText, encode_prompt, is_chat
+from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, is_chat
 from sinkstream.text.thinking import Thinking, check_thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtReader, ThoughtTags
+from sinkstream.text.thoughts.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
@@ -72,18 +72,18 @@ class ReplyOptions:
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod
-    def of(cls, given: PromptOptions, called_at: float | None = None) -> ReplyOptions:
+    def of(cls, given: PromptOptions) -> ReplyOptions:
         """Return the keyword arguments of a call, with tools checked; takes them out of `given`.
 
         Raises:
             TypeError: A value of the tools has the wrong type.
             InvalidArgument: The tools are not valid.
         """
+        called_at = time.monotonic()
         sinks, thinking = given.pop("sinks", None), given.pop("thinking", None)
         choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
         tools = check_tools(given.pop("tools", None), choice, parallel)
-        now = time.monotonic() if called_at is None else called_at
-        return cls(given, sinks, thinking, tools, called_at=now)
+        return cls(given, sinks, thinking, tools, called_at=called_at)
 
 
 @dataclass(slots=True)
@@ -142,27 +142,30 @@ class Host:
             return self.request_for_chat(prompt, wanted)
         self.lifetime.check_open("stream")
         thinking = check_thinking(wanted.thinking, "stream")
-        ids = encode_prompt(self.text, self.spec.vocab_size, prompt, thinking, wanted.tools)
-        request = self.complete(wanted, is_chat=False)
-        return replace(request, prompt=ids, continues_text=isinstance(prompt, str | EncodedText))
+        check_not_chat(thinking, wanted.tools)
+        ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
+        request = self.complete(wanted, ids, is_chat=False)
+        return replace(request, continues_text=isinstance(prompt, str | EncodedText))
 
     def request_for_chat(self, messages: Sequence[Any], wanted: ReplyOptions) -> StreamRequest:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
         thinking = check_thinking(wanted.thinking, "stream")
         ids = self.formats.encode_chat(messages, thinking, wanted.tools)
-        return replace(self.complete(replace(wanted, thinking=thinking)), prompt=ids)
+        return self.complete(replace(wanted, thinking=thinking), ids)
 
-    def complete(self, wanted: ReplyOptions, *, is_chat: bool = True) -> StreamRequest:
-        """Return a request with complete options, whose prompt is to be set.
+    def complete(
+        self, wanted: ReplyOptions, prompt: Sequence[int] = (), *, is_chat: bool = True
+    ) -> StreamRequest:
+        """Return a request with complete options.
 
         Args:
             wanted: What the caller asks for.
+            prompt: Token ids, unless they are set later.
             is_chat: Whether the prompt is messages, so that thoughts and calls are looked for.
         """
-        read = read_tools(wanted.tools, wanted.options)
         return make_request(
-            [],
+            list(prompt),
             self._with_grammar_of_tools(wanted),
             defaults=self.defaults,
             vocab_size=self.spec.vocab_size,
@@ -170,8 +173,7 @@ class Host:
             continues_text=self.text.chat_template is None,
             is_chat=is_chat,
             thinking=wanted.thinking,
-            tools=read,
-            grammar_name="grammar" if read is None else "tools",
+            tools=read_tools(wanted.tools, wanted.options),
             cache_salt=wanted.cache_salt,
             called_at=wanted.called_at,
             control_tokens=self.control_tokens,
@@ -196,8 +198,7 @@ class Host:
             InvalidArgument: It is not valid, or the chat template has no place for tools.
         """
         read = read_tools(wanted.tools, wanted.options)
-        name = "grammar" if read is None else "tools"
-        grammar_of(self._with_grammar_of_tools(wanted), name, self.grammars)
+        grammar_of(self._with_grammar_of_tools(wanted), read, self.grammars)
 
     def _with_grammar_of_tools(self, wanted: ReplyOptions) -> Mapping[str, Any]:
         if wanted.tools is None:
@@ -251,27 +252,15 @@ class Host:
 
     # ---- conversations ---------------------------------------------------------------------------
 
-    def turns(self, thinking: Thinking = None, tools: Tools | None = None) -> TurnFormat:
-        """Return the parts of conversations.
-
-        Raises:
-            InvalidArgument: The chat template fails, or cannot be split.
-        """
-        return self.formats.turns(thinking, tools)
-
     def session_turns(self, call: str, thinking: Thinking, tools: Tools | None) -> TurnFormat:
-        """Return the same for a session, which `call` opens.
+        """Return the parts of a session's conversation; `call` opens it.
 
         Raises:
             InvalidArgument: The template fails, cannot be split, or has no place for tools.
         """
         if tools is not None:
             self.tool_replies.check(thinking, call)
-        return self.turns(thinking, tools)
-
-    def tags(self, thinking: Thinking = None) -> ThoughtTags | None:
-        """Return how to tell thoughts from text in replies to messages; None if there are none."""
-        return self.formats.tags(thinking)
+        return self.formats.turns(thinking, tools)
 
 
 def make_host(

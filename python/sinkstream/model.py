@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -26,7 +25,8 @@ from sinkstream.streams.all_replies import name_prompt, results_of_all
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.stream import Result, Stream
-from sinkstream.text.prompt import IdArray, Message, Prompt, check_prompts, is_list_of_prompts
+from sinkstream.text.messages import Message
+from sinkstream.text.prompt import IdArray, Prompt, check_prompts, is_list_of_prompts
 from sinkstream.text.thinking import check_thinking
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
@@ -293,10 +293,9 @@ class Model(ClosesOnExit):
             NonFiniteLogits: The model returned NaN or infinity; `results` is set as above.
             EngineDead: The model is closed, or its engine has failed.
         """
-        called_at = time.monotonic()
         options.setdefault("max_tokens", REPLY_TOKENS)
         report = progress_function("generate", progress, "Replies")
-        host, wanted = host_of(self), ReplyOptions.of(options, called_at)
+        host, wanted = host_of(self), ReplyOptions.of(options)
         host.check_options(wanted)
         is_list = is_list_of_prompts(prompt)
         requests: list[StreamRequest] = []
@@ -308,7 +307,7 @@ class Model(ClosesOnExit):
                     name_prompt(error, index)
                 raise
         start = host.start_stream if len(requests) == 1 else host.submit_stream
-        results = results_of_all((partial(start, Stream, request) for request in requests), report)
+        results = results_of_all((start(Stream, request) for request in requests), report)
         return results if is_list else results[0]
 
     @shows_options(PromptOptions, max_tokens=REPLY_TOKENS)

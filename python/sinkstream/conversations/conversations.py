@@ -65,7 +65,7 @@ class Conversations:
         """
         settings = settings or Settings()
         self._host = host_of(model)
-        turns = self._host.turns()
+        turns = self._host.formats.turns(None)
         if not turns.is_exact:
             logger.warning("%s", turns.difference)
         capacity = model.capacity
@@ -175,11 +175,11 @@ class Conversations:
     def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
         ids = read_messages(
-            self._host.turns(request.thinking, request.tools),
+            self._host.formats.turns(request.thinking, request.tools),
             match.unread,
             end.start,
             continue_final=request.continue_final,
-            has_thoughts=self._host.tags(request.thinking) is not None,
+            has_thoughts=self._host.formats.tags(request.thinking) is not None,
             drops=self._dropped.drops(request.thinking),
         )
         return array("i", ids)

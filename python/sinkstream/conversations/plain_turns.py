@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sinkstream.conversations.transcript import StoredTurn
@@ -171,7 +171,7 @@ def _continued(host: Host, request: TurnRequest) -> PlainTurn:
     wanted = ReplyOptions(
         request.options, thinking=request.thinking, cache_salt=request.engine_salt
     )
-    return _turn(host, replace(host.complete(wanted), prompt=ids), final)
+    return _turn(host, host.complete(wanted, ids), final)
 
 
 def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:

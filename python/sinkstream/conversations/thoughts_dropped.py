@@ -27,7 +27,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
 from sinkstream.request.tools import Tools
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
-from sinkstream.text.lru_cache import LruCache
+from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
@@ -87,7 +87,7 @@ class ThoughtsDropped:
     @property
     def of_sessions(self) -> Thoughts:
         """Return what sessions that are saved for a client are to do with thoughts."""
-        tags = self._host.tags(None)
+        tags = self._host.formats.tags(None)
         return Thoughts(tags, None, check_thoughts(self._thoughts, tags))
 
     def drops(self, thinking: Thinking) -> Drops:
@@ -95,8 +95,8 @@ class ThoughtsDropped:
         return self._rules.get(thinking, lambda: self._find_drops(thinking))
 
     def _find_drops(self, thinking: Thinking) -> Drops:
-        turns = self._host.turns(thinking)
-        has_dropped = check_thoughts(self._thoughts, self._host.tags(thinking))
+        turns = self._host.formats.turns(thinking)
+        has_dropped = check_thoughts(self._thoughts, self._host.formats.tags(thinking))
         if not has_dropped or not isinstance(turns, TemplateTurns):
             return "never"
         return "before_user" if shows_thoughts_of_calls(turns.chat) else "always"
@@ -121,7 +121,7 @@ class ThoughtsDropped:
         """
         if end is not None and not end.is_settled:
             return False
-        tags = self._host.tags(thinking)
+        tags = self._host.formats.tags(thinking)
         if tags is None:
             return True
         return not (tags.form.is_prompted or given or any(map(has_reasoning, messages)))
@@ -136,7 +136,7 @@ class ThoughtsDropped:
         """
         if turn.is_settled or not self.loses_thoughts(thinking, messages):
             return End(turn)
-        turns = self._host.turns(thinking, tools)
+        turns = self._host.formats.turns(thinking, tools)
         try:
             return self._settled(turn, turns, self.drops(thinking))
         except InvalidArgument as error:
@@ -190,7 +190,7 @@ class ThoughtsDropped:
         system, said = None, self._messages_of(first)
         if said[0]["role"] == "system":
             system, said = said[0]["content"], said[1:]
-        turns = self._host.turns()
+        turns = self._host.formats.turns(None)
         after = None if system is None else "system"
         # Templates write tools before the first message of the user, if they write any.
         beginning = turns.opening(system) + turns.read(said[0], after=after)

@@ -191,9 +191,6 @@ def has_grammar(options: Mapping[str, Any]) -> bool:
     return any(options.get(name) is not None for name in GRAMMARS)
 
 
-TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _HINTS.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """The sampling options, named as in `StreamOptions`.

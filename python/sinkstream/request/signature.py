@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import textwrap
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from inspect import formatannotation
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sinkstream.request.options import OPTIONS, TYPES, StreamOptions, TurnOptions
+from sinkstream.request.options import OPTIONS, StreamOptions, TurnOptions
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -19,10 +20,7 @@ _ENTRY = re.compile(r"^( *)\*\*options: .*(?:\n\1 +\S.*)*\n", re.MULTILINE)
 _WIDTH = 100
 
 
-def shows_options(
-    kind: type = cast(type, StreamOptions),  # noqa: B008  # a class
-    **defaults: Any,
-) -> Callable[[_Function], _Function]:
+def shows_options(kind: type, **defaults: Any) -> Callable[[_Function], _Function]:
     """List every option in the signature and the docstring of a function with `**options`.
 
     Type checkers and editors read the same names from `Unpack[…]`; `help`, `inspect.signature` and
@@ -44,22 +42,27 @@ class _Shown:
     text: str
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the declarations of a `TypedDict`; several functions show the same one."""
+    return get_type_hints(kind, include_extras=True)
+
+
 def _shown(kind: Any, defaults: Mapping[str, Any]) -> Iterator[_Shown]:
     """Yield the options of a `TypedDict`: its own ones first, then those that it inherits."""
-    hints = get_type_hints(kind, include_extras=True)
-    for name in _own_first(kind):
+    hints = _hints(kind)
+    for name in sorted(hints, key=_bases_with):
         if name in OPTIONS:
             option = OPTIONS[name]
             text, default = f"{option.doc} {option.kind.rule}".rstrip(), option.default
-            type_of = TYPES[name]
         else:
-            text, default, type_of = hints[name].__metadata__[0], None, hints[name].__origin__
+            text, default = hints[name].__metadata__[0], None
         yield _Shown(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=defaults.get(name, default),
-                annotation=_annotation(type_of),
+                annotation=_annotation(hints[name].__origin__),
             ),
             text,
         )
@@ -73,10 +76,9 @@ def _annotation(kind: Any) -> Any:
     return " | ".join("None" if one is type(None) else formatannotation(one) for one in parts)
 
 
-def _own_first(kind: Any) -> list[str]:
-    names = list(kind.__annotations__)  # a TypedDict does not know its bases
-    included = [one for one in (StreamOptions, TurnOptions) if set(one.__annotations__) <= {*names}]
-    return sorted(names, key=lambda name: sum(name in one.__annotations__ for one in included))
+def _bases_with(name: str) -> int:
+    """Return how many of the kinds that others inherit from have an option."""
+    return sum(name in base.__annotations__ for base in (StreamOptions, TurnOptions))
 
 
 def _show(function: _Function, options: Sequence[_Shown]) -> _Function:

@@ -68,7 +68,6 @@ def make_request(
     is_chat: bool = False,
     thinking: bool | str | None = None,
     tools: Tools | None = None,
-    grammar_name: str = "grammar",
     cache_salt: str = "",
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
@@ -86,7 +85,6 @@ def make_request(
         is_chat: Whether the prompt is messages.
         thinking: The `thinking` with which the prompt was rendered.
         tools: What the reply may call; their grammar is the option `grammar`.
-        grammar_name: What the caller calls that option.
         cache_salt: The request shares a cached beginning only with sessions that have this salt.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
@@ -103,7 +101,7 @@ def make_request(
         for name, option in OPTIONS.items()
         if name not in GRAMMARS
     }
-    grammar = grammar_of(options, grammar_name, grammars)
+    grammar = grammar_of(options, tools, grammars)
     if complete["stop"] and control_tokens:
         found = _tokens_to_stop_at(complete["stop"], control_tokens)
         complete["stop_token_ids"] = [*complete["stop_token_ids"], *found]
@@ -122,9 +120,14 @@ def make_request(
 
 
 def grammar_of(
-    options: Mapping[str, Any], grammar_name: str, grammars: Grammars | None
+    options: Mapping[str, Any], tools: Tools | None, grammars: Grammars | None
 ) -> _core.CompiledGrammar | None:
     """Return what a reply with these options follows; None if it is free.
+
+    Args:
+        options: The options; with tools, their grammar is the option `grammar`.
+        tools: What the reply may call.
+        grammars: Compiles it.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -143,7 +146,9 @@ def grammar_of(
         )
     assert grammars is not None
     name, text = given[0]
-    return grammars.compile(grammar_name if name == "grammar" else name, text)
+    if name == "grammar" and tools is not None:
+        name = "tools"  # what the caller has set
+    return grammars.compile(name, text)
 
 
 def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> list[int]:

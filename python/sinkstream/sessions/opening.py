@@ -50,7 +50,7 @@ def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionSt
     host.lifetime.check_open("session")
     tools = check_tools(given.get("tools"), call="session")
     thinking = check_thinking(given.get("thinking"), "session")
-    tags = host.tags(thinking)
+    tags = host.formats.tags(thinking)
     drops = check_thoughts(given.get("thoughts"), tags)
     sinks: Any = given.get("sinks")
     if sinks is not None and not isinstance(sinks, str):
@@ -63,22 +63,22 @@ def open_session(host: Host, start: SessionStart) -> Session:
     """Open a session and process the conversation that it continues."""
     turns = _turns_of(host, start)
     warn_of_difference(turns, start.thoughts)
-    tokens, unread = _open(host, turns, start)
+    session, tokens, unread = _open(host, turns, start)
     try:
         if unread:
             tokens.read(unread, tokens.state)
             tokens.turn = None  # the opening is not a turn
     except BaseException:
-        tokens.close()
+        session.close()
         raise
-    return _session(tokens, turns, start)
+    return session
 
 
 async def aopen_session(host: Host, start: SessionStart) -> Session:
     """Open a session as `open_session` does, without blocking the event loop."""
     turns = await in_thread(lambda _: _turns_of(host, start), lambda _: None)
     warn_of_difference(turns, start.thoughts)
-    tokens, unread = await in_thread(
+    session, tokens, unread = await in_thread(
         lambda _: _open(host, turns, start), lambda opened: opened[0].close()
     )
     try:
@@ -86,18 +86,13 @@ async def aopen_session(host: Host, start: SessionStart) -> Session:
             await tokens.aread(unread, tokens.state)
             tokens.turn = None
     except BaseException:
-        tokens.close()
+        session.close()
         raise
-    return _session(tokens, turns, start)
+    return session
 
 
 def _turns_of(host: Host, start: SessionStart) -> TurnFormat:
     return host.session_turns("session", start.thoughts.thinking, start.tools)
-
-
-def _session(tokens: TokenSession, turns: TurnFormat, start: SessionStart) -> Session:
-    tools = tools_of(start.tools, turns)
-    return Session(tokens, turns, thoughts=start.thoughts, tools=tools)
 
 
 def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
@@ -107,14 +102,20 @@ def warn_of_difference(turns: TurnFormat, thoughts: Thoughts) -> None:
         warn_caller(difference)
 
 
-def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[TokenSession, list[int]]:
-    """Open a session; return it and the tokens that it has yet to read."""
+def _open(
+    host: Host, turns: TurnFormat, start: SessionStart
+) -> tuple[Session, TokenSession, list[int]]:
+    """Open a session; return it, what lies below it, and the tokens that it has yet to read.
+
+    All that renders the template is here: it may take long, or fail before anything is open.
+    """
     system, history = check_history(start.system, start.messages)
     opening = turns.opening(system)
     ids = turns.history(history) if history else opening
     if ids[: len(opening)] != opening:
         opening = []  # the template writes the system prompt elsewhere
     count = _count_sinks(start.sinks, len(opening))
+    tools = tools_of(start.tools, turns)
     native = host.native.open_session(count, opening)
     state = ConversationState(history[-1]["role"] if history else system and "system")
     system_tokens = 0 if system is None else len(opening)
@@ -125,7 +126,8 @@ def _open(host: Host, turns: TurnFormat, start: SessionStart) -> tuple[TokenSess
         system_tokens=system_tokens,
         fields=fields_of(start.thoughts, start.tools),
     )
-    return tokens, ids[native.stats()["tokens"] :]
+    session = Session(tokens, turns, thoughts=start.thoughts, tools=tools)
+    return session, tokens, ids[native.stats()["tokens"] :]
 
 
 def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted) -> Session:
@@ -138,7 +140,8 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     thinking = thinking_of_field(str(fields.get("thinking", "")))
     try:
         tools = tools_of_fields(fields, Path(path).name)
-        turns, tags = host.session_turns("load_session", thinking, tools), host.tags(thinking)
+        turns = host.session_turns("load_session", thinking, tools)
+        tags, of_session = host.formats.tags(thinking), tools_of(tools, turns)
     except BaseException:
         native.close()
         raise
@@ -152,7 +155,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
         system_tokens=record.state.system_tokens,
         fields=fields_of(thoughts, tools),
     )
-    return Session(tokens, turns, thoughts=thoughts, tools=tools_of(tools, turns))
+    return Session(tokens, turns, thoughts=thoughts, tools=of_session)
 
 
 async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:

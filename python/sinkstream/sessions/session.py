@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from sinkstream import _core
@@ -136,7 +135,7 @@ class Session(ClosesOnExit):
             else:
                 ids = self._ids_of_turn(content, "user", replies=True)
             asked = ReplyOptions(options, thinking=self._thoughts.thinking, tools=tools)
-            request = replace(self._host.complete(asked, is_chat=not is_ids), prompt=ids)
+            request = self._host.complete(asked, ids, is_chat=not is_ids)
             if is_ids or not self._thoughts.drops:
                 return self._start_reply(request, self._host.reader(request))
             if loop is not None and results is not None:
@@ -288,9 +287,7 @@ class Session(ClosesOnExit):
         with self._tokens.one_caller():
             self._dropped.drop()
             forked = self._tokens.forked()
-            fork = Session(forked, self._turns, thoughts=self._thoughts, tools=self._tools)
-            fork._dropped.turns_read_again = self._dropped.turns_read_again
-            return fork
+            return Session(forked, self._turns, thoughts=self._thoughts, tools=self._tools)
 
     async def afork(self) -> Session:
         """Return a second session as `fork` does, without blocking the event loop.
@@ -332,8 +329,6 @@ class Session(ClosesOnExit):
         with self._tokens.one_caller():
             self._dropped.drop()
             record = self._tokens.record()
-            turns = record.state.turns + self._dropped.turns_read_again
-            record = replace(record, state=replace(record.state, turns=turns))
         write_session_file(path, record, check)
 
     def close(self) -> None:
@@ -376,10 +371,7 @@ class Session(ClosesOnExit):
     @property
     def stats(self) -> SessionStats:
         """Return the current counts; while a turn is running, as of the last step."""
-        stats = self._tokens.stats
-        if self._dropped.turns_read_again == 0:
-            return stats
-        return replace(stats, turns=stats.turns + self._dropped.turns_read_again)
+        return self._tokens.stats
 
     @property
     def sinks(self) -> int:

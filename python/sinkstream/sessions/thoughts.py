@@ -208,7 +208,6 @@ class DroppedThoughts:
 
     Attributes:
         asked: The last turn, until its thoughts have been dropped.
-        turns_read_again: Replies that the native session does not count.
     """
 
     def __init__(
@@ -232,7 +231,6 @@ class DroppedThoughts:
         self._thoughts = thoughts
         self._waits_for_results = waits_for_results
         self.asked: Asked | None = None
-        self.turns_read_again = 0
         # The last turn, and the same without its thoughts, once these have been dropped.
         self._read_again: tuple[_core.TokenStream | None, _core.TokenStream | None] = None, None
         self._replies_read_again = 0  # in the last turn
@@ -334,7 +332,7 @@ class DroppedThoughts:
         tokens.read(exchange, ConversationState("assistant"))
         self._read_again = turn, tokens.turn
         self._replies_read_again = asked.replies
-        self.turns_read_again += asked.replies
+        tokens.turns_read_again += asked.replies
 
     def take_back(self, turn: _core.TokenStream) -> None:
         """Undo the session's last turn; see `TokenSession.take_back`."""
@@ -353,7 +351,7 @@ class DroppedThoughts:
         self.asked = None
         if is_read_again:
             self._read_again = None, None
-            self.turns_read_again -= self._replies_read_again
+            tokens.turns_read_again -= self._replies_read_again
 
     def close(self) -> None:
         """Release the second sequence that the last turn may hold."""

@@ -61,6 +61,8 @@ class TokenSession:
         host: Its model.
         state: The state of the conversation.
         turn: The native stream of the last turn, to end or undo it.
+        turns_read_again: Replies that were read again without their thoughts: the native session
+            does not count them.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class TokenSession:
         self.host = host
         self.state = state
         self.turn: _core.TokenStream | None = None
+        self.turns_read_again = 0
         self._system_tokens = system_tokens
         self._fields = fields or {}
         # The state and the token count before the last turn. If the count has not grown, the turn
@@ -189,7 +192,7 @@ class TokenSession:
     ) -> Stream:
         """Process ids without a reply. If interrupted, close the message like a reply."""
         wanted = ReplyOptions({"max_tokens": 0, "timeout_s": timeout_s})
-        request = replace(self.host.complete(wanted, is_chat=False), prompt=ids)
+        request = self.host.complete(wanted, ids, is_chat=False)
         return self._start(Stream, request, replace(state, reply_is_open=True))
 
     def conclude_last_turn(self) -> int | None:
@@ -238,13 +241,15 @@ class TokenSession:
         """Do the same as `fork` for the one caller."""
         self.conclude_last_turn()
         native = self.host.native.fork_session(self.native)
-        return TokenSession(
+        fork = TokenSession(
             native,
             self.host,
             self.state,
             system_tokens=self._system_tokens,
             fields=self._fields,
         )
+        fork.turns_read_again = self.turns_read_again
+        return fork
 
     def save(
         self,
@@ -277,7 +282,9 @@ class TokenSession:
             **(labels or {}),
         }
         host = self.host
-        return saved.record_of(host.native, self.native, host.spec, self._system_tokens, fields)
+        held = saved.record_of(host.native, self.native, host.spec, self._system_tokens, fields)
+        turns = held.state.turns + self.turns_read_again
+        return replace(held, state=replace(held.state, turns=turns))
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
@@ -294,7 +301,8 @@ class TokenSession:
     @property
     def stats(self) -> SessionStats:
         """Return the current counts; while a turn is running, as of the last step."""
-        return SessionStats(**self.native.stats())
+        stats = SessionStats(**self.native.stats())
+        return replace(stats, turns=stats.turns + self.turns_read_again)
 
     @property
     def length(self) -> int:

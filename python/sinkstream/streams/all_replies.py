@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from sinkstream.errors import CapacityError, EngineDead, NonFiniteLogits, SinkstreamError
 from sinkstream.request.options import OPTIONS
@@ -10,29 +10,32 @@ from sinkstream.streams.live import Progress
 from sinkstream.streams.stream import Result, Stream
 
 
-def results_of_all(
-    starts: Iterable[Callable[[], Stream]], progress: Progress | None
-) -> list[Result]:
-    """Start streams, read all to the end, and return their results.
+def results_of_all(streams: Iterable[Stream], progress: Progress | None) -> list[Result]:
+    """Read all streams to the end, and return their results.
+
+    Args:
+        streams: May start each stream as it is taken: all are taken before the first is read. If
+            one cannot be started, those before it are closed.
+        progress: Called at the start and after each reply.
 
     Raises:
         SinkstreamError: One has failed. The others are read first; the error has all results.
     """
-    streams: list[Stream] = []
+    started: list[Stream] = []
     results: list[Result | SinkstreamError] = []
     try:
-        streams.extend(start() for start in starts)
-        for stream in streams:
+        started.extend(streams)  # keeps those before an error
+        for stream in started:
             if progress is not None:
-                progress(len(results), len(streams))
+                progress(len(results), len(started))
             try:
                 results.append(stream.result())
             except (CapacityError, NonFiniteLogits) as error:
                 results.append(error)
         if progress is not None:
-            progress(len(results), len(streams))
+            progress(len(results), len(started))
     finally:
-        for stream in streams:
+        for stream in started:
             stream.close()
     return _all_or_error(results)
 

@@ -10,12 +10,12 @@ import functools
 import importlib.util
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
+from sinkstream.structured.lru_cache import LruCache
 
 _KEPT = 16
 _IS_GBNF = re.compile(r"^\s*root\s*::=", re.MULTILINE)
@@ -38,7 +38,7 @@ class Grammars:
         self._end_token_ids = sorted(i for i in end_token_ids if 0 <= i < vocab_size)
         self._lock = threading.Lock()
         self._vocabulary: _core.GrammarVocabulary | None = None
-        self._compiled: OrderedDict[tuple[str, str], _core.CompiledGrammar] = OrderedDict()
+        self._compiled: LruCache[tuple[str, str], _core.CompiledGrammar] = LruCache(_KEPT)
 
     def compile(self, option: str, text: str) -> _core.CompiledGrammar:
         """Return a grammar that replies can follow. Blocks for at most two seconds.
@@ -51,20 +51,14 @@ class Grammars:
             InvalidArgument: It is too long, takes too long, or is not valid; or there is no
                 tokenizer, or no usable llguidance.
         """
-        key = (option, text)
-        with self._lock:
-            if key in self._compiled:
-                self._compiled.move_to_end(key)
-                return self._compiled[key]
+        return self._compiled.get((option, text), functools.partial(self._compile, option, text))
+
+    def _compile(self, option: str, text: str) -> _core.CompiledGrammar:
+        with self._lock:  # one vocabulary serves all grammars
             if self._vocabulary is None:
                 self._vocabulary = self._make(option)
             vocabulary = self._vocabulary
-        compiled = vocabulary.compile(option, as_lark(text) if option == "grammar" else text)
-        with self._lock:
-            self._compiled[key] = compiled
-            while len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
-        return compiled
+        return vocabulary.compile(option, as_lark(text) if option == "grammar" else text)
 
     def _make(self, option: str) -> _core.GrammarVocabulary:
         if self._tokens is None:

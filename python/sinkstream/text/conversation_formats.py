@@ -15,8 +15,8 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.request.tools import Tools
-from sinkstream.text.lru_cache import LruCache
-from sinkstream.text.messages import Message, check_messages, text_of_parts
+from sinkstream.structured.lru_cache import LruCache
+from sinkstream.text.messages import Message, check_messages, check_not_empty, text_of_parts
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.thinking import Thinking, thinking_variables
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
@@ -111,7 +111,18 @@ class ConversationFormats:
             InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
                 tokenizer or template, or the template fails or refuses.
         """
-        checked = check_messages(messages)
+        return self._encode(
+            check_messages(messages), thinking, tools, add_generation_prompt=add_generation_prompt
+        )
+
+    def _encode(
+        self,
+        checked: Sequence[Message],
+        thinking: Thinking,
+        tools: Tools | None = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
         chat = self.chat(thinking, tools)
         ids = chat.encode_whole(checked, add_generation_prompt)
         if omitted := chat.forms.omitted(checked):
@@ -129,9 +140,11 @@ class ConversationFormats:
         Raises:
             InvalidArgument: The messages are malformed, or only one.
         """
-        content = check_messages(messages)[-1]["content"]
-        ids = self.encode_chat(messages[:-1], thinking)
-        assert self.text.tokenizer is not None  # `encode_chat` has refused
+        *earlier, last = check_messages(messages)
+        check_not_empty(earlier)
+        ids = self._encode(earlier, thinking)
+        assert self.text.tokenizer is not None  # `_encode` has refused
+        content = last["content"]
         final = content if isinstance(content, str) else text_of_parts(content or [])
         encoder = plain_encoder(self.text.tokenizer)
         return ids + (encoder.encode(final, at_start=False) if final else []), final

@@ -34,12 +34,21 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
         raise TypeError(
             f"{argument} must be a list of messages, but is of type {type(messages).__name__}."
         )
-    if not messages:
-        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
+    check_not_empty(messages, argument)
     return [
         dict(message) if _is_plain(message) else _Check(argument, i).message(message)
         for i, message in enumerate(messages)
     ]
+
+
+def check_not_empty(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> None:
+    """Refuse no messages.
+
+    Raises:
+        InvalidArgument: There are none.
+    """
+    if not messages:
+        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
 
 
 def _is_plain(message: Any) -> bool:

@@ -11,12 +11,10 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
 from sinkstream.request.tools import Tools
-from sinkstream.text.messages import is_message
+from sinkstream.text.messages import Message, is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.control_tokens import control_literals
-
-Message = Mapping[str, Any]
 
 
 class IdArray(Protocol):
@@ -49,35 +47,11 @@ def is_chat(prompt: Any) -> bool:
     return has_items and len(prompt) > 0 and is_message(prompt[0])
 
 
-def encode_prompt(
-    text: TextFormat,
-    vocab_size: int,
-    prompt: Prompt,
-    thinking: Thinking = None,
-    tools: Tools | None = None,
-) -> list[int]:
-    """Encode a prompt that is not chat messages.
-
-    Args:
-        text: The checkpoint's tokenizer.
-        vocab_size: Rows of the model's embedding.
-        prompt: A string, which is always plain text and gets the beginning-of-text token if the
-            checkpoint adds one; or token ids, which are used unchanged. An `EncodedText` is
-            returned as it is.
-        thinking: Must be None: it is for messages.
-        tools: Must be None, too.
-
-    Returns:
-        At least one id, each in [0, vocab_size).
+def check_not_chat(thinking: Thinking, tools: Tools | None) -> None:
+    """Refuse what a prompt that is not chat messages cannot have.
 
     Raises:
-        TypeError: The prompt is none of these.
-        InvalidArgument: It is empty, has lone surrogates or ids outside the vocabulary, or needs a
-            tokenizer that the checkpoint lacks; or `thinking` or `tools` is given.
-
-    Example:
-        >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
-        [6403, 1980, 253, 655]
+        InvalidArgument: `thinking` or `tools` is given.
     """
     if thinking is not None:
         raise InvalidArgument(
@@ -90,6 +64,30 @@ def encode_prompt(
             "stream: `tools` must be empty, because `prompt` is not a list of messages.",
             param="tools",
         )
+
+
+def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int]:
+    """Encode a prompt that is not chat messages.
+
+    Args:
+        text: The checkpoint's tokenizer.
+        vocab_size: Rows of the model's embedding.
+        prompt: A string, which is always plain text and gets the beginning-of-text token if the
+            checkpoint adds one; or token ids, which are used unchanged. An `EncodedText` is
+            returned as it is.
+
+    Returns:
+        At least one id, each in [0, vocab_size).
+
+    Raises:
+        TypeError: The prompt is none of these.
+        InvalidArgument: It is empty, has lone surrogates or ids outside the vocabulary, or needs a
+            tokenizer that the checkpoint lacks.
+
+    Example:
+        >>> encode_prompt(checkpoint.text, 49152, "Once upon a time")
+        [6403, 1980, 253, 655]
+    """
     if isinstance(prompt, str):
         return _encode_text(text, prompt)
     if isinstance(prompt, EncodedText):

@@ -23,7 +23,7 @@ def read(
 ) -> Any:
     more.setdefault("continue_final", False)
     said = canonical_messages(messages, continue_final=more["continue_final"])
-    return read_messages(host_of(model).turns(), said, start, **more)
+    return read_messages(host_of(model).formats.turns(None), said, start, **more)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_is_read_is_the_whole_rendering(model: sinkstream.Model, messages: 
 
 
 def test_reading_on_is_reading_all(model: sinkstream.Model) -> None:
-    turns = host_of(model).turns()
+    turns = host_of(model).formats.turns(None)
     first = [SYSTEM, user("Hello")]
     later = [user("More"), assistant("Yes."), user("And?")]
     written = [*turns.reply("Hi."), *model.end_token_ids]
@@ -57,7 +57,7 @@ def test_reading_on_is_reading_all(model: sinkstream.Model) -> None:
 
 
 def test_a_reply_that_was_cut_is_closed_before_the_next_message(model: sinkstream.Model) -> None:
-    turns = host_of(model).turns()
+    turns = host_of(model).formats.turns(None)
     written = turns.reply("Hi.")
     rest = read(model, [user("More")], StartPoint("assistant", True, written[-1]))
     assert read(model, [user("Hello")]) + written + rest == read(
@@ -68,7 +68,7 @@ def test_a_reply_that_was_cut_is_closed_before_the_next_message(model: sinkstrea
 def test_a_continued_reply_is_not_closed(model: sinkstream.Model) -> None:
     said = [user("Hello"), assistant("Once ")]
     open_ids = read(model, said, continue_final=True)
-    assert open_ids == read(model, said[:1]) + host_of(model).turns().reply("Once ")
+    assert open_ids == read(model, said[:1]) + host_of(model).formats.turns(None).reply("Once ")
 
 
 @pytest.mark.parametrize(

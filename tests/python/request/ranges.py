@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from sinkstream.request.options import OPTIONS, TYPES, Option
+from sinkstream.request.options import OPTIONS, Option, StreamOptions
 from sinkstream.request.value_kinds import Integer, Number
 
 _Kind = TypeVar("_Kind", Integer, Number)
@@ -21,5 +21,6 @@ def ranges_of(
     return found
 
 
+TYPES = get_type_hints(StreamOptions)
 NUMBERS = ranges_of(Number, float, OPTIONS, TYPES)
 INTEGERS = ranges_of(Integer, int, OPTIONS, TYPES)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_type_hints
 
 import pytest
 
@@ -64,9 +65,11 @@ def test_the_pages_python_lines_declare_one_more_integer(monkeypatch: pytest.Mon
     added = lines(diffs()["python/sinkstream/request/options.py"], "+")
     module = declared(added, monkeypatch)
     assert module.OPTIONS.keys() - options.OPTIONS.keys() == {"min_tokens"}
-    integers = ranges_of(Integer, int, module.OPTIONS, module.TYPES)
+    integers = ranges_of(Integer, int, module.OPTIONS, get_type_hints(module.StreamOptions))
     assert integers["min_tokens"] == Integer(0, 1 << 53)
-    assert "min_tokens" not in ranges_of(Number, float, module.OPTIONS, module.TYPES)
+    assert "min_tokens" not in ranges_of(
+        Number, float, module.OPTIONS, get_type_hints(module.StreamOptions)
+    )
 
 
 @pytest.mark.parametrize("kind", ["Flag()", "Number(0, 1)"])
@@ -75,7 +78,7 @@ def test_an_option_whose_kind_is_not_that_of_its_type_is_refused(
 ) -> None:
     module = declared(f'    wrong: Annotated[int, Option(0, {kind}, "It.")]\n', monkeypatch)
     with pytest.raises(AssertionError, match="declared as <class 'int'> or as"):
-        ranges_of(Integer, int, module.OPTIONS, module.TYPES)
+        ranges_of(Integer, int, module.OPTIONS, get_type_hints(module.StreamOptions))
 
 
 def test_the_pages_cpp_lines_compile(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_cancelled_save_leaves_the_old_file_and_a_free_session(
 
 
 def test_a_warning_of_asession_names_the_line_that_waits(real: sinkstream.Model) -> None:
-    turns = host_of(real).turns()
+    turns = host_of(real).formats.turns(None)
     assert isinstance(turns, TemplateTurns)
 
     async def main() -> None:

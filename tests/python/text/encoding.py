@@ -32,17 +32,11 @@ def encode_chat(
         )
 
 
-def encode_prompt(
-    text: TextFormat,
-    vocab_size: int,
-    prompt: Any,
-    thinking: bool | str | None = None,
-    tools: Tools | None = None,
-) -> list[int]:
+def encode_prompt(text: TextFormat, vocab_size: int, prompt: Any) -> list[int]:
     """Return the ids of a prompt of any kind."""
     if prompts.is_chat(prompt):
-        return ConversationFormats(text, None).encode_chat(prompt, thinking, tools)
-    return prompts.encode_prompt(text, vocab_size, prompt, thinking, tools)
+        return ConversationFormats(text, None).encode_chat(prompt)
+    return prompts.encode_prompt(text, vocab_size, prompt)
 
 
 def detect_turn_format(

@@ -12,7 +12,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.text.lru_cache import LruCache
+from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes

@@ -10,8 +10,8 @@ from itertools import count
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
+from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.chat import ChatFormat, strings_of
-from sinkstream.text.lru_cache import LruCache
 from sinkstream.text.messages import Message
 from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
