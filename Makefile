@@ -159,7 +159,8 @@ test-python: $(BUILT_FOR_PYTHON) $(VENV)/.test-tools $(VENV)/.model ## Run the P
 	@mkdir -p $(REPORTS)
 	$(PYTEST_RUN) $(PYTEST)
 
-# What several servers on one store do; `.ci/run` leaves it out if none of it has changed.
+# What several servers on one store do; `.ci/run` leaves it out if neither that has changed nor what
+# it is made of: conversations, the server and its integrations.
 .PHONY: test-cluster test-ray
 test-cluster: $(BUILT_FOR_PYTHON) $(VENV)/.test-tools ## Test PostgreSQL, fencing and peers
 	@mkdir -p $(REPORTS)

@@ -6,9 +6,12 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <numeric>
+#include <ranges>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace sinkstream {
 
@@ -29,6 +32,19 @@ inline bool are_some_cases_enough() {
 inline bool runs_case(int64_t count, std::initializer_list<int64_t> indices) {
   if (!are_some_cases_enough()) return true;
   return std::accumulate(indices.begin(), indices.end(), int64_t{0}) % count == 0;
+}
+
+// The values of a list, each with its index.
+template <std::ranges::range List>
+auto indexed(const List& list) {
+  std::vector<std::pair<int64_t, std::ranges::range_value_t<List>>> values;
+  for (const auto& value : list) values.emplace_back(std::ssize(values), value);
+  return values;
+}
+
+template <typename Value>
+auto indexed(std::initializer_list<Value> list) {
+  return indexed(std::vector<Value>(list));
 }
 
 }  // namespace sinkstream

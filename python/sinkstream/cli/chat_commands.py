@@ -235,8 +235,7 @@ def _value_of(name: str, text: str) -> Any:
         raise InvalidArgument(
             f"chat: `{shown(name)}` must be {what}, but is {quoted(text)}."
         ) from None
-    is_allowed = value in kind if isinstance(kind, Number) else kind.low <= value <= kind.high
-    if not is_allowed:
+    if value not in kind:
         raise InvalidArgument(f"chat: `{shown(name)}` must be in {kind}, but is {text}.")
     return value
 

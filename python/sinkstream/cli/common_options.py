@@ -220,11 +220,9 @@ def check_options(command: str, options: Mapping[str, Any]) -> None:
         kind = OPTIONS[name].kind
         if value is None or not isinstance(kind, Integer | Number):
             continue
-        low, high = kind.low, kind.high
-        flag = flag_of(command, name)
-        if not (value in kind if isinstance(kind, Number) else low <= value <= high):
+        if value not in kind:
             raise InvalidArgument(
-                f"{command}: `{flag}` must be in {kind}, but is "
+                f"{command}: `{flag_of(command, name)}` must be in {kind}, but is "
                 f"{value:{'g' if isinstance(kind, Number) else 'd'}}.",
                 param=name,
             )

@@ -61,9 +61,12 @@ def takes_settings(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def run(**given: Any) -> int:
         chosen = {field: given.pop(option, None) for option, field in options.items()}
-        lists = {name: tuple(value) for name, value in chosen.items() if isinstance(value, list)}
-        known = {name: value for name, value in chosen.items() if value is not None}
-        return command(config=ServerConfig(**{**known, **lists}), **given)
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in chosen.items()
+            if value is not None
+        }
+        return command(config=ServerConfig(**known), **given)
 
     run.__signature__ = inspect.Signature([parameters[name] for name in names])  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameters[name].annotation for name in names}
@@ -74,9 +77,8 @@ def _option(option: str, name: str) -> inspect.Parameter:
     """Return the parameter for a setting. One that is not given leaves the setting's default."""
     setting, default = SETTINGS[name], getattr(ServerConfig(), name)
     kind: Any = type(default)
-    flags = []
-    if kind is bool or setting.letter:  # a flag has no --no-flag
-        flags = ["--" + option.replace("_", "-"), *([setting.letter] if setting.letter else [])]
+    # Named, since a flag would otherwise have a --no-flag.
+    flags = ["--" + option.replace("_", "-"), *([setting.letter] if setting.letter else [])]
     if kind is tuple:
         kind, default = list[str] | None, None
     elif default == "":

@@ -21,10 +21,14 @@ from sinkstream.model import Model
 from sinkstream.server.config import BUCKET, DATABASE
 
 _NAME = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-_MISSING = (
-    "store: the packages of the extra `cluster` must be installed for {what}, but {name} is not. "
-    "`pip install 'sinkstream[cluster]'` installs them."
-)
+
+
+def missing(where: str, what: str, error: ModuleNotFoundError) -> StoreError:
+    """Return the error of what needs packages that are not installed."""
+    return StoreError(
+        f"{where}: the packages of the extra `cluster` must be installed for {what}, but "
+        f"{error.name} is not. `pip install 'sinkstream[cluster]'` installs them."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _opened(store: Path | str, model: str, settings: SharedSettings) -> tuple[St
     try:
         from sinkstream.cluster.postgres_store import PostgresStore, own_name
     except ModuleNotFoundError as error:
-        raise StoreError(_MISSING.format(what="a store in PostgreSQL", name=error.name)) from None
+        raise missing("store", "a store in PostgreSQL", error) from None
     return PostgresStore.open(store, model, files=files), replica or own_name()
 
 
@@ -110,6 +114,6 @@ def _files(snapshots: str) -> Callable[[bytes], SnapshotFiles]:
     try:
         from sinkstream.cluster.snapshot_bucket import SnapshotBucket
     except ModuleNotFoundError as error:
-        raise StoreError(_MISSING.format(what="snapshots in S3", name=error.name)) from None
+        raise missing("store", "snapshots in S3", error) from None
     bucket = SnapshotBucket(snapshots)
     return lambda secret: bucket

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from sinkstream.cluster.opening import SharedSettings, shared_conversations
+from sinkstream.cluster.opening import SharedSettings, missing, shared_conversations
 from sinkstream.cluster.peers.asking import Asking
 from sinkstream.cluster.peers.internal import Internal, fence_of
 from sinkstream.cluster.replica_fence import ReplicaFence
-from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import Turns
 from sinkstream.model import Model
@@ -70,10 +69,7 @@ def forwarding_app(service: Service) -> App:
     try:
         from sinkstream.cluster.peers.forwarding import Forwarding
     except ModuleNotFoundError as error:
-        raise StoreError(
-            "serve: the packages of the extra `cluster` must be installed for `peer_secret`, but "
-            f"{error.name} is not. `pip install 'sinkstream[cluster]'` installs them."
-        ) from None
+        raise missing("serve", "`peer_secret`", error) from None
     return create_app(service, lambda app: Forwarding(app, service))
 
 

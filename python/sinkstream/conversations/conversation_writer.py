@@ -48,7 +48,7 @@ class ConversationWriter:
     def check(self, connection: Connection) -> None:
         """Refuse to write, in a transaction, if another process has taken the conversation.
 
-        On a single host, no other can.
+        In a store that one process uses, no other can.
 
         Raises:
             SessionMoved: It has been taken.

@@ -76,14 +76,12 @@ class Deadline:
         return max(_LEAST_S, self.until - time.monotonic())
 
 
-def deadline_of(timeout_s: object) -> Deadline | None:
+def deadline_of(timeout_s: float | None) -> Deadline | None:
     """Return the deadline of a request that begins now; None without one.
 
-    What is no time is not looked at: the request's stream refuses it.
+    A time that is out of range is not looked at: the request's stream refuses it.
     """
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        return None
-    if not 0 < timeout_s <= _MOST_S:
+    if timeout_s is None or not 0 < timeout_s <= _MOST_S:
         return None
     return Deadline(timeout_s, time.monotonic() + timeout_s)
 

@@ -55,9 +55,14 @@ class Usage:
     snapshots: int
 
 
-class StoreReads(ABC):
-    """Any thread may call any method."""
+_Result = TypeVar("_Result")
 
+
+class Store(ABC):
+    """An open store. Any thread may call any method."""
+
+    secret: bytes
+    files: SnapshotFiles
     clock: str
     """The database's time in seconds since 1970, as an expression."""
     counts_pages: bool
@@ -66,6 +71,8 @@ class StoreReads(ABC):
     """What a row of `nodes` takes, as an expression."""
     part_bytes: str
     form_bytes: str
+    _writer: Writer
+    _deletions: FileDeletions
 
     @abstractmethod
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -74,6 +81,10 @@ class StoreReads(ABC):
     @abstractmethod
     def _transcript_bytes(self) -> int:
         """Return the bytes that turns take."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is queued, and close the database. May be called more than once."""
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -298,52 +309,13 @@ class StoreReads(ABC):
         query = "SELECT 1 FROM nodes WHERE conversation = ? AND hash IS NULL LIMIT 1"
         return bool(self.rows(query, [session]))
 
-
-def _node(row: Sequence[Any]) -> Node:
-    *facts, session_key, finish_reason, is_after_settled, is_settled = row
-    ended = (_text(session_key), finish_reason, bool(is_after_settled), bool(is_settled))
-    values: Sequence[Any] = (*facts, *ended)
-    return Node(*values)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
-    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-2]
-    form_tokens, form_ids = row[-2:]
-    reply_ids = b"".join(ids for ids, _ in parts)
-    reply = b"".join(text for _, text in parts).decode()
-    texts = (json.loads(messages), given.decode())
-    tokens = (array("i", read_ids), array("i", reply_ids))
-    values: Sequence[Any] = (
-        node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply,
-        form_tokens, array("i", form_ids or b""),
-    )  # fmt: skip
-    return StoredTurn(*values)
-
-
-_Result = TypeVar("_Result")
-
-
-class Store(StoreReads):
-    """An open store."""
-
-    secret: bytes
-    files: SnapshotFiles
-    _writer: Writer
-    _deletions: FileDeletions
+    # ---- writing ---------------------------------------------------------------------------------
 
     def write_with(self, writer: Writer) -> None:
         """Write through `writer`, and delete the files that it frees; called once."""
         self._writer = writer
         self._deletions = FileDeletions(self.files)
         writer.on_freed = self.delete_file
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write what is queued, and close the database. May be called more than once."""
 
     def end_writing(self) -> None:
         """Write what is queued, and wait for the files that are being deleted."""
@@ -412,3 +384,28 @@ class Store(StoreReads):
         for file, is_doomed, _ in rows:
             if is_doomed:
                 self.delete_file(file)
+
+
+def _node(row: Sequence[Any]) -> Node:
+    *facts, session_key, finish_reason, is_after_settled, is_settled = row
+    ended = (_text(session_key), finish_reason, bool(is_after_settled), bool(is_settled))
+    values: Sequence[Any] = (*facts, *ended)
+    return Node(*values)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
+    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-2]
+    form_tokens, form_ids = row[-2:]
+    reply_ids = b"".join(ids for ids, _ in parts)
+    reply = b"".join(text for _, text in parts).decode()
+    texts = (json.loads(messages), given.decode())
+    tokens = (array("i", read_ids), array("i", reply_ids))
+    values: Sequence[Any] = (
+        node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply,
+        form_tokens, array("i", form_ids or b""),
+    )  # fmt: skip
+    return StoredTurn(*values)

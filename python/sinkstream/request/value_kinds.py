@@ -73,6 +73,10 @@ class Integer:
     low: int
     high: int
 
+    def __contains__(self, value: float) -> bool:
+        """Return whether `value` is in the range."""
+        return self.low <= value <= self.high
+
     def __str__(self) -> str:
         return f"[{self.low}, {self.high}]"
 

@@ -28,7 +28,7 @@ class Setting:
     """What a setting declares in addition to its type and default."""
 
     meaning: str
-    """What `sinkstream serve --help` says."""
+    """What it does; of an option, what `sinkstream serve --help` says."""
     range: Number | None = None
     """Of a number."""
     option: str = ""

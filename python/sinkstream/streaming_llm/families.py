@@ -32,7 +32,7 @@ class CachePlan:
     is_rotary: bool  # otherwise ALiBi, whose bias depends on the column
     rings: tuple[int | None, ...]  # per layer: its native window, or None for sinks
     counts_live: bool  # the model takes the cache's length as its number of columns
-    evicts_inside: bool  # one forward pass may read more tokens than fit (see reading.py)
+    evicts_inside: bool  # one forward pass may read more tokens than fit (see read_chunks.py)
 
     def new_cache(self, model: Any, rows: int) -> StreamingCache:
         """Return an empty cache for the model, for `rows` rows of equal length."""

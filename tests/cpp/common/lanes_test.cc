@@ -6,6 +6,8 @@
 #include <array>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace sinkstream {
 namespace {
@@ -63,6 +65,12 @@ TEST(Lanes, RunAThirdInWhichEveryTwoValuesMeet) {
   EXPECT_EQ(first.size(), 15u);
   EXPECT_EQ(second.size(), 20u);
   EXPECT_EQ(third.size(), 12u);
+}
+
+TEST(Lanes, GiveEachValueItsIndex) {
+  const std::vector<std::pair<int64_t, char>> expected = {{0, 'c'}, {1, 'a'}, {2, 'c'}};
+  EXPECT_EQ(indexed({'c', 'a', 'c'}), expected);
+  EXPECT_EQ(indexed(std::array{'c', 'a', 'c'}), expected);
 }
 
 TEST(Lanes, RefuseAnyOtherWord) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <numeric>
 #include <optional>
 
 #include "common/errors.h"
@@ -117,16 +116,14 @@ TEST_P(CudaDecoderOfType, ChunkSizeChangesNoBit) {
 #if defined(__SANITIZE_THREAD__)
   windows.resize(1);  // one is enough to find races: all four take a quarter of an hour
 #endif
-  int64_t size = 0;
-  for (const Window window : windows) {
+  for (const auto& [s, window] : indexed(windows)) {
     Sequences whole(twins, window, true);
     const auto expected = logits_of(twins, true, &whole[0], tokens, 240);
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
     std::vector<int64_t> chunks = {63, 64, 65, 200, window.window + 1, 3 * window.capacity()};
     if (window.window < 10) chunks.push_back(1);
-    int64_t index = size++;
-    for (const int64_t chunk : chunks) {
-      if (!runs_case(3, {static_cast<int64_t>(GetParam()), index++})) continue;
+    for (const auto& [i, chunk] : indexed(chunks)) {
+      if (!runs_case(3, {static_cast<int64_t>(GetParam()), s, i})) continue;
       Sequences cut(twins, window, true);
       EXPECT_TRUE(same_bits(expected, logits_of(twins, true, &cut[0], tokens, chunk)))
           << "S " << window.sinks << " W " << window.window << " chunk " << chunk;
@@ -224,24 +221,19 @@ std::string as_test_name(const std::string& name) {
   return words;
 }
 
-class CudaDecoderOfSpec : public testing::TestWithParam<NamedSpec> {
- protected:
-  // Differs from spec to spec.
-  static int64_t index() {
-    const std::string& name = GetParam().name;
-    return std::accumulate(name.begin(), name.end(), int64_t{0});
-  }
-};
+// The parameter has the index of the spec.
+class CudaDecoderOfSpec : public testing::TestWithParam<std::pair<int64_t, NamedSpec>> {};
 
 TEST_P(CudaDecoderOfSpec, AgreesWithTheProcessorFarPastTheWindowAndAfterACut) {  // no tsan
-  Twins twins(DType::kFloat16, {}, GetParam().spec);
+  const auto& [index, named] = GetParam();
+  Twins twins(DType::kFloat16, {}, named.spec);
   const auto tokens = random_tokens(300, twins.vocab(), 1),
              more = random_tokens(90, twins.vocab(), 2);
-  int64_t size = 0;
-  for (const auto& [window, chunk] :
-       {std::pair{Window{4, 9}, 77}, {Window{3, 70}, 300}, {Window{66, 25}, 97}}) {
-    if (!runs_case(2, {index(), size++})) continue;
-    SCOPED_TRACE(cat(GetParam().name, ", S ", window.sinks, " W ", window.window));
+  for (const auto& [s, sizes] :
+       indexed({std::pair{Window{4, 9}, 77}, {Window{3, 70}, 300}, {Window{66, 25}, 97}})) {
+    if (!runs_case(2, {index, s})) continue;
+    const auto [window, chunk] = sizes;
+    SCOPED_TRACE(cat(named.name, ", S ", window.sinks, " W ", window.window));
     Sequences here(twins, window, false), there(twins, window, true);
     const auto expected = logits_of(twins, false, &here[0], tokens, 300);
     expect_near(logits_of(twins, true, &there[0], tokens, chunk), expected, DType::kFloat16);
@@ -256,7 +248,8 @@ TEST_P(CudaDecoderOfSpec, AgreesWithTheProcessorFarPastTheWindowAndAfterACut) { 
 }
 
 TEST_P(CudaDecoderOfSpec, ChunkSizeChangesNoBit) {  // no tsan
-  Twins twins(DType::kInt8, {}, GetParam().spec);
+  const NamedSpec& named = GetParam().second;
+  Twins twins(DType::kInt8, {}, named.spec);
   const auto tokens = random_tokens(120, twins.vocab(), 2);
   const Window window{3, 40};
   Sequences whole(twins, window, true);
@@ -270,12 +263,12 @@ TEST_P(CudaDecoderOfSpec, ChunkSizeChangesNoBit) {  // no tsan
     auto found = logits_of(twins, true, &cut[0], {tokens.begin(), middle}, 80);
     const auto rest = logits_of(twins, true, &cut[0], {middle, tokens.end()}, chunk);
     found.insert(found.end(), rest.begin(), rest.end());
-    EXPECT_TRUE(same_bits(expected, found)) << GetParam().name << ", chunk " << chunk;
+    EXPECT_TRUE(same_bits(expected, found)) << named.name << ", chunk " << chunk;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, CudaDecoderOfSpec, testing::ValuesIn(gpu_specs()),
-                         [](const auto& info) { return as_test_name(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Specs, CudaDecoderOfSpec, testing::ValuesIn(indexed(gpu_specs())),
+                         [](const auto& info) { return as_test_name(info.param.second.name); });
 
 // Five sequences of different lengths, some in prefill and some decoding, with random wanted
 // logits.

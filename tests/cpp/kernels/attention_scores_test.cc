@@ -38,12 +38,11 @@ class AttentionScoresTest : public AttentionTest {};
 
 TEST_P(AttentionScoresTest, MatchTheReferenceOnEveryPageBorder) {
   ThreadPool pool(2);
-  for (const DType type : kTypes) {
-    int64_t size = 0;
-    for (const auto& [sinks, window] : {std::pair{4, 60}, {0, 65}, {1, 1}, {66, 130}}) {
-      int64_t index = size++;
-      for (const StreamSpec& spec : special_specs(sinks, window, type)) {
-        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+  for (const auto& [t, type] : indexed(kTypes)) {
+    for (const auto& [s, sizes] : indexed({std::pair{4, 60}, {0, 65}, {1, 1}, {66, 130}})) {
+      const auto [sinks, window] = sizes;
+      for (const auto& [i, spec] : indexed(special_specs(sinks, window, type))) {
+        if (!runs_case(3, {t, s, i})) continue;
         expect_reference_until(sinks + 2 * window + 70, spec, &pool);
       }
     }
@@ -52,17 +51,16 @@ TEST_P(AttentionScoresTest, MatchTheReferenceOnEveryPageBorder) {
 
 TEST_P(AttentionScoresTest, MeetTheDefinitionForTenWindows) {
   ThreadPool pool(2);
-  for (const DType type : kTypes) {
-    int64_t size = 0;
-    for (const auto& [sinks, window] : {std::pair{4, 27}, {0, 70}, {67, 30}}) {
-      int64_t index = size++;
-      for (const StreamSpec& spec : special_specs(sinks, window, type)) {
-        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+  for (const auto& [t, type] : indexed(kTypes)) {
+    for (const auto& [s, sizes] : indexed({std::pair{4, 27}, {0, 70}, {67, 30}})) {
+      const auto [sinks, window] = sizes;
+      for (const auto& [i, spec] : indexed(special_specs(sinks, window, type))) {
+        if (!runs_case(3, {t, s, i})) continue;
         TestStream stream(spec, table());
         const int64_t end = sinks + 10 * window;
         const auto out = read_all(&stream, table(), &pool, 0, end, 64);
-        for (int64_t t = 0; t < end; t += t < sinks + window + 3 ? 1 : 7) {
-          expect_literal(spec, t, out.data() + t * 3 * 16);
+        for (int64_t token = 0; token < end; token += token < sinks + window + 3 ? 1 : 7) {
+          expect_literal(spec, token, out.data() + token * 3 * 16);
         }
       }
     }
@@ -86,15 +84,14 @@ TEST_P(AttentionScoresTest, AreAsExactAtIndexTenMillion) {
 }
 
 TEST_P(AttentionScoresTest, HaveTheSameBitsHoweverTokensAreCut) {  // tsan
-  for (const DType type : kTypes) {
-    int64_t number = 0;
-    for (const StreamSpec& spec : special_specs(6, 75, type)) {
-      int64_t index = number++;
+  for (const auto& [t, type] : indexed(kTypes)) {
+    for (const auto& [s, spec] : indexed(special_specs(6, 75, type))) {
       ThreadPool one(1);
       TestStream stream(spec, table());
       const auto one_by_one = read_all(&stream, table(), &one, 0, 190, 1);
-      for (const auto& [threads, cut] : {std::pair{1, 64}, {2, 1}, {2, 16}, {2, 17}, {3, 5}}) {
-        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+      for (const auto& [i, work] : indexed({std::pair{1, 64}, {2, 1}, {2, 16}, {2, 17}, {3, 5}})) {
+        if (!runs_case(3, {t, s, i})) continue;
+        const auto [threads, cut] = work;
         ThreadPool pool(threads);
         TestStream again(spec, table());
         const auto out = read_all(&again, table(), &pool, 0, 190, cut);

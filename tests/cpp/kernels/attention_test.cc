@@ -26,29 +26,30 @@ TEST_P(AttentionTest, MatchesTheReferenceForTenWindows) {
 }
 
 TEST_P(AttentionTest, MatchesTheReferenceForEveryShape) {
-  constexpr int64_t kHeads[][2] = {{1, 1}, {3, 3}, {4, 2}, {9, 3}, {8, 1}, {10, 2}, {71, 1}};
+  constexpr std::pair<int64_t, int64_t> kHeads[] = {{1, 1}, {3, 3},  {4, 2}, {9, 3},
+                                                    {8, 1}, {10, 2}, {71, 1}};
   constexpr int64_t kHeadDims[] = {2, 6, 16, 18, 32, 64, 80, 96, 128, 256, 320, 512};
   ThreadPool pool(2);
-  for (const DType type : kTypes) {
-    int64_t head = 0;
-    for (const auto& [heads, kv_heads] : kHeads) {
-      int64_t index = head++;
-      for (const int64_t head_dim : kHeadDims) {
+  for (const auto& [t, type] : indexed(kTypes)) {
+    for (const auto& [s, sizes] : indexed(kHeads)) {
+      const auto [heads, kv_heads] = sizes;
+      for (const auto& [i, head_dim] : indexed(kHeadDims)) {
         if (heads == 71 && head_dim != 64) continue;  // Falcon-7B
-        if (heads != 71 && !runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+        if (heads != 71 && !runs_case(3, {t, s, i})) continue;
         const StreamSpec spec = make_spec(5, 70, heads, kv_heads, head_dim, type);
         TestStream stream(spec, table());
-        int64_t t = 0;
-        while (t < 150) {
-          const int64_t count = spec.window.piece(t, 150 - t);
-          stream.append(t, count, &pool);
-          t += count;
+        int64_t begin = 0;
+        while (begin < 150) {
+          const int64_t count = spec.window.piece(begin, 150 - begin);
+          stream.append(begin, count, &pool);
+          begin += count;
         }
         for (const int64_t count : {1, 21}) {
-          stream.append(t, count, &pool);
-          AttentionCall call({{&stream, t, count}}, &pool);
-          expect_reference(call, call.run(table().attention), 5, cat(text_of(spec), " from ", t));
-          t += count;
+          stream.append(begin, count, &pool);
+          AttentionCall call({{&stream, begin, count}}, &pool);
+          expect_reference(call, call.run(table().attention), 5,
+                           cat(text_of(spec), " from ", begin));
+          begin += count;
         }
       }
     }
@@ -102,19 +103,19 @@ TEST_P(AttentionTest, IsAsExactAtIndexTenMillion) {
 }
 
 TEST_P(AttentionTest, GivesTheSameBitsHoweverTokensAreCut) {  // tsan
-  for (const DType type : kTypes) {
-    int64_t head = 0;
-    for (const auto& [heads, kv_heads] : {std::pair{3, 1}, {2, 2}, {30, 1}}) {
-      int64_t index = head++;
+  for (const auto& [t, type] : indexed(kTypes)) {
+    for (const auto& [s, sizes] : indexed({std::pair{3, 1}, {2, 2}, {30, 1}})) {
+      const auto [heads, kv_heads] = sizes;
       const StreamSpec spec = make_spec(6, 75, heads, kv_heads, 18, type);
       const int64_t end = 190;
       ThreadPool one(1);
       TestStream stream(spec, table());
       const auto one_by_one = read_all(&stream, table(), &one, 0, end, 1);
       // The work is split differently above kSplitRows.
-      for (const auto& [threads, cut] :
-           {std::pair{1, 2}, {1, 64}, {2, 1}, {2, 7}, {2, 16}, {2, 17}, {3, 5}, {3, 64}}) {
-        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+      for (const auto& [i, work] :
+           indexed({std::pair{1, 2}, {1, 64}, {2, 1}, {2, 7}, {2, 16}, {2, 17}, {3, 5}, {3, 64}})) {
+        if (!runs_case(3, {t, s, i})) continue;
+        const auto [threads, cut] = work;
         ThreadPool pool(threads);
         TestStream again(spec, table());
         const auto out = read_all(&again, table(), &pool, 0, end, cut);

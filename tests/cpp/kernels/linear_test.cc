@@ -149,6 +149,7 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryShape) {
         for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 65}) {
           if (tokens >= 64 && rows != 17) continue;
           for (const InputType type : kInputTypes) {
+            // Values serve as indices: in each list, their remainders differ.
             const auto index = static_cast<int64_t>(type);
             if (!runs_case(3, {static_cast<int64_t>(storage), rows, cols, tokens, index})) continue;
             ++count;
@@ -265,6 +266,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
     for (const Storage storage : kStorages) {
       const Matrix matrix = random_matrix(storage, kRows, whole_blocks(storage, cols), 17);
       for (const InputType type : main_types()) {
+        // The numbers of tokens serve as indices: one is even, the other odd.
         const int64_t index = type == InputType::kInt8;
         if (!runs_case(2, {tokens, static_cast<int64_t>(storage), index})) continue;
         const Inputs inputs = random_inputs(tokens, matrix.cols, type, 18);

@@ -192,20 +192,17 @@ TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
   std::vector<DecoderSpec> specs = schemes();
   for (const auto& [name, spec] : special_specs()) specs.push_back(spec);
   for (const bool last : {true, false}) specs.push_back(alternating_spec(last));
-  const Window windows[] = {{4, 30}, {2, 70}, {0, 9}};
-  for (int64_t number = 0; number < std::ssize(specs); ++number) {
-    const DecoderSpec& spec = specs[number];
+  for (const auto& [d, spec] : indexed(specs)) {
     RandomDecoder model = make(spec);
-    for (int64_t size = 0; size < std::ssize(windows); ++size) {
-      const Window& window = windows[size];
+    for (const auto& [s, window] : indexed({Window{4, 30}, Window{2, 70}, Window{0, 9}})) {
       const int64_t sinks = window.sinks, most = window.capacity() - 1;
-      int64_t index = 0;
-      for (const auto& [begin, end] : {std::pair{sinks + 5, sinks + 7},
-                                       {sinks, sinks + 1},
-                                       {sinks + 3, most},
-                                       {most - 2, most - 1},
-                                       {sinks, most}}) {
-        if (!runs_case(3, {number, size, index++})) continue;
+      for (const auto& [i, cut] : indexed({std::pair{sinks + 5, sinks + 7},
+                                           {sinks, sinks + 1},
+                                           {sinks + 3, most},
+                                           {most - 2, most - 1},
+                                           {sinks, most}})) {
+        if (!runs_case(3, {d, s, i})) continue;
+        const auto [begin, end] = cut;
         Stream stream(&model, window);
         stream.feed(random_tokens(2 * window.capacity(), spec), 50);
         stream.evict_range(begin, end);

@@ -102,17 +102,17 @@ class DecoderOnTable : public testing::TestWithParam<const Kernels*> {
 };
 
 TEST_P(DecoderOnTable, ChunkSizeChangesNoBit) {
-  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+  for (const auto& [t, type] :
+       indexed({DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8})) {
     if (type != DType::kFloat32 && is_slow(GetParam())) break;
     RandomDecoder model = make(2, type);
-    int64_t size = 0;
-    for (const Window window : {Window{4, 9}, Window{0, 64}, Window{3, 130}, Window{70, 5}}) {
+    for (const auto& [s, window] :
+         indexed({Window{4, 9}, Window{0, 64}, Window{3, 130}, Window{70, 5}})) {
       const auto tokens = random_tokens(400, model.spec.vocab_size, 1);
       const auto whole = logits_of(model, window, tokens, 400);
       for (const float value : whole) ASSERT_TRUE(std::isfinite(value));
-      int64_t index = size++;
-      for (const int64_t chunk : {1, 3, 63, 64, 65, 200}) {
-        if (!runs_case(3, {static_cast<int64_t>(type), index++})) continue;
+      for (const auto& [i, chunk] : indexed({1, 3, 63, 64, 65, 200})) {
+        if (!runs_case(3, {t, s, i})) continue;
         ASSERT_TRUE(same_bits(whole, logits_of(model, window, tokens, chunk)))
             << name_of(type) << " S " << window.sinks << " W " << window.window << " chunk "
             << chunk;

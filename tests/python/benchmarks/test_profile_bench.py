@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.python.scripts import module_of
 
 pytestmark = pytest.mark.full
 
@@ -22,14 +23,9 @@ LOOP = "_ZZN10sinkstream10ThreadPool4Loop2ofIZNS_12_GLOBAL__N_1"  # perf leaves 
 def bench() -> ModuleType:
     sys.path.insert(0, str(BENCH))  # it imports its neighbour `machine`
     try:
-        spec = importlib.util.spec_from_file_location("profile_bench", BENCH / "profile_bench.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        return module_of(BENCH / "profile_bench.py")
     finally:
         sys.path.remove(str(BENCH))
-    return module
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from tests.python.cluster.postgres import MISSING, PostgresServer, programs
 from tests.python.cluster.shared_stores import SharedLocation
-from tests.python.conversations.conftest import closed_at_the_end, conversations, model
+from tests.python.conversations.conftest import closed_at_the_end, model
 
-__all__ = ["closed_at_the_end", "conversations", "model"]
+__all__ = ["closed_at_the_end", "model"]
 
 _FOLDER = Path(__file__).parent
 
@@ -38,13 +38,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SharedLocation]:
-    """Give the location of a new store of each kind."""
-    address: Path | str = tmp_path / "store"
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        address = server.new_database(f"store{next(_numbers)}")
+def _closed(address: Path | str, tmp_path: Path) -> Iterator[SharedLocation]:
+    """Give a location, and close what has been opened there."""
     found = SharedLocation(address, tmp_path / "snapshots")
     yield found
     found.close()
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Iterator[SharedLocation]:
+    yield from _closed(tmp_path / "store", tmp_path)
+
+
+@pytest.fixture
+def in_postgres(postgres: PostgresServer, tmp_path: Path) -> Iterator[SharedLocation]:
+    yield from _closed(postgres.new_database(f"test{next(_numbers)}"), tmp_path)
+
+
+@pytest.fixture(params=["in_folder", "in_postgres"])
+def location(request: pytest.FixtureRequest) -> SharedLocation:
+    """Give the location of a new store of each kind."""
+    found: SharedLocation = request.getfixturevalue(request.param)
+    return found

@@ -16,7 +16,7 @@ from sinkstream.conversations.database import TABLES
 from sinkstream.conversations.node import NewNode, Node
 from sinkstream.conversations.store import Store
 from tests.python.conversations import stores
-from tests.python.conversations.talk import OPENED
+from tests.python.conversations.talk import OPENED, STILL
 
 _OWNERS: dict[Store, Owners] = {}
 
@@ -55,6 +55,15 @@ class SharedLocation:
             store = self.opened.pop()
             store.close()
             _OWNERS.pop(store, None)
+
+
+def replica(
+    model: sinkstream.Model, location: SharedLocation, name: str, **more: Any
+) -> Conversations:
+    settings = {"seats": 1, "maintenance_s": STILL, "saved_early": 0, **more}
+    opened = location.conversations(model, name, **settings)
+    opened._snapshot_thread.close()  # snapshots are written when the test says so
+    return opened
 
 
 def owners(store: Store) -> Owners:

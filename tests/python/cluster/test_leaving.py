@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sinkstream
-from tests.python.cluster.shared_stores import SharedLocation, fence_of
-from tests.python.cluster.test_zombies import replica
+from tests.python.cluster.shared_stores import SharedLocation, fence_of, replica
 from tests.python.conversations.stalling import Stall
 from tests.python.conversations.talk import Chat
 from tests.python.conversations.test_leaving import goes_on_while, is_exact

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from sinkstream.cluster.opening import SharedSettings, open_shared
 from sinkstream.conversations import database
 from sinkstream.conversations.database import Connection
 from sinkstream.conversations.errors import SessionMoved, StoreError
-from sinkstream.conversations.node import new_id
 from sinkstream.conversations.snapshot_files import SnapshotFolder
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import TurnRequest
@@ -45,13 +44,8 @@ from tests.python.conversations.talk import (
 
 
 @pytest.fixture
-def location(
-    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path
-) -> Iterator[SharedLocation]:
-    name = f"test{new_id('x')[2:14]}"
-    found = SharedLocation(postgres.new_database(name), tmp_path / "snapshots")
-    yield found
-    found.close()
+def location(in_postgres: SharedLocation) -> SharedLocation:
+    return in_postgres
 
 
 def database_of(location: SharedLocation) -> str:

@@ -1,4 +1,7 @@
-"""What a replica does between turns: it says that it is alive, and cleans up after dead ones."""
+"""What a replica does between turns: it says that it is alive, and cleans up after dead ones.
+
+It sweeps like the only process of a store: the same tests.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,26 @@ from sinkstream.conversations.opening import identity_of
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.model import host_of
-from tests.python.cluster.shared_stores import SharedLocation, fence_of
-from tests.python.conversations.talk import STILL, Chat, wait_until
-from tests.python.conversations.test_maintenance import ERRORS, fails_first
+from tests.python.cluster.shared_stores import SharedLocation, fence_of, replica
+from tests.python.conversations.talk import Chat, wait_until
+from tests.python.conversations.test_maintenance import (
+    ERRORS,
+    fails_first,
+    test_a_sweep_deletes_no_more_than_is_over,
+    test_a_sweep_reads_the_sizes_of_all_turns_once,
+    test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long,
+)
+
+__all__ = [
+    "test_a_sweep_deletes_no_more_than_is_over",
+    "test_a_sweep_reads_the_sizes_of_all_turns_once",
+    "test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long",
+]
 
 
 def two_chats(model: sinkstream.Model, folder: Path, **settings: Any) -> Conversations:
-    settings = {"maintenance_s": STILL, "saved_early": 0, "seats": 3, **settings}
     location = SharedLocation(folder, folder / "snapshots")
-    conversations = location.conversations(model, "one", **settings)
-    conversations._snapshot_thread.close()
+    conversations = replica(model, location, "one", seats=3, **settings)
     for text in "ab":
         Chat(conversations).say(text)
     return conversations

@@ -18,11 +18,16 @@ from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import SessionBusy
-from tests.python.cluster.shared_stores import SharedLocation, claimed, contents, fence_of
+from tests.python.cluster.shared_stores import (
+    SharedLocation,
+    claimed,
+    contents,
+    fence_of,
+    replica,
+)
 from tests.python.conversations.stalling import WAIT_S, Late, Point, Stall
 from tests.python.conversations.talk import (
     OPENED,
-    STILL,
     Chat,
     Reply,
     alone,
@@ -31,15 +36,6 @@ from tests.python.conversations.talk import (
     path_ids,
     user,
 )
-
-
-def replica(
-    model: sinkstream.Model, location: SharedLocation, name: str, **more: Any
-) -> Conversations:
-    settings = {"seats": 1, "maintenance_s": STILL, "saved_early": 0, **more}
-    opened = location.conversations(model, name, **settings)
-    opened._snapshot_thread.close()  # snapshots are written when the test says so
-    return opened
 
 
 def is_exact(

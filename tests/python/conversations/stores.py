@@ -48,7 +48,7 @@ def begun(conversation: str | None = None, parent: str | None = None, **more: An
 
 
 def writer_of(store: Store, new: NewNode) -> ConversationWriter:
-    """Return what writes the conversation of a turn, on a single host."""
+    """Return what writes the conversation of a turn, in a store that one process uses."""
     return ConversationWriter(store, new.conversation)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import lzma
 import math
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from sinkstream.evaluate import PerplexityResult
+from tests.python.scripts import module_of
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "eval_long_ppl.py"
 
@@ -32,12 +32,7 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Give the example as a module: a process would import torch once more."""
-    spec = importlib.util.spec_from_file_location("eval_long_ppl", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 def test_numbers_and_pictures_of_a_book_are_written(

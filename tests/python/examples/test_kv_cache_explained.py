@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.python.scripts import module_of
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "kv_cache_explained.py"
 
@@ -28,12 +29,7 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Give the example as a module: a process would import torch once more."""
-    spec = importlib.util.spec_from_file_location("kv_cache_explained", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 def test_table_and_picture_are_made(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""The conversation runs as users run it, and its turns follow the chat template."""
+"""The conversation answers every prompt, and its turns follow the chat template."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +13,14 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.python.scripts import module_of
+
 SCRIPT = Path(__file__).parents[3] / "examples" / "run_streaming_llama.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_streaming_llama", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 def test_every_prompt_is_answered_and_the_cache_stays_bounded(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.python.scripts import module_of
 
 ROOT = Path(__file__).parents[3]
 NAME = "sinkstream-1.2.3-cp311-cp311-manylinux_2_35_x86_64.whl"
@@ -36,12 +37,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_wheel", ROOT / ".ci" / "check_wheel.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / ".ci" / "check_wheel.py")
 
 
 def problems_of(

@@ -96,8 +96,10 @@ def test_the_cluster_is_tested_if_it_differs_from_what_landed(tmp_path: Path) ->
     assert not is_tested(commits[0])
     assert is_tested(commits[2])  # nothing has been done since: it is not known what landed
     assert is_tested("0" * 40)
-    commit(tmp_path, own)
-    assert is_tested(commits[1])
+    landed = commits[1]
+    for part in ("cluster", "conversations", "server", "integrations"):
+        landed, before = commit(tmp_path, f"python/sinkstream/{part}/a.py"), landed
+        assert is_tested(before), part
 
 
 def test_a_part_that_fails_fails_the_run_and_stops_no_other(tmp_path: Path) -> None:

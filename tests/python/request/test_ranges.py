@@ -103,7 +103,4 @@ def test_signature_and_documentation_list_every_option(method: Callable[..., obj
 
 def test_sampling_defaults_are_neutral_and_in_range() -> None:
     for name, value in asdict(Sampling()).items():
-        if name in NUMBERS:
-            assert value in NUMBERS[name]
-        else:
-            assert INTEGERS[name].low <= value <= INTEGERS[name].high
+        assert value in (NUMBERS[name] if name in NUMBERS else INTEGERS[name])
