@@ -16,8 +16,9 @@ from sinkstream.checkpoint.checkpoint import Checkpoint, TextFormat
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
@@ -68,7 +69,7 @@ class ReplyOptions:
     tools: Tools | None = None
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=time.monotonic)
+    called_at: float = field(default_factory=called_at)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod
@@ -143,7 +144,8 @@ class Host:
         self.lifetime.check_open("stream")
         thinking = check_thinking(wanted.thinking, "stream")
         check_not_chat(thinking, wanted.tools)
-        ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
+        with ACTIVITIES.during("encoding"):
+            ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
         request = self.complete(wanted, ids, is_chat=False)
         return replace(request, continues_text=isinstance(prompt, str | EncodedText))
 
@@ -151,7 +153,8 @@ class Host:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
         thinking = check_thinking(wanted.thinking, "stream")
-        ids = self.formats.encode_chat(messages, thinking, wanted.tools)
+        with ACTIVITIES.during("encoding"):
+            ids = self.formats.encode_chat(messages, thinking, wanted.tools)
         return self.complete(replace(wanted, thinking=thinking), ids)
 
     def complete(

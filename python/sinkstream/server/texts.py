@@ -15,6 +15,7 @@ from sinkstream.request.tools import Tools
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
@@ -43,6 +44,7 @@ class Texts:
         check_characters(content, PROMPT)
         ids = list(self._text.bos_ids) if add_special else []
         if parse_special:
+            check_length(tokenizer, content)
             return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
         return ids + (plain_encoder(tokenizer).encode(content) if content else [])
 
