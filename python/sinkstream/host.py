@@ -18,7 +18,7 @@ from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
@@ -69,7 +69,7 @@ class ReplyOptions:
     tools: Tools | None = None
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=called_at)
+    called_at: float = field(default_factory=time.monotonic)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod

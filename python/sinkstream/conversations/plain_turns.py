@@ -20,7 +20,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import without_unknown
 
@@ -65,6 +65,7 @@ class PlainTurns:
                 thinking=request.thinking,
                 tools=request.tools,
                 cache_salt=request.engine_salt,
+                called_at=called_at(),
             )
             return _turn(
                 self._host, self._host.request_for_chat(without_unknown(request.messages), wanted)
@@ -162,14 +163,20 @@ def begin_text(
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
+    return _turn(
+        host,
+        host.request_for(prompt, ReplyOptions(options, cache_salt=salt, called_at=called_at())),
+    )
 
 
 def _continued(host: Host, request: TurnRequest) -> PlainTurn:
     """Start a reply that continues the last message of a conversation."""
     ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
     wanted = ReplyOptions(
-        request.options, thinking=request.thinking, cache_salt=request.engine_salt
+        request.options,
+        thinking=request.thinking,
+        cache_salt=request.engine_salt,
+        called_at=called_at(),
     )
     return _turn(host, host.complete(wanted, ids), final)
 
