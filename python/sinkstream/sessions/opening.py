@@ -147,9 +147,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     except BaseException:
         native.close()
         raise
-    thoughts = Thoughts()
-    if tags is not None:
-        thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
+    thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
     tokens = TokenSession(
         native,
         host,

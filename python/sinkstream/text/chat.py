@@ -58,7 +58,7 @@ _FROM_TEMPLATE = re.compile(f"[^{MESSAGE}]+")
 
 
 class Given(TypedDict):
-    """What a request gives the template besides messages."""
+    """What a request gives the template, apart from messages."""
 
     tools: list[dict[str, Any]]
     variables: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A last message that the reply continues: rendered like the others, and cut behind its text.
+"""A last message that the reply continues: rendered like the others, and cut after its text.
 
 That is what transformers' `continue_final_message` does: the template writes the message itself,
 and not a generation prompt, which may open a thought or begin another message.
@@ -34,7 +34,7 @@ def check_open(messages: Sequence[Message], argument: ArgumentName) -> None:
 
 
 def marked(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a mark behind the text of the last one."""
+    """Return the messages with a mark after the text of the last one."""
     *earlier, last = messages
     content = last["content"]
     if isinstance(content, str):

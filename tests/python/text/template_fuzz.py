@@ -203,7 +203,7 @@ def difference(source: str, case: Case) -> tuple[str, str]:
         return "", "refused"  # transformers looks for the word
     last = case.messages[-1]
     if text == OPEN and not last.get("tool_calls") and expected is not None:
-        # Transformers finds the text somewhere, and cuts behind something else.
+        # Transformers finds the text somewhere, and cuts after something else.
         text = None if expected.rstrip().endswith((last["content"] or "").strip()) else expected
     elif text == OPEN:
         return "", "refused"
