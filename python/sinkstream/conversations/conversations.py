@@ -121,7 +121,9 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        asked = ReplyOptions(
+            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+        )
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
         with ACTIVITIES.during("store"):
@@ -153,9 +155,8 @@ class Conversations:
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
         try:
-            given = match.unread[-1]["content"] if request.continue_final else ""
             session, ids = found.resident.session, found.ids.tolist()
-            stream = session.reply_to(ServedStream, ids, complete, given)
+            stream = session.reply_to(ServedStream, ids, complete)
         except BaseException:  # such as an option out of range: the session is as it was
             self._restorer.residency.give_back(found.resident)
             raise
@@ -242,7 +243,7 @@ class Conversations:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
         tokens = len(following) + end.tokens
-        given = match.unread[-1]["content"] if request.continue_final else ""
+        given = request.given or ""
         thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
@@ -251,7 +252,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([without_reasoning(message) for message in match.unread]),
+            messages=encode([*map(without_reasoning, match.unread if given else read)]),
             before=hash_after(match.before, read),
             given=given,
             tokens=tokens,

@@ -264,6 +264,11 @@ class PromptOptions(TurnOptions, total=False):
         "For messages to a reasoning model: whether it thinks before it replies, or an effort such "
         'as "low". If None, the chat template\'s default.',
     ]
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any] | None,
+        "For messages: variables of the chat template by name, such as `documents`. The template "
+        "must read them.",
+    ]
     tools: Annotated[
         Sequence[Mapping[str, Any]] | None,
         "For messages: functions that the reply may call, in OpenAI's form. `Stream.tool_calls` "
@@ -290,6 +295,11 @@ class SessionOptions(TypedDict, total=False):
         bool | str | None,
         "For a reasoning model: whether it thinks before it replies, or an effort such as "
         '"low". If None, the chat template\'s default.',
+    ]
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any] | None,
+        "Variables of the chat template by name, such as `documents` or `date_string`, as for "
+        "transformers' `apply_chat_template`. The template must read them.",
     ]
     thoughts: Annotated[
         Literal["drop", "keep"] | None,

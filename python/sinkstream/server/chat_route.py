@@ -41,15 +41,9 @@ async def chat(request: Request) -> Response:
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
-    thinking = thinking_of_chat(service.host, body)
-    given = body.tools, body.tool_choice, body.parallel_tool_calls
-    tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
-    if tools is not None and body.continue_final_message:
-        raise invalid(
-            "body: `continue_final_message` must not be true with `tools`.",
-            "continue_final_message",
-        )
-    await service.grammars.compile(service.host, options, names, tools, thinking)
+    thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
+    asked = body.tools, body.tool_choice, body.parallel_tool_calls
+    tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
     shared = partial(
         TurnRequest,
         tenant=log.tenant,
@@ -63,6 +57,8 @@ async def chat(request: Request) -> Response:
         tools=tools,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
+    given = turns[0].given
+    await service.grammars.compile(service.host, options, names, tools, thinking, given)
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
     job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)

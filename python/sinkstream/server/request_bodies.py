@@ -113,6 +113,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -128,6 +129,8 @@ class TemplateRequest(Body):
     messages: Messages
     tools: Objects | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 # By name; "Model.name" where the same name means something else.
@@ -141,10 +144,11 @@ FIELDS = {
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
     "prefix.",
-    "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
+    "chat_template_kwargs": "Variables of the chat template by name, such as "
+    "`enable_thinking`; those that it does not read are ignored.",
     "content": "The text, with llama.cpp's names for the other fields.",
-    "continue_final_message": "Whether the reply continues the last message, which must be the "
-    "assistant's.",
+    "continue_final_message": "Whether the reply continues the text of the last message, which "
+    "must be the assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
