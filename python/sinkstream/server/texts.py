@@ -15,8 +15,8 @@ from sinkstream.request.tools import Tools
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.thinking import Thinking
+from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
