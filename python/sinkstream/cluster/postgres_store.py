@@ -33,7 +33,6 @@ from sinkstream.conversations.store import Store
 
 _T = TypeVar("_T")
 
-_NODE_COLUMNS = ("read_ids", "messages", "record", "note")
 _READERS = 8
 _PAUSE_S = 0.05
 _RECONNECT_S = 2.0
@@ -44,10 +43,8 @@ class PostgresStore(Store):
     """An open store. Created by `PostgresStore.open`."""
 
     clock = PostgresWriteConnection.clock
+    age = PostgresWriteConnection.age
     counts_pages = False
-    node_bytes = " + ".join(f"pg_column_size({one})" for one in _NODE_COLUMNS)
-    part_bytes = "pg_column_size(ids) + pg_column_size(text)"
-    form_bytes = "pg_column_size(forms.ids)"
 
     @classmethod
     def open(
@@ -128,9 +125,8 @@ class PostgresStore(Store):
 
     def _transcript_bytes(self) -> int:
         rows = self.rows(
-            f"SELECT (SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes) + "
-            f"(SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts) + "
-            f"(SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms)"
+            "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM conversations) + "
+            "(SELECT COALESCE(SUM(bytes), 0) FROM promises)"
         )
         return int(rows[0][0])
 

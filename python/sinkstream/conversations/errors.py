@@ -71,12 +71,21 @@ def full_error(what: str) -> StoreError:
     )
 
 
-def other_version(what: str, version: object, expected: int) -> StoreError:
-    """Return the error to raise for tables of a different version."""
+def other_version(what: str, version: object, oldest: int, newest: int) -> StoreError:
+    """Return the error to raise for tables of a version that cannot be read."""
     return StoreError(
-        f"store: {what} must have version {expected}, the only one that this version of "
-        f"sinkstream reads, but has version {version}. Choose another `store`, or move this one "
-        "away."
+        f"store: {what} must have a version from {oldest} to {newest}, which this version of "
+        f"sinkstream reads, but has version {version}. Update sinkstream, choose another `store`, "
+        "or move this one away."
+    )
+
+
+def used_by_others(what: str, version: int, newest: int) -> StoreError:
+    """Return the error to raise for a store that cannot be migrated while others use it."""
+    return StoreError(
+        f"store: {what} must be used by no other server while it is migrated from version "
+        f"{version} to {newest}, but another one is using it. Stop all servers of this store, and "
+        "start one of this version before the others."
     )
 
 

@@ -47,6 +47,8 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
+    promises = None
+
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""
         self._host = host_of(model)

@@ -32,6 +32,7 @@ from tests.python.conversations.talk import (
     Chat,
     alone,
     ask,
+    grow_old,
     open_conversations,
     options,
     path_ids,
@@ -130,7 +131,7 @@ def test_a_deletion_reads_only_what_it_deletes(
         rows.extend(found)
         return found
 
-    (_, (name, _), *_) = conversations.conversations("")
+    (_, (name, _), *_) = conversations._store.conversations("")
     monkeypatch.setattr(store, "rows", counted)
     conversations.delete("", name)
     assert len(rows) <= 3
@@ -282,7 +283,7 @@ def damage(folder: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("PRAGMA user_version=7", "must have version 5, .* but has version 7"),
+        ("PRAGMA user_version=7", "must have a version from 1 to 6, .* but has version 7"),
         ("DROP TABLE parts", "must have a table `parts` with the columns .* but has none"),
         ("ALTER TABLE nodes RENAME COLUMN hash TO mash", "a table `nodes` with the columns"),
         ("DELETE FROM meta", "must belong to this model"),
@@ -424,11 +425,10 @@ def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_pat
     old, young = Chat(conversations), Chat(conversations)
     gone = old.say("Old")
     young.say("Young")
-    earlier = "UPDATE conversations SET used = used - 3601"
-    conversations._store._writer.submit(lambda connection: connection.execute(earlier)).result()
+    grow_old(conversations, 3601)
     young.say("Still here", seed=1)
     conversations._maintenance.run()
-    assert len(conversations.conversations("")) == 1
+    assert len(conversations._store.conversations("")) == 1
     assert young.say("On").facts.state == "resident"
     assert old.branch(old.messages).say("On").facts.state == "new"
     with pytest.raises(NotFound):
@@ -451,7 +451,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     conversations = open_conversations(model, tmp_path, max_bytes=most)
     conversations._maintenance.run()
     assert len(snapshots(tmp_path)) == 1  # the newest
-    assert len(conversations.conversations("")) == 3
+    assert len(conversations._store.conversations("")) == 3
     chat = chats[0].branch(chats[0].messages)
     chat.conversations = conversations
     assert chat.say("Two").facts.state == "replayed"
@@ -459,7 +459,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     conversations = open_conversations(model, tmp_path, max_bytes=0)
     conversations._maintenance.run()
     assert snapshots(tmp_path) == []
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     conversations.close()
 
 
@@ -468,8 +468,8 @@ def test_a_tenant_keeps_its_latest_conversations(model: sinkstream.Model, tmp_pa
     sessions = [ask(conversations, [user(f"{i}")], tenant="ada").facts.session for i in range(4)]
     bobs = ask(conversations, [user("x")], tenant="bob").facts.session
     conversations._maintenance.run()
-    assert [name for name, _ in conversations.conversations("ada")] == sessions[:1:-1]
-    assert [name for name, _ in conversations.conversations("bob")] == [bobs]
+    assert [name for name, _ in conversations._store.conversations("ada")] == sessions[:1:-1]
+    assert [name for name, _ in conversations._store.conversations("bob")] == [bobs]
     conversations.close()
 
 

@@ -158,6 +158,9 @@ def test_sessions_are_listed_and_deleted_by_their_owner(keeping: Running) -> Non
     history: list[Any] = []
     name = say(keeping, history, "delete me").headers["x-sinkstream-session"]
     own, other = {"X-Api-Key": "a"}, {"X-Api-Key": "b"}
+    assert name not in str(keeping.ask("GET", SESSIONS, None, own).json)  # like a title for a chat
+    say(keeping, history, "or not")
+    assert name in str(keeping.ask("GET", SESSIONS, None, own).json)
     assert name not in str(keeping.ask("GET", SESSIONS, None, other).json)
     refused = keeping.ask("DELETE", f"{SESSIONS}/{name}", None, other)
     assert (refused.status, refused.error["code"]) == (404, "session_not_found")
