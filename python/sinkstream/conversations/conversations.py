@@ -109,6 +109,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:

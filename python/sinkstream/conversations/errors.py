@@ -58,6 +58,14 @@ def closed_error() -> StoreError:
     return StoreError("store: the store is closed.")
 
 
+def lost(what: str) -> str:
+    """Return what to say about a database that was deleted or replaced while it was used."""
+    return (
+        f"store: {what} must stay where it is while a server uses it, but was deleted or replaced. "
+        "Put it back, or restart the server, which then uses what is there."
+    )
+
+
 def folder_error(path: Path, error: OSError) -> StoreError:
     """Return the error to raise for one from the file system."""
     return StoreError(f"store: {path} must be a writable folder, but is not: {error}.")

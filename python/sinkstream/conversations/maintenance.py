@@ -99,6 +99,9 @@ class Maintenance:
     def run(self) -> None:
         """Do everything that is due. A failure does not prevent the rest."""
         failures = _Failures()
+        with failures.noted():
+            if not self._store.look():
+                return
         self._fence.look_after(failures.noted)
         with failures.noted():
             self._store.delete_loose_files()

@@ -48,6 +48,7 @@ class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
     promises = None
+    trouble = None
 
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""

@@ -74,7 +74,6 @@ class Promises:
 
     def find(self, tenant: str, name: str) -> Promise | None:
         """Return a tenant's promise; None if there is none, or if its turn is complete."""
-        self._store.write_queued()  # the turn's beginning may be in the queue
         rows = self._store.rows(
             "SELECT promises.id, promises.tenant, promises.record, promises.messages, outcome, "
             "nodes.id IS NOT NULL FROM promises LEFT JOIN nodes ON nodes.id = promises.id "

@@ -345,6 +345,8 @@ class SqliteStore(Store):
         files: Callable[[bytes], SnapshotFiles] | None,
     ) -> None:
         self._path = folder / "turns.sqlite"
+        self.name = str(self._path)
+        self._file = self._found_file()
         self._connection = connection
         self._lock = lock
         self._readers: list[sqlite3.Connection] = []  # that nothing uses
@@ -395,8 +397,18 @@ class SqliteStore(Store):
             while True:
                 self._readers.pop().close()
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a query."""
+    def _found_file(self) -> tuple[int, int] | None:
+        """Return the device and the number of the database's file; None if there is none."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _is_there(self) -> bool:
+        return self._found_file() == self._file
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         if self._is_closed:
             raise closed_error()
         try:

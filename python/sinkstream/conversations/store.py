@@ -7,6 +7,7 @@ completed turn never changes. Knows nothing about models or sessions in memory.
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 from sinkstream.conversations.database import Connection, Job, Writer, in_marks
 from sinkstream.conversations.deletion import delete_snapshots
+from sinkstream.conversations.errors import StoreError, lost
 from sinkstream.conversations.node import (
     SETTLED,
     Form,
@@ -36,6 +38,8 @@ from sinkstream.conversations.snapshot_files import (
 )
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.conversations.turns import TurnText
+
+logger = logging.getLogger("sinkstream")
 
 _NODE = (
     "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
@@ -61,6 +65,8 @@ _Result = TypeVar("_Result")
 class Store(ABC):
     """An open store. Any thread may call any method."""
 
+    name: str
+    """Where it is, for messages."""
     secret: bytes
     files: SnapshotFiles
     clock: str
@@ -69,12 +75,42 @@ class Store(ABC):
     """As for `Connection`."""
     counts_pages: bool
     """Whether `usage` counts the pages of a file, of which turns are a part."""
+    lost: str | None = None
+    """Why nothing is read or written: what became of the database, if it is no longer there."""
     _writer: Writer
     _deletions: FileDeletions
 
-    @abstractmethod
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a query."""
+        """Return the rows of a query.
+
+        Raises:
+            StoreError: The database cannot be read, or is no longer there.
+        """
+        if self.lost is not None:
+            raise StoreError(self.lost)
+        return self._rows(query, values)
+
+    @abstractmethod
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]: ...
+
+    @abstractmethod
+    def _is_there(self) -> bool:
+        """Return whether the database is the one that was opened. Blocks briefly."""
+
+    def look(self) -> bool:
+        """Look whether the database is still the one that was opened, and return it.
+
+        Its file can be deleted or replaced: what is written then is lost with the process.
+
+        Raises:
+            StoreError: It cannot be reached.
+        """
+        if self._is_there():
+            self.lost = None
+        elif self.lost is None:
+            self.lost = lost(self.name)
+            logger.error("%s", self.lost)
+        return self.lost is None
 
     @abstractmethod
     def _transcript_bytes(self) -> int:
@@ -340,8 +376,10 @@ class Store(ABC):
         """Queue a job for the writing thread; wait only while its queue is full.
 
         Raises:
-            StoreError: The store is closed.
+            StoreError: The store is closed, or no longer there.
         """
+        if self.lost is not None:
+            raise StoreError(self.lost)
         return self._writer.submit(job)
 
     def try_submit(self, job: Job[_Result]) -> Future[_Result] | None:

@@ -163,6 +163,11 @@ class Turns(Protocol):
         """Return where promises of replies are kept; None if nothing is."""
         ...
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why no turn can be kept at present; None if all is well."""
+        ...
+
     def begin(self, request: TurnRequest) -> Turn:
         """Start generating a reply. Blocks: it is called in a worker thread.
 

@@ -15,6 +15,7 @@ from sinkstream.observe.metrics import (
     histogram_samples,
     prometheus_text,
 )
+from sinkstream.server.errors import unavailable
 from sinkstream.server.service import Service, ready_service
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,7 +23,9 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 async def health(request: Request) -> dict[str, str]:
     """Say whether requests can be answered."""
-    ready_service(request)
+    service = ready_service(request)
+    if (trouble := service.turns.trouble) is not None:
+        raise unavailable("store", trouble)
     return {"status": "ok"}
 
 

@@ -15,6 +15,7 @@ from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.deletion import TURN_BYTES
 from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.turns import TurnRequest
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import (
     STILL,
@@ -22,6 +23,7 @@ from tests.python.conversations.talk import (
     ask,
     grow_old,
     open_conversations,
+    options,
     user,
 )
 
@@ -196,3 +198,35 @@ def test_sizes_are_added_up_again_after_a_hundred_times_as_long(
     upkeep._usage_due = time.monotonic()
     upkeep.run()
     assert len(asked) == 2
+
+
+# ---- a store that is gone ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_database_that_is_gone_is_noticed(
+    model: sinkstream.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """By the next sweep: nothing is acknowledged that would be lost. Put back, it goes on."""
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    chat.say("One")
+    running = conversations.begin(TurnRequest("", [user("a")], options(1, 30)))
+    database, away = tmp_path / "turns.sqlite", tmp_path / "away"
+    database.rename(away)
+    if how == "replaced":
+        database.write_bytes(away.read_bytes())
+    with caplog.at_level(logging.ERROR, "sinkstream"):
+        for _ in range(2):
+            conversations._maintenance.run()
+    assert caplog.text.count(f"{database} must stay where it is") == 1
+    assert conversations.trouble is not None
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        chat.branch(chat.messages).say("Two")
+    running.stream.close()
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        running.end()
+    away.rename(database)
+    conversations._maintenance.run()
+    assert conversations.trouble is None
+    assert chat.say("Two").facts.state in ("resident", "replayed")

@@ -30,7 +30,7 @@ def test_a_promise_is_kept_until_its_turn_is_complete(store: Store) -> None:
     promises.make(made)
     assert promises.find("ada", new.id) == made
     assert promises.find("bob", new.id) is None
-    writer_of(store, new).begin(new)
+    writer_of(store, new).begin(new).result()
     found = promises.find("ada", new.id)
     assert found is not None
     assert found.is_running

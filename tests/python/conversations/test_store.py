@@ -23,6 +23,7 @@ from sinkstream.conversations.database import TABLES, Writer, in_marks
 from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.node import Node, new_id
+from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.sqlite_store import SqliteStore, SqliteWriteConnection
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
@@ -148,7 +149,7 @@ def test_the_only_process_of_a_store_remembers_no_conversations(
     Chat(conversations).say("Two")
     first.say("Three")
     assert type(conversations.fence) is Fence
-    assert vars(conversations.fence).keys() == {"store", "waiting"}
+    assert vars(conversations.fence).keys() == {"store", "promises", "waiting"}
 
 
 def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
@@ -167,6 +168,9 @@ def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
     store.ids_of("a")
     store.text_of("ada", "a")
     store.conversations("ada")
+    store.listed("ada")
+    store.expired_conversations(0.0)
+    Promises(store, "").find("ada", "resp_1")
     store.has_conversation("ada", "a")
     store.titles("ada")
     store.transcript("ada", "a")
@@ -313,7 +317,7 @@ def test_a_corrupt_store_is_refused(tmp_path: Path, harm: Callable[[Path], None]
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert "must be a writable folder" in refused(tmp_path / "file")
+    assert "must be a folder, but is a file" in refused(tmp_path / "file")
     assert "must be a writable folder" in refused(tmp_path / "file" / "below")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn
@@ -15,6 +15,8 @@ from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
+
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
@@ -144,13 +146,14 @@ class LiveResponses:
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
-            self.forget(next(iter(self._ended)))
+            tenants = {one: self._found[one].state.tenant for one in self._ended}
+            self.forget(_oldest_of_largest(tenants))
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            self._unstored.popitem(last=False)
+            del self._unstored[_oldest_of_largest({key: key[0] for key in self._unstored})]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -159,3 +162,9 @@ class LiveResponses:
     def opening_of(self, tenant: str, name: str) -> Opening:
         """Return the opening of such a response."""
         return self._unstored[tenant, name]
+
+
+def _oldest_of_largest(tenants: Mapping[_Key, str]) -> _Key:
+    """Return the first key of the tenant that has most, so that no tenant takes another's place."""
+    ((largest, _),) = Counter(tenants.values()).most_common(1)
+    return next(key for key, tenant in tenants.items() if tenant == largest)

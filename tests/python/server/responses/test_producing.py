@@ -24,6 +24,8 @@ from sinkstream.server.responses.response_state import ResponseState
 class Notes:
     """A store for which the test decides when a note is written."""
 
+    promises = None
+
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
         self.names: list[str] = []
