@@ -75,6 +75,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -107,6 +108,11 @@ class Conversations:
         self._snapshot_thread = SnapshotThread(
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -360,8 +366,8 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
@@ -420,10 +426,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

@@ -46,6 +46,9 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
+    promises = None
+    trouble = None
+
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""
         self._host = host_of(model)
