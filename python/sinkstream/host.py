@@ -18,7 +18,7 @@ from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
@@ -72,7 +72,7 @@ class ReplyOptions:
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=called_at)
+    called_at: float = field(default_factory=time.monotonic)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod

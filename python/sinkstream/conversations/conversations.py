@@ -37,7 +37,7 @@ from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -128,7 +128,11 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         asked = ReplyOptions(
-            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
         )
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
