@@ -142,8 +142,8 @@ def sqlite_dump(old: types.SimpleNamespace, folder: Path) -> str:
 
 def postgres_dump(old: types.SimpleNamespace, folder: Path) -> str:
     is_below = "server" in old.base
-    place = "sinkstream.server.conversations" if is_below else "sinkstream.cluster"
-    opened = importlib.import_module(f"{place}.postgres_store").PostgresStore
+    package = "sinkstream.server.conversations" if is_below else "sinkstream.cluster"
+    opened = importlib.import_module(f"{package}.postgres_store").PostgresStore
     files = importlib.import_module(f"{old.base}.snapshot_files").SnapshotFolder
     from tests.python.cluster.postgres import PostgresServer, programs
 

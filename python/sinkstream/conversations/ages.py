@@ -9,13 +9,8 @@ when that process last looked, plus the time since then.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from sinkstream.conversations.database import MOST_ADDED_S, SERVED, Connection
-
-if TYPE_CHECKING:
-    from sinkstream.conversations.store import Store
-
+from sinkstream.conversations.database import MOST_ADDED_S, SERVED, Connection, Tables
 
 # Note: [Ages]
 # Something that is used now gets the store's age plus MOST_ADDED_S. Later, it is not judged older
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
 class StoreAge:
     """Adds the time for which this process uses a store. Belongs to one thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Tables) -> None:
         """Begin to count; the store is open."""
         self._store = store
         ((value,),) = store.rows("SELECT value FROM meta WHERE key = ?", [SERVED])

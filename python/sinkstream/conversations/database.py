@@ -146,6 +146,22 @@ class Connection(Protocol):
         ...
 
 
+class Tables(Protocol):
+    """The tables of an open store, for what keeps one of them. Any thread may call any method."""
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a query."""
+        ...
+
+    def submit(self, job: Callable[[Connection], Result]) -> Future[Result]:
+        """Queue a job for the writing thread."""
+        ...
+
+    def free(self, *files: str, cleans: bool = False) -> None:
+        """Say in a job what it deletes; see `Store.free`."""
+        ...
+
+
 class WriteConnection(Connection, Protocol):
     """The connection of a store's one writing thread."""
 

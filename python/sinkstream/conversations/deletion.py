@@ -1,7 +1,7 @@
 """Deletes turns, and closes those that a dead process left, in the caller's transaction.
 
-A conversation's `bytes` are what its turns, their parts and their settled forms take: whoever
-writes one of these adds its bytes, and whoever deletes one subtracts them.
+A conversation's `bytes` are what its turns, their parts and their settled forms take. Code that
+writes one of these adds its bytes, and code that deletes one subtracts them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TEXTS = ("session_key", "read_ids", "messages", "given", "record", "note")
 
 
 def add_bytes(connection: Connection, conversation: str, count: int) -> None:
-    """Note that a conversation takes so many bytes more."""
+    """Note that a conversation takes `count` more bytes."""
     connection.execute(
         "UPDATE conversations SET bytes = bytes + ? WHERE id = ?", [count, conversation]
     )

@@ -83,7 +83,7 @@ def check_folder(folder: Path, *, is_shared: bool) -> None:
 def check_owner(folder: Path) -> None:
     """Refuse a folder that another user owns, who could replace the store, and a link to a folder.
 
-    A link above the folder is the business of whoever owns it.
+    A link above the folder is the business of its owner.
 
     Raises:
         StoreError: It is refused.

@@ -117,8 +117,8 @@ def _loose_files(to: Migration) -> None:
     """4: files that no snapshot names are listed."""
     columns = "file TEXT PRIMARY KEY, since REAL NOT NULL, is_doomed INTEGER NOT NULL"
     to.create("loose_files", columns)
-    named_by_turns = "FROM snapshots WHERE file = node || '.session'"
-    to.execute(f"INSERT INTO loose_files SELECT file, 0, 1 {named_by_turns}")
+    with_old_names = "FROM snapshots WHERE file = node || '.session'"
+    to.execute(f"INSERT INTO loose_files SELECT file, 0, 1 {with_old_names}")
     to.execute("DELETE FROM snapshots WHERE file = node || '.session'")
 
 

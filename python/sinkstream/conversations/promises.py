@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from sinkstream.conversations.database import GONE_S, Connection
+from sinkstream.conversations.database import GONE_S, Connection, Tables
 from sinkstream.conversations.deletion import TURN_BYTES, remove_promise
-
-if TYPE_CHECKING:
-    from sinkstream.conversations.store import Store
 
 BROKEN = "broken"
 """The outcome of a promise whose process has died."""
@@ -41,7 +37,7 @@ class Promise:
 class Promises:
     """The promises of one process. Any thread may call any method; all block briefly."""
 
-    def __init__(self, store: Store, replica: str) -> None:
+    def __init__(self, store: Tables, replica: str) -> None:
         """Break those that an earlier process of the same name has left."""
         self._store = store
         self._replica = replica

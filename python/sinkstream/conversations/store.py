@@ -270,7 +270,7 @@ class Store(ABC):
         With `is_single`, only single turns that were never continued.
         """
         single = "AND is_single = 1 " if is_single else ""
-        query = f"SELECT id, tick FROM conversations WHERE aged < ? {single}ORDER BY tick"
+        query = f"SELECT id, tick FROM conversations WHERE aged < ? {single}ORDER BY aged, tick"
         return [(name, tick) for name, tick in self.rows(query, [aged_before])]
 
     def surplus_conversations(self, most: int) -> list[tuple[str, int]]:

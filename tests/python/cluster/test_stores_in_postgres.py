@@ -15,7 +15,7 @@ from tests.python.conversations.test_promises import (
 from tests.python.conversations.test_shares import (
     sweep,
     test_a_key_with_big_turns_deletes_none_of_anothers,
-    test_keys_that_take_the_same_pay_by_turns,
+    test_keys_that_take_the_same_pay_alternately,
     test_snapshots_of_the_largest_key_go_before_its_conversations,
     test_the_bytes_of_conversations_are_those_of_their_rows,
 )
@@ -46,7 +46,7 @@ __all__ = [
     "test_a_turn_is_not_acknowledged_without_its_beginning",
     "test_a_write_that_fails_takes_no_other_along",
     "test_deleting_a_turn_deletes_all_that_follow_it_and_no_other",
-    "test_keys_that_take_the_same_pay_by_turns",
+    "test_keys_that_take_the_same_pay_alternately",
     "test_parts_are_joined_in_their_order",
     "test_promises_count_among_what_a_tenant_takes",
     "test_promises_of_a_replica_that_is_gone_are_broken",

@@ -180,7 +180,7 @@ def worlds(tmp_path: Path, clocks: Clocks) -> Iterator[Any]:
 
 
 def check_that_ages_end(world: World) -> None:
-    """What nobody uses is deleted once servers have run for its age."""
+    """What no client uses is deleted once servers have run for its age."""
     for _ in range(int(TTL_S // 60) + 2):
         world.clocks.true += 60.0
         for process in world.processes:

@@ -130,7 +130,7 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
 # ---- single turns --------------------------------------------------------------------------------
 
 
-def test_a_single_turn_that_nobody_continued_is_not_listed_and_goes_early(
+def test_a_single_turn_that_was_never_continued_is_not_listed_and_goes_early(
     model: sinkstream.Model, tmp_path: Path
 ) -> None:
     """Such as the title of a chat. A turn with a name, a response or a second turn is a chat."""

@@ -1,4 +1,4 @@
-"""Tenants that share a store: whoever takes most of it pays first."""
+"""Tenants that share a store: the one that takes most of it pays first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def left(store: Store, tenant: str) -> list[str]:
 
 @pytest.fixture
 def sweep(store: Store) -> Iterator[Any]:
-    """Give what sweeps a store once, until it takes so many bytes less."""
+    """Give what sweeps a store once, with these settings."""
     opened: list[Maintenance] = []
 
     def run(**settings: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_key_with_big_turns_deletes_none_of_anothers(store: Store, sweep: Any)
     assert 5 <= len(left(store, "bob")) <= 10
 
 
-def test_keys_that_take_the_same_pay_by_turns(store: Store, sweep: Any) -> None:
+def test_keys_that_take_the_same_pay_alternately(store: Store, sweep: Any) -> None:
     ada = filled(store, "ada", 10, 50_000)
     bob = filled(store, "bob", 10, 50_000)
     sweep(max_bytes=used(store) - 500_000)

@@ -327,8 +327,9 @@ def test_a_response_that_cannot_be_promised_is_not_accepted(
 
 def forget(name: str) -> None:
     """Let all servers of this process forget a response that has ended."""
-    for live in [one for one in gc.get_objects() if isinstance(one, LiveResponses)]:
-        live._found.pop(name, None)
+    gc.unfreeze()  # what was made before the server began
+    found = [one for one in gc.get_objects() if isinstance(one, LiveResponses)]
+    assert any(one._found.pop(name, None) for one in found)
 
 
 def _deltas_of(server: Running, name: str, characters: int = 1) -> int:
