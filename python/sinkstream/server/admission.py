@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +22,8 @@ MOST_WHOLE_BYTES = 128 << 20
 """The most bytes for the replies of one request."""
 MOST_WHOLE_AT_ONCE = 4
 """Requests of that size, in progress at the same time."""
+MOST_DOWNLOADS, MOST_OF_A_KEY = 16, 4
+"""Session files that are made or sent at the same time."""
 # Measured: a token's text and id, read and written; a log-probability with its bytes, likewise.
 _TOKEN_BYTES = 64
 _LOGPROB_BYTES = 900
@@ -96,6 +98,28 @@ class ByteBudget:
             yield
         finally:
             self.give_back(count)
+
+
+class Downloads:
+    """Counts files that are being made or sent. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+
+    def enter(self, tenant: str) -> None:
+        """Count one more, or refuse it: each takes its size on disk until its client has it."""
+        if self._held.total() >= MOST_DOWNLOADS or self._held[tenant] >= MOST_OF_A_KEY:
+            raise at_capacity(
+                f"server: at most {MOST_DOWNLOADS} session files can be sent at a time, and "
+                f"{MOST_OF_A_KEY} for each key. Try again later.",
+                1,
+            )
+        self._held[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """Count one as sent, or as given up."""
+        self._held[tenant] -= 1
+        self._held += Counter()  # drops tenants that have none
 
 
 def whole_bytes(

@@ -10,6 +10,8 @@ from typing import Any
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
+CLIENT_LEFT = 499
+"""The status of a request whose client left before the response began, as in nginx's log."""
 KEY = "sinkstream"
 """The key of the log in an ASGI scope."""
 
@@ -23,7 +25,7 @@ class RequestLog:
     """A hash of the API key; "" without keys."""
     body: bytes | bytearray = b""
     status: int = 0
-    """The status of the response; 0 before its head."""
+    """The status of the response; 0 before its head, and `CLIENT_LEFT` if there was none."""
     queued_s: float = 0.0
     """The longest time that a reply of the request has waited for a seat."""
     choices: int = 0
@@ -39,6 +41,11 @@ class RequestLog:
     """Whether the end of the response has been sent."""
     on_taken: Callable[[int], None] = lambda count: None
     """Called with the size of the body when it is no longer held."""
+
+    def note_left(self) -> None:
+        """Note that the client has left; the status says so unless the response had begun."""
+        self.finish = "client_left"
+        self.status = self.status or CLIENT_LEFT
 
     def take_body(self) -> bytes | bytearray:
         """Return the body, and drop it."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
@@ -72,13 +74,20 @@ class Live:
         while self.state.outcome is None:
             await self._changed.wait()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the events after a number, until the response ends."""
+    async def follow(
+        self, pool: Pool, write: Callable[[dict[str, Any]], bytes], after: int = -1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the events after a number, as `write` returns them, until the response ends."""
+
+        def written(begin: int, end: int) -> list[bytes]:
+            return [write(self.events.event(i)) for i in range(begin, end)]
+
         number = after + 1
         while True:
             if number < self.events.count:
                 end = min(self.events.count, number + _BATCH)
-                yield [self.events.event(i) for i in range(number, end)]
+                # What is there already does not change, so that another thread may read it.
+                yield await pool.run_if(self.state.is_long, partial(written, number, end))
                 number = end
             elif self.state.outcome is not None:
                 return

@@ -67,7 +67,7 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
         NotFound: The tenant has no response with that name.
     """
     turn = turns.text_of(tenant, name)
-    state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
+    state = ResponseState(_record(turn, name)["echo"], tenant, len(turn.record), is_begun=True)
     note = orjson.loads(turn.note or "{}")
     calls = calls_of(turn)
     if "outcome" in note:
