@@ -53,6 +53,7 @@ def refusal(body: bytes, *names: str) -> ApiError:
         (gzip.compress(TEXT[:5]) + gzip.compress(TEXT[5:]), ["gzip"]),
         (zstd.compress(TEXT[:5]) + zstd.compress(TEXT[5:]), ["zstd"]),
     ],
+    ids=range(11),
 )  # fmt: skip
 def test_a_body_is_decoded(body: bytes, names: list[str]) -> None:
     codings = codings_of(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from sinkstream.server.answer import Receive
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.middleware import App, Middleware
-from sinkstream.server.parsing import MOST_VALUES, as_kind, object_of, parse
+from sinkstream.server.parsing import MOST_VALUES, as_kind, object_of, parse, parse_body
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_bodies import SMALL_BYTES, ChatRequest, CompletionRequest
 from sinkstream.server.request_log import RequestLog
@@ -151,3 +152,26 @@ def test_what_is_in_strings_does_not_count(text: bytes) -> None:
     body = b'{"prompt": "' + text * MOST_VALUES + b'", "a": [1, 2]}'
     assert object_of(body)["a"] == [1, 2]
     assert object_of(body.decode())["a"] == [1, 2]
+
+
+HOSTILE = {
+    "arrays": b"[],",
+    "objects": b'{"a":1},',
+    "deep": b'[{"a":[{}]}],',
+    "numbers": b"1.5,",
+    "strings": b'"ab",',
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_body_that_is_small_as_text_takes_bounded_memory(kind: str) -> None:
+    """Whatever its length: all of its values are counted before the first one is made."""
+    part = HOSTILE[kind]
+    for size in (2 << 20, 16 << 20):
+        body = b'{"messages": [' + part * (size // len(part)) + b"1]}"
+        tracemalloc.start()
+        with suppress(ApiError):
+            parse_body(body, ChatRequest)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < len(body) + MOST_VALUES * 100

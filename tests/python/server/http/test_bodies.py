@@ -235,7 +235,8 @@ def test_a_request_that_cannot_be_framed_is_told_why(
 
 
 @pytest.mark.parametrize(
-    ("sent", "cause"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2")]
+    ("sent", "cause"),
+    [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2")],
 )
 def test_another_protocol_is_named(server: Running, sent: bytes, cause: str) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
