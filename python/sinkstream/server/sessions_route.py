@@ -111,15 +111,15 @@ async def get_file(request: Request, name: str) -> Response:
     save = partial(_save, service, log.tenant, name)
     service.downloads.enter(log.tenant)
     try:
-        service.admission.enter(1)
+        service.admission.enter(1, log.tenant)
         try:
-            await service.take_seat(log)
+            await service.take_seat(log, log.tenant)
             try:
                 file = await _found(service, save, BinaryIO.close)
             finally:
-                service.seats.release()
+                service.seats.release(log.tenant)
         finally:
-            service.admission.leave(1)
+            service.admission.leave(1, log.tenant)
     except BaseException:
         service.downloads.leave(log.tenant)
         raise

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.server.answer import json_array, json_response
-from sinkstream.server.body_options import tools_of
+from sinkstream.server.body_options import check_ending, thinking_of_chat, tools_of
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
@@ -62,10 +62,8 @@ def _text(raw: bytes) -> str:
 
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
-    if body.messages is not None and body.continue_final_message:
-        ids, _ = service.host.formats.encode_open_reply(without_unknown(body.messages))
-    elif body.messages is not None:
-        ids = _of_messages(service, Texts.encode_messages, body)
+    if body.messages is not None:
+        ids = _of_conversation(service, body, texts.encode_messages)()
     else:
         add_special = body.add_special_tokens is not False
         ids = texts.encode(body.prompt or "", add_special=add_special, parse_special=False)
@@ -82,23 +80,8 @@ async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    return json_response(service.pool, partial(_counted, service, body))
-
-
-def _counted(service: Service, body: TemplateRequest) -> dict[str, Any]:
-    return {"input_tokens": len(_of_messages(service, Texts.encode_messages, body))}
-
-
-def _of_messages(
-    service: Service, call: Callable[..., _T], body: TokenizeRequest | TemplateRequest
-) -> _T:
-    """Call a function of `Texts` with a conversation."""
-    return call(
-        service.texts,
-        without_unknown(body.messages or ()),
-        tools_of(body.tools, None, None),
-        add_generation_prompt=body.add_generation_prompt is not False,
-    )
+    count = _of_conversation(service, body, service.texts.encode_messages)
+    return json_response(service.pool, lambda: {"input_tokens": len(count())})
 
 
 async def tokenizer_info(request: Request) -> Response:
@@ -123,8 +106,19 @@ async def apply_template(request: Request) -> Response:
     """Return what the chat template writes."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    return json_response(service.pool, partial(_rendered, service, body))
+    render = _of_conversation(service, body, service.texts.render)
+    return json_response(service.pool, lambda: {"prompt": render()})
 
 
-def _rendered(service: Service, body: TemplateRequest) -> dict[str, Any]:
-    return {"prompt": _of_messages(service, Texts.render, body)}
+def _of_conversation(
+    service: Service, body: TokenizeRequest | TemplateRequest, call: Callable[..., _T]
+) -> Callable[[], _T]:
+    """Return a call with what a body says about a conversation, as a chat completion reads it."""
+    check_ending(body)
+    return lambda: call(
+        without_unknown(body.messages or []),
+        thinking_of_chat(service.host, body.chat_template_kwargs),
+        tools_of(body.tools, None, None),
+        add_generation_prompt=body.add_generation_prompt is not False,
+        is_open=bool(body.continue_final_message),
+    )

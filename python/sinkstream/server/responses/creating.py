@@ -19,6 +19,7 @@ from sinkstream.server.body_options import thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.producing import begin
@@ -36,6 +37,7 @@ from sinkstream.server.responses.response_bodies import (
 )
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service
 
 
@@ -136,15 +138,25 @@ def not_found(previous: str | None) -> ApiError:
 
 
 async def create(
-    service: Service, body: ResponseRequest, tenant: str, headers: Headers, *, forks: bool = False
+    service: Service,
+    body: ResponseRequest,
+    log: RequestLog,
+    headers: Headers,
+    *,
+    waited: tuple[float, int] | None = None,
+    forks: bool = False,
 ) -> Live:
     """Return a response that has begun to wait for its turn, or refuse the request.
 
-    With `forks`, a previous response that is not stored can be continued a second time, if there
-    is memory for both.
+    It arrived with the request of `log`; or at a time, with a size, in `waited`. With `forks`, a
+    previous response that is not stored can be continued a second time, if memory suffices.
     """
     service.check_model(body.model)
     options, names = await service.pool.run_if(body.is_long, partial(_options, service, body))
+    tenant = log.tenant
+    terms = terms_of(service, log, options, priority=int(bool(body.background)))
+    if waited is not None:
+        terms = replace(terms, arrived_at=waited[0], size=waited[1])
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
     await service.grammars.compile(service.host, options, names, tools, asked.turn.thinking)
@@ -168,7 +180,7 @@ async def create(
         tells_usage=bool(settings.continuous_usage_stats),
     )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
-    task = begin(service, live, beginning(asked), held_bytes)
+    task = begin(service, live, beginning(asked), terms, held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
     return live
 
