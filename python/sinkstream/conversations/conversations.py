@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    encode,
+    encode_all,
     hash_after,
     without_reasoning,
 )
@@ -30,7 +30,7 @@ from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTu
 from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.errors import SessionBusy
 from sinkstream.host import ReplyOptions
@@ -262,7 +262,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([*map(without_reasoning, match.unread if given else read)]),
+            messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
             tokens=tokens,
@@ -376,6 +376,17 @@ class Conversations:
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.outline(tenant, name)
+        if not turns:
+            raise _no_session(name)
+        return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the turns of a conversation, oldest first, or a single turn.

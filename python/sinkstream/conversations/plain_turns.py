@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import (
     NotFound,
     TurnEnd,
@@ -122,6 +122,14 @@ class PlainTurns:
     def titles(self, tenant: str) -> dict[str, str]:
         """Return none: nothing is kept."""
         return {}
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Refuse: nothing is kept.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from sinkstream.conversations.promises import Promises
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
 from sinkstream.streams.events import FinishReason, Stats
@@ -243,6 +243,14 @@ class Turns(Protocol):
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's kept conversations begin: their first user message, shortened."""
+        ...
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return the turns of a conversation, or of the one that a turn belongs to, oldest first.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
         ...
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:

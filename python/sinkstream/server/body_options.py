@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
-from sinkstream.request.options import SAMPLING, StreamOptions
+from sinkstream.request.options import SAME_AS, SAMPLING, StreamOptions
 from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid, not_supported
@@ -33,6 +33,7 @@ _SHOWN, _SHOWN_KEYS = 40, 8
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
+NO_LIMIT = -1
 _COPIED = (*SAMPLING, "timeout_s")
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
@@ -41,8 +42,7 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a chat completion; refuse fields that are not supported."""
     _check_chat(body)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    given = getattr(body, name)
-    options = _common(body, name, default_tokens if given is None else given)
+    options = _common(body, name, or_default(getattr(body, name), default_tokens))
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("body: `top_logprobs` requires `logprobs` to be true.", "top_logprobs")
     if body.top_logprobs is not None:
@@ -50,13 +50,14 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     return options
 
 
-def completion_options(body: CompletionRequest) -> StreamOptions:
+def completion_options(body: CompletionRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a completion; refuse fields that are not supported."""
     if body.suffix:
         raise not_supported("text after the completion", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise not_supported("a choice among more replies than `n`", "best_of")
-    tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    given = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    tokens = or_default(given, default_tokens)
     options = _common(body, "max_tokens", tokens)
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
@@ -104,7 +105,7 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
     _check_common(body)
     if not body.stream:
         _check_whole(tokens_name, max_tokens, " without `stream`")
-    options: Any = {name: getattr(body, name) for name in _COPIED}
+    options: Any = {name: _same(name, getattr(body, name)) for name in _COPIED}
     options["max_tokens"] = max_tokens
     options["priority"] = body.priority or 0
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -116,6 +117,16 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
         options[option] = value
     chosen: StreamOptions = options
     return chosen
+
+
+def _same(name: str, value: float | None) -> float | None:
+    """Return the value of an option that a field means, in the words of some engine."""
+    return value if value is None else SAME_AS.get(name, {}).get(value, value)
+
+
+def or_default(tokens: int | None, default: int) -> int:
+    """Return a limit of tokens; -1 asks for none of its own, as in LM Studio and llama.cpp."""
+    return default if tokens is None or tokens == NO_LIMIT else tokens
 
 
 def _check_whole(name: str, tokens: int, when: str = "") -> None:

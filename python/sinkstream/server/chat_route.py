@@ -37,7 +37,8 @@ async def chat(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, ChatRequest)
     service.check_model(body.model)
-    options = chat_options(body, service.config.max_tokens)
+    read = partial(chat_options, body, service.config.max_tokens)
+    options = await service.pool.run_if(body.is_long, read)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
@@ -73,7 +74,7 @@ class ChatDialect:
         self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = bool(body.logprobs)
-        self.with_tokens = self._with_ids or self._with_logprobs
+        self.with_tokens = self.is_long = self._with_ids or self._with_logprobs
         self._bytes = service.texts.piece
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 

@@ -6,12 +6,14 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
@@ -87,13 +89,20 @@ class Live:
         while self.state.outcome is None:
             await self._changed.wait()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the events after a number, until the response ends."""
+    async def follow(
+        self, pool: Pool, write: Callable[[dict[str, Any]], bytes], after: int = -1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the events after a number, as `write` returns them, until the response ends."""
+
+        def written(begin: int, end: int) -> list[bytes]:
+            return [write(self.events.event(i)) for i in range(begin, end)]
+
         number = after + 1
         while True:
             if number < self.events.count:
                 end = min(self.events.count, number + _BATCH)
-                yield [self.events.event(i) for i in range(number, end)]
+                # What is there already does not change, so that another thread may read it.
+                yield await pool.run_if(self.state.is_long, partial(written, number, end))
                 number = end
             elif self.state.outcome is not None:
                 return

@@ -9,7 +9,13 @@ import orjson
 
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.server.body_options import as_chat_tools, names_of, response_options, tools_of
+from sinkstream.server.body_options import (
+    as_chat_tools,
+    names_of,
+    or_default,
+    response_options,
+    tools_of,
+)
 from sinkstream.server.config import NO_STORE
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.request_bodies import Body, Generation, Objects, Strings
@@ -87,7 +93,7 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
         raise invalid("body: `background` requires `store` to be true.", "background")
-    tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
+    tokens = or_default(body.max_output_tokens, default_tokens)
     options: Any = response_options(body, tokens, logprobs_of(body))
     if (rule := _rule_of(body)) is not None:
         if has_grammar(options):
