@@ -269,7 +269,8 @@ class Store(ABC):
         """
         rows = self.rows(
             "SELECT id, parent, conversation, created, tokens, LENGTH(read_ids) FROM nodes "
-            f"WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
+            "WHERE conversation = COALESCE((SELECT conversation FROM nodes WHERE id = ?), ?) "
+            "AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
             [name, name, tenant],
         )
         return [TurnOutline(*row) for row in rows]
