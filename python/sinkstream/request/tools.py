@@ -34,11 +34,14 @@ class Tools:
     """The names that it may call."""
     is_parallel: bool = True
     """Whether it may make several calls."""
+    is_generic: bool = False
+    """Whether tools have the generic form even if the chat template has one of its own."""
 
     @property
     def key(self) -> str:
-        """Return the definitions as text: two requests with the same text have the same prompt."""
-        return json.dumps(self.definitions, ensure_ascii=False, separators=(",", ":"))
+        """Return a text: two requests with the same text have the same tools in their prompts."""
+        text = json.dumps(self.definitions, ensure_ascii=False, separators=(",", ":"))
+        return f"generic {text}" if self.is_generic else text
 
     def schema_of(self, name: str) -> Mapping[str, Any]:
         """Return the JSON schema of a tool's arguments."""
@@ -61,7 +64,8 @@ def check_tools(
         tools: A list of functions in OpenAI's form. None and [] mean none.
         tool_choice: "auto", "none", "required", a named function, or allowed tools, in OpenAI's
             form. None is "auto".
-        parallel_tool_calls: Whether a reply may make several calls. None is True.
+        parallel_tool_calls: Whether a reply may make several calls. None is True, but False for a
+            named function.
         call: The call whose arguments these are, for errors.
 
     Raises:
@@ -81,7 +85,10 @@ def check_tools(
     definitions = _definitions(tools, call)
     names = tuple(one["function"]["name"] for one in definitions)
     choice, allowed = _choice(tool_choice, names, call)
-    found = Tools(definitions, choice, allowed, parallel_tool_calls is not False)
+    # A small model would call a function that it must call again and again.
+    is_named = isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function"
+    is_parallel = parallel_tool_calls is True if is_named else parallel_tool_calls is not False
+    found = Tools(definitions, choice, allowed, is_parallel)
     if (size := len(found.key)) > MAX_CHARACTERS:
         raise _refusal(
             call, "tools", f"must have at most {MAX_CHARACTERS} characters as JSON, but has {size}"

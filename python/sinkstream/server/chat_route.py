@@ -40,7 +40,7 @@ async def chat(request: Request) -> Response:
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
     thinking = thinking_of_chat(service.host, body)
-    given = body.tools, body.tool_choice, body.parallel_tool_calls
+    given = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
     if tools is not None and body.continue_final_message:
         raise invalid(

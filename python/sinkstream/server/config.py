@@ -15,6 +15,7 @@ from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+TOOLS = ("generic", "ignore", "native", "refuse")
 DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
@@ -152,6 +153,15 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    tools: Annotated[
+        str,
+        Setting(
+            "How models are told of the tools in requests. native: in the chat template's own "
+            "form, or in the generic form if it has none. generic: always in the generic form. "
+            "ignore: not at all. refuse: such requests get status 400.",
+            metavar="native|generic|ignore|refuse",
+        ),
+    ] = "native"
     drain_s: Annotated[
         float,
         Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
@@ -260,6 +270,8 @@ def check_config(config: ServerConfig) -> None:
     _check_peers(config)
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    if config.tools not in TOOLS:
+        raise _refusal("tools", f"must be one of {', '.join(TOOLS)}, but is {config.tools[:40]!r}.")
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(

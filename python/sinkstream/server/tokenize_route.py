@@ -58,7 +58,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     elif body.messages is not None:
         ids = texts.encode_messages(
             without_unknown(body.messages),
-            tools_of(body.tools, None, None),
+            tools_of(body.tools, None, None, service.config.tools),
             add_generation_prompt=body.add_generation_prompt is not False,
         )
     else:
@@ -80,7 +80,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
     count = partial(
         service.texts.encode_messages,
         without_unknown(body.messages),
-        tools_of(body.tools, None, None),
+        tools_of(body.tools, None, None, service.config.tools),
         add_generation_prompt=body.add_generation_prompt is not False,
     )
     return {"input_tokens": len(await service.pool.run(count))}
@@ -107,7 +107,7 @@ async def apply_template(request: Request) -> dict[str, Any]:
     render = partial(
         service.texts.render,
         without_unknown(body.messages),
-        tools_of(body.tools, None, None),
+        tools_of(body.tools, None, None, service.config.tools),
         add_generation_prompt=body.add_generation_prompt is not False,
     )
     return {"prompt": await service.pool.run(render)}

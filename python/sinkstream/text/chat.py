@@ -49,6 +49,7 @@ from sinkstream.text.tokenizers.control_tokens import (
     control_tokens,
 )
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
+from sinkstream.text.tools.generic_form import TemplatePlaces, generic_messages
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
@@ -104,6 +105,7 @@ class ChatFormat:
         *,
         thinking: Thinking = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        is_generic: bool = False,
     ) -> None:
         """Compile the template.
 
@@ -114,6 +116,7 @@ class ChatFormat:
             argument: The argument that contains the conversation, for errors.
             thinking: Whether the model thinks before it replies, or with which effort.
             tools: What the model may call, as `check_tools` returns it.
+            is_generic: Whether tools and calls have the generic form, not the template's own.
 
         Raises:
             InvalidArgument: The template is too long, has a syntax error, or has no variable for
@@ -133,8 +136,10 @@ class ChatFormat:
         def probe(said: Sequence[Message]) -> TracedText:
             return renderer.render(said, [], False, argument)
 
-        self.forms = ContentForms(source, probe)
+        self.forms = forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
+        self._is_generic = is_generic
+        self._places = TemplatePlaces(source, lambda said: probe(forms.apply(said)))
 
     def render(
         self,
@@ -188,16 +193,17 @@ class ChatFormat:
         def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
             return self._render(said, tools, add_generation_prompt, argument)
 
+        messages, tools = self.with_generic_tools(messages)
         messages = self.arguments.apply(self.forms.apply(messages), argument)
-        written = rendering(messages, self._tools)
+        written = rendering(messages, tools)
         found = list(self._own_tokens(written, argument))
-        strings = strings_of([*messages, *self._tools])
+        strings = strings_of([*messages, *tools])
         spelled = next(filter(None, map(self.control.first_in, strings)), None)
         if spelled is not None:
             # See Note: [Messages that spell control tokens].
             harmless = rendering(
                 [_mapped(message, self.control.without) for message in messages],
-                _mapped(self._tools, self.control.without),
+                _mapped(tools, self.control.without),
             )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
@@ -209,6 +215,17 @@ class ChatFormat:
                 )
             found = [found[i] for i in kept]
         return written, found, spelled is not None
+
+    def with_generic_tools(
+        self, messages: Sequence[Message]
+    ) -> tuple[Sequence[Message], list[dict[str, Any]]]:
+        """Return messages and tools for the template, which may read neither tools nor calls."""
+        if self._is_generic:
+            return generic_messages(messages, self._tools, self._places), []
+        may_lack_calls = not self._tools and any("tool_calls" in one for one in messages)
+        if may_lack_calls and not self._places.has_calls:
+            return generic_messages(messages, (), self._places), []
+        return messages, self._tools
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering that contain no character of a message."""

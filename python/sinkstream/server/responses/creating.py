@@ -181,7 +181,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
     check_read(body)
     read = partial(messages_of, body.input)
     is_long = not isinstance(body.input, str) and len(body.input) > _MANY_ITEMS
-    find_tools = partial(response_tools, body)
+    find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,

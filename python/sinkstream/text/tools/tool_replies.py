@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.structured.lru_cache import LruCache
+from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
-
-_MOST = 16  # values of `thinking`, which clients of a server choose
 
 
 def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
@@ -39,21 +35,10 @@ def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
 class ToolReplies:
     """Serves one checkpoint. Any thread may call it."""
 
-    def __init__(
-        self,
-        text: TextFormat,
-        table: TokenBytes | None,
-        thought_tags: Callable[[Thinking], ThoughtTags | None],
-    ) -> None:
-        """Remember a checkpoint; the form of its calls is found with the first request.
-
-        `table` is None if it has no tokenizer. `thought_tags` returns the tags around its thoughts.
-        """
-        self._text = text
+    def __init__(self, formats: ConversationFormats, table: TokenBytes | None) -> None:
+        """Serve the model of these formats; `table` is None if it has no tokenizer."""
+        self._formats = formats
         self._table = table
-        self._thought_tags = thought_tags
-        self._known: LruCache[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument]
-        self._known = LruCache(_MOST)
 
     def options(
         self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
@@ -63,10 +48,9 @@ class ToolReplies:
         With a `schema`, the text of the reply matches it if no tool is called.
 
         Raises:
-            InvalidArgument: The template has no place for tools, or the options set another
-                grammar.
+            InvalidArgument: There is no chat template, or the options set another grammar.
         """
-        form, tags = self._found(thinking)
+        form, tags = self._found(tools, thinking)
         given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
         if given and tools.choice == "none":
             return dict(options)
@@ -90,41 +74,29 @@ class ToolReplies:
 
     def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
         """Return a reader of a reply with tools, which `read_tools` returns."""
-        form, tags = self._found(thinking)
+        form, tags = self._found(tools, thinking)
         return _reader(tags, form, tools)
 
     def split(
         self, ids: Iterable[int], *, tools: Tools, thinking: Thinking, is_whole: bool = True
     ) -> Split:
         """Split a reply with tools, which `read_tools` returns, as `ThoughtTags.split` does."""
-        form, tags = self._found(thinking)
+        form, tags = self._found(tools, thinking)
         if not is_whole:
             tags = tags.inside_thought()
         return tags.split_with(_reader(tags, form, tools), ids)
 
-    def check(self, thinking: Thinking, call: str) -> None:
-        """Refuse tools if the template has no place for them; the error begins with `call`."""
+    def check(self, tools: Tools, thinking: Thinking, call: str) -> None:
+        """Refuse tools that no reply can call; the error begins with `call`."""
         try:
-            self._found(thinking)
+            self._found(tools, thinking)
         except InvalidArgument as error:
             fault = str(error).removeprefix("stream: ")
             raise InvalidArgument(f"{call}: {fault}", param=error.param) from None
 
-    def _found(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
-        found = self._known.get(thinking, partial(self._find, thinking))
-        if isinstance(found, InvalidArgument):
-            raise InvalidArgument(str(found), param=found.param)
-        return found
-
-    def _find(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags] | InvalidArgument:
-        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
-
-        tags = self._thought_tags(thinking)
-        thoughts = None if tags is None else tags.form.spelled()
-        try:
-            form = find_calls(self._text, thinking, thoughts)
-        except InvalidArgument as error:
-            return error
+    def _found(self, tools: Tools, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
+        form = self._formats.calls(thinking, tools)
+        tags = self._formats.tags(thinking)
+        thoughts = NO_THOUGHTS if tags is None else tags.form.spelled()
         assert self._table is not None  # there is a tokenizer
-        table, hidden = self._table, self._text.end_token_ids
-        return form, ThoughtTags(thoughts or NO_THOUGHTS, table, hidden)
+        return form, ThoughtTags(thoughts, self._table, self._formats.text.end_token_ids)
