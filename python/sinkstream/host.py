@@ -278,6 +278,7 @@ def make_host(
         )
     control = {} if text.tokenizer is None else control_tokens(text.tokenizer)
     formats = ConversationFormats(text, table)
+    grammars = Grammars(tokens, spec.vocab_size, text.end_token_ids)
     return Host(
         model=None,
         native=_core.Model(builder, asdict(options), tokens, sorted(text.end_token_ids)),
@@ -287,7 +288,7 @@ def make_host(
         options=options,
         defaults=Sampling.from_checkpoint(checkpoint.generation),
         control_tokens={token.content: i for i, token in control.items() if i < spec.vocab_size},
-        grammars=Grammars(tokens, spec.vocab_size, text.end_token_ids),
+        grammars=grammars,
         formats=formats,
-        tool_replies=ToolReplies(formats, table),
+        tool_replies=ToolReplies(formats, table, grammars),
     )

@@ -34,6 +34,8 @@ class Tools:
     """The names that it may call."""
     is_parallel: bool = True
     """Whether it may make several calls."""
+    strict: frozenset[str] = frozenset()
+    """The names of those whose schemas must be enforced as a whole."""
     is_generic: bool = False
     """Whether tools have the generic form even if the chat template has one of its own."""
 
@@ -43,7 +45,17 @@ class Tools:
         text = json.dumps(self.definitions, ensure_ascii=False, separators=(",", ":"))
         return f"generic {text}" if self.is_generic else text
 
-    def schema_of(self, name: str) -> Mapping[str, Any]:
+    @property
+    def as_given(self) -> list[dict[str, Any]]:
+        """Return the definitions with `strict`."""
+        return [
+            {**one, "function": {**one["function"], "strict": True}}
+            if one["function"]["name"] in self.strict
+            else dict(one)
+            for one in self.definitions
+        ]
+
+    def schema_of(self, name: str) -> dict[str, Any]:
         """Return the JSON schema of a tool's arguments."""
         function = next(
             one["function"] for one in self.definitions if one["function"]["name"] == name
@@ -88,7 +100,12 @@ def check_tools(
     # A small model would call a function that it must call again and again.
     is_named = isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function"
     is_parallel = parallel_tool_calls is True if is_named else parallel_tool_calls is not False
-    found = Tools(definitions, choice, allowed, is_parallel)
+    strict = frozenset(
+        name
+        for name, tool in zip(names, tools, strict=True)
+        if tool["function"].get("strict") is True
+    )
+    found = Tools(definitions, choice, allowed, is_parallel, strict)
     if (size := len(found.key)) > MAX_CHARACTERS:
         raise _refusal(
             call, "tools", f"must have at most {MAX_CHARACTERS} characters as JSON, but has {size}"

@@ -49,7 +49,7 @@ from sinkstream.text.tokenizers.control_tokens import (
     control_tokens,
 )
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
-from sinkstream.text.tools.generic_form import TemplatePlaces, generic_messages
+from sinkstream.text.tools.generic_form import TemplateReads, generic_messages
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
@@ -139,7 +139,7 @@ class ChatFormat:
         self.forms = forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
         self._is_generic = is_generic
-        self._places = TemplatePlaces(source, lambda said: probe(forms.apply(said)))
+        self._reads = TemplateReads(source, lambda said: probe(forms.apply(said)))
 
     def render(
         self,
@@ -221,10 +221,10 @@ class ChatFormat:
     ) -> tuple[Sequence[Message], list[dict[str, Any]]]:
         """Return messages and tools for the template, which may read neither tools nor calls."""
         if self._is_generic:
-            return generic_messages(messages, self._tools, self._places), []
+            return generic_messages(messages, self._tools, self._reads), []
         may_lack_calls = not self._tools and any("tool_calls" in one for one in messages)
-        if may_lack_calls and not self._places.has_calls:
-            return generic_messages(messages, (), self._places), []
+        if may_lack_calls and not self._reads.has_calls:
+            return generic_messages(messages, (), self._reads), []
         return messages, self._tools
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:

@@ -199,7 +199,7 @@ class ConversationFormats:
             return found
         tags = self.tags(thinking)
         has_template = self.text.tokenizer is not None and self.text.chat_template is not None
-        is_impossible = not has_template or has_channels(tags and tags.form)
+        is_impossible = not has_template or has_channels(None if tags is None else tags.form)
         if is_impossible and isinstance(found, str):
             raise InvalidArgument(found, param="tools")
         return GENERIC_CALLS

@@ -240,8 +240,9 @@ def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) ->
     [
         ("hermes", {"regex": "a"}, "`regex` must be None with `tools`", "regex"),
         ("llama", {"schema": {}}, "this model writes its calls as JSON", "schema"),
-        ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
-            "properties": {"a": {"type": "wrong"}}}}}]}, "`tools` must be valid for llgu", "tools"),
+        ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "strict": True,
+            "parameters": {"properties": {"a": {"type": "wrong"}}}}}]},
+         "tool `f` of `tools` (at /properties/a) must be valid for llguidance", "tools"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
             "properties": {"a": {"enum": ["x" * 70000]}}}}}]}, "`tools` must have at most 65536",
          "tools"),

@@ -46,7 +46,7 @@ Render = Callable[[Sequence[Message]], str]
 
 
 @dataclass(frozen=True)
-class TemplatePlaces:
+class TemplateReads:
     """Which messages a template reads. Each answer is found by rendering, when it is needed."""
 
     source: str
@@ -107,19 +107,19 @@ class TemplatePlaces:
 
 
 def generic_messages(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], places: TemplatePlaces
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], reads: TemplateReads
 ) -> list[Message]:
     """Return a conversation with tools, or with calls, as one that the template reads.
 
     Args:
         messages: Well-formed messages.
         tools: What the model may call; may be empty, while the conversation still has calls.
-        places: What the template reads. Without tools, what it reads itself is left to it.
+        reads: What the template reads. Without tools, what it reads itself is left to it.
     """
     said = [_without_calls(message) for message in messages]
-    if tools or not places.has_results:
-        said = list(_with_results(said, places))
-    return _with_tools(said, tools, places) if tools else said
+    if tools or not reads.has_results:
+        said = list(_with_results(said, reads))
+    return _with_tools(said, tools, reads) if tools else said
 
 
 def _said(role: str, content: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _call(call: Mapping[str, Any]) -> str:
     return f"{form.begin}{name}{form.middle}{arguments or '{}'}{form.end}"
 
 
-def _with_results(messages: Sequence[Message], places: TemplatePlaces) -> Iterator[Message]:
+def _with_results(messages: Sequence[Message], reads: TemplateReads) -> Iterator[Message]:
     """Yield the messages, with results as messages of the user.
 
     If the template demands replies between these, a result joins its neighbours.
@@ -162,7 +162,7 @@ def _with_results(messages: Sequence[Message], places: TemplatePlaces) -> Iterat
         if is_result:
             message = _said("user", _RESULT.format(result=_text(message)))
         are_users = pending is not None and message["role"] == pending["role"] == "user"
-        if pending and are_users and (is_result or was_result) and not places.has_neighbours:
+        if pending and are_users and (is_result or was_result) and not reads.has_neighbours:
             pending = {**pending, "content": f"{_text(pending)}\n{_text(message)}"}
         else:
             if pending is not None:
@@ -174,17 +174,17 @@ def _with_results(messages: Sequence[Message], places: TemplatePlaces) -> Iterat
 
 
 def _with_tools(
-    messages: list[Message], tools: Sequence[Mapping[str, Any]], places: TemplatePlaces
+    messages: list[Message], tools: Sequence[Mapping[str, Any]], reads: TemplateReads
 ) -> list[Message]:
     """Add the tools to the system text; without a place for one, to the first user message."""
     written = (json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     definitions = _TOOLS.format(tools="\n".join(written))
     is_system = messages[0]["role"] in ("system", "developer")
-    if is_system and (places.has_system or messages[0]["role"] == "developer"):
+    if is_system and (reads.has_system or messages[0]["role"] == "developer"):
         first, rest = messages[0], messages[1:]
         text = _text(first)
-    elif places.has_system:
-        text, first, rest = places.default_system, _said("system", ""), messages
+    elif reads.has_system:
+        text, first, rest = reads.default_system, _said("system", ""), messages
     else:
         at = next((i for i, one in enumerate(messages) if one["role"] == "user"), None)
         if at is None:

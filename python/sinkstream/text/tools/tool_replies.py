@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
+from sinkstream.structured.grammars import Grammars
+from sinkstream.structured.schemas import lenient
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.thinking import Thinking
 from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
@@ -35,10 +38,13 @@ def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
 class ToolReplies:
     """Serves one checkpoint. Any thread may call it."""
 
-    def __init__(self, formats: ConversationFormats, table: TokenBytes | None) -> None:
+    def __init__(
+        self, formats: ConversationFormats, table: TokenBytes | None, grammars: Grammars
+    ) -> None:
         """Serve the model of these formats; `table` is None if it has no tokenizer."""
         self._formats = formats
         self._table = table
+        self._grammars = grammars
 
     def options(
         self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
@@ -69,8 +75,18 @@ class ToolReplies:
                     param="schema",
                 )
             answer = as_schema_text("stream", "schema", given["schema"])
+            answer = self._grammars.followed_schema(answer, option="schema", what="`schema`")
         rest = {name: value for name, value in options.items() if name not in GRAMMARS}
-        return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
+        called = () if tools.choice == "none" else tools.allowed
+        schemas = {name: self._schema(tools, name) for name in called}
+        return {**rest, "grammar": call_grammar(form, tools, schemas, tags.form, answer)}
+
+    def _schema(self, tools: Tools, name: str) -> str:
+        """Return the schema that a tool's arguments follow."""
+        schema = tools.schema_of(name)
+        text = json.dumps(schema if name in tools.strict else lenient(schema), ensure_ascii=False)
+        what = f"tool `{name}` of `tools`"
+        return self._grammars.followed_schema(text, option="tools", what=what)
 
     def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
         """Return a reader of a reply with tools, which `read_tools` returns."""

@@ -131,13 +131,29 @@ def test_log_probabilities_are_of_text_only(serve: Serve) -> None:
     assert not any("}" in token["token"] for token in tokens)
 
 
-def test_a_call_cut_by_max_tokens_ends_with_length(serve: Serve) -> None:
-    server = serve("hermes")
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("name", ["hermes", "llama", "chatml"])
+def test_a_call_cut_by_max_tokens_ends_with_length_and_can_be_sent_back(
+    serve: Serve, name: str, stored: bool
+) -> None:
+    server = serve(name, stored=stored)
     _, usage = call_of(server)
-    choice = server.post(CHAT, {**CALLING, "max_tokens": usage["completion_tokens"] - 14}).json[
-        "choices"
-    ][0]
-    assert choice["finish_reason"] == "length"
+    cut = set()
+    for less in (1, 8, 14, 18, 22):
+        body = {**CALLING, "max_tokens": usage["completion_tokens"] - less}
+        choice = server.post(CHAT, body).json["choices"][0]
+        if less > 1:
+            assert choice["finish_reason"] == "length"
+        said = choice["message"]
+        cut |= {call["function"]["arguments"] for call in said.get("tool_calls", [])}
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "Late."}
+                   for call in said.get("tool_calls", [])]  # fmt: skip
+        following = [*HELLO, said, *results, {"role": "user", "content": "So?"}]
+        more = {**CALLING, "messages": following, "tool_choice": "none", "max_tokens": 3}
+        for tools in (TOOLS, TOOLS[:1]):
+            answer = server.post(CHAT, {**more, "tools": tools})
+            assert answer.status == 200, (said, answer.body)
+    assert len(cut) > 1
 
 
 @pytest.mark.parametrize("name", ["hermes", "thinking", "llama", "mistral", "chatml", "strict"])
@@ -198,8 +214,8 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         ({"tools": [WEATHER, WEATHER]}, "tools", "must have different names"),
         ({"tools": [function("<x>")]}, "tools", "`name` must be 1 to 64"),
         ({"tools": [function("f", {"type": "string"})]}, "tools", 'schema of the type "object"'),
-        ({"tools": [function("f", {"properties": {"a": {"type": "wrong"}}})]}, "tools",
-         "`tools` must be valid for llguidance"),
+        ({"tools": [function("f", {"properties": {"a": {"type": "wrong"}}}, strict=True)]}, "tools",
+         "tool `f` of `tools` (at /properties/a) must be valid for llguidance"),
         ({"tools": [function("f", 3)]}, "tools", "`parameters` must be a JSON schema"),
         ({"tools": 3}, "tools", "body: `tools` must be an array"),
         ({"tools": [function(f"f{i}") for i in range(129)]}, "tools", "at most 128 tools"),
