@@ -22,7 +22,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.structured import schemas
 from sinkstream.structured.lru_cache import LruCache
 
-_logger = logging.getLogger("sinkstream.structured")
+logger = logging.getLogger("sinkstream.structured")
 _DECODER = json.JSONDecoder()
 _REFUSES = " must be valid for llguidance, but is not: "
 _KEPT = 16
@@ -89,7 +89,7 @@ class Grammars:
                 kept, dropped = schemas.enforceable(schema, fault)
                 if dropped:
                     names = ", ".join(sorted(set(dropped)))
-                    _logger.warning("%s: not enforced, without `strict`: %s", what, names)
+                    logger.warning("%s: not enforced, without `strict`: %s", what, names)
                 return _written(kept)
             kept = schemas.exact(schema)
             if option == "tools" and (reason := fault(kept)):

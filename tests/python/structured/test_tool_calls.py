@@ -188,6 +188,15 @@ def test_none_never_begins_a_call(models: GiveModel) -> None:
             assert trigger_of(model) not in where
 
 
+def test_stop_strings_do_not_match_in_calls_that_must_be_made(models: GiveModel) -> None:
+    asked = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, **RANDOM}
+    for name in ("hermes", "args", "chatml"):
+        plain = models(name).generate(HELLO, seed=3, **asked)
+        stopped = models(name).generate(HELLO, seed=3, stop=["}", '"', "e", "{"], **asked)
+        assert stopped.token_ids == plain.token_ids
+        assert stopped.finish_reason == "stop"
+
+
 def test_a_stream_tells_calls_while_they_are_written(models: GiveModel) -> None:
     stream = models("hermes").stream(
         HELLO, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=2, **RANDOM

@@ -15,7 +15,7 @@ from sinkstream.structured.grammars import Grammars
 from sinkstream.structured.schemas import lenient
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
+from sinkstream.text.thoughts.thought_reader import Split, ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
@@ -47,36 +47,52 @@ class ToolReplies:
         self._grammars = grammars
 
     def options(
-        self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
+        self,
+        options: Mapping[str, Any],
+        tools: Tools,
+        thinking: Thinking,
+        given: str | None = None,
     ) -> dict[str, Any]:
         """Return the options of a reply with tools, whose grammar they set.
 
-        With a `schema`, the text of the reply matches it if no tool is called.
+        With a `schema`, the text of the reply matches it if no tool is called. The reply may
+        continue text that was `given`.
 
         Raises:
             InvalidArgument: There is no chat template, or the options set another grammar.
         """
         form, tags = self._found(tools, thinking)
-        given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
-        if given and tools.choice == "none":
+        tags = tags.continuing(given)
+        rules = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
+        if rules and tools.choice == "none":
             return dict(options)
-        for name in given:
+        if form.is_bare and given and given.strip():
+            if tools.choice == "required":
+                raise InvalidArgument(
+                    "stream: `tool_choice` must not require a call in a reply that continues text, "
+                    "because this model's calls only begin replies.",
+                    param="tool_choice",
+                )
+            return dict(options)
+        for name in rules:
             if name != "schema":
                 raise InvalidArgument(
                     f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".',
                     param=name,
                 )
         answer = None
-        if given and tools.choice == "auto":
+        if rules and tools.choice == "auto":
             if form.is_bare:
                 raise InvalidArgument(
                     "stream: `schema` must be None with `tools`, because this model writes its "
                     "calls as JSON, too.",
                     param="schema",
                 )
-            answer = as_schema_text("stream", "schema", given["schema"])
+            answer = as_schema_text("stream", "schema", rules["schema"])
             answer = self._grammars.followed_schema(answer, option="schema", what="`schema`")
         rest = {name: value for name, value in options.items() if name not in GRAMMARS}
+        if tools.choice == "required":
+            rest["stop"] = []  # there is no text that they could end, only calls
         called = () if tools.choice == "none" else tools.allowed
         schemas = {name: self._schema(tools, name) for name in called}
         return {**rest, "grammar": call_grammar(form, tools, schemas, tags.form, answer)}
@@ -88,9 +104,12 @@ class ToolReplies:
         what = f"tool `{name}` of `tools`"
         return self._grammars.followed_schema(text, option="tools", what=what)
 
-    def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
-        """Return a reader of a reply with tools, which `read_tools` returns."""
+    def reader(self, tools: Tools, thinking: Thinking, given: str | None = None) -> ThoughtReader:
+        """Return a reader of a reply with tools, which `read_tools` returns; see `options`."""
         form, tags = self._found(tools, thinking)
+        tags = tags.continuing(given)
+        if form.is_bare and given and given.strip():
+            return ThoughtReader(tags)
         return _reader(tags, form, tools)
 
     def split(
