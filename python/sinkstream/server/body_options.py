@@ -5,7 +5,10 @@ What is not supported is refused.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
@@ -25,6 +28,7 @@ from sinkstream.server.structured import rule_of
 from sinkstream.text.templates.chat_template import compile_template
 from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
+_logger = logging.getLogger("sinkstream.server")
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
 MAX_WHOLE_TOKENS = 65536
@@ -240,15 +244,31 @@ def _check_type(value: Any, kind: type, name: str, param: str) -> None:
         raise invalid(f"body: `{name}` in `{param}` must be {word}.", param)
 
 
-def tools_of(tools: Any, tool_choice: Any, parallel_tool_calls: bool | None) -> Tools | None:
-    """Return the tools of a request, in the form of chat completions; None if it has none."""
+def tools_of(
+    tools: Any, tool_choice: Any, parallel_tool_calls: bool | None, way: str
+) -> Tools | None:
+    """Return the tools of a request, in the form of chat completions; None if it has none.
+
+    `way` is the setting `tools`.
+    """
+    if tools and way == "refuse":
+        raise invalid("body: `tools` must be empty: this server does not use tools.", "tools")
+    if tools and way == "ignore":
+        _log_ignored()
+        return None
     try:
-        return check_tools(tools, tool_choice, parallel_tool_calls, call="body")
+        found = check_tools(tools, tool_choice, parallel_tool_calls, call="body")
     except InvalidArgument as error:
         raise invalid(str(error), error.param) from None
     except TypeError as error:
         param = next(name for name in _TOOL_FIELDS if f"`{name}`" in str(error))
         raise invalid(str(error), param) from None
+    return found and replace(found, is_generic=way == "generic")
+
+
+@cache
+def _log_ignored() -> None:
+    _logger.warning("tools: requests have tools, which are ignored, as --tools says")
 
 
 def as_chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ async def chat(request: Request) -> Response:
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
     thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
-    asked = body.tools, body.tool_choice, body.parallel_tool_calls
+    asked = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
     tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
     shared = partial(
         TurnRequest,

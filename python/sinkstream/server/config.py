@@ -15,6 +15,7 @@ from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+TOOLS = ("generic", "ignore", "native", "refuse")
 LOG_LEVELS = ("debug", "error", "info", "warning")
 LOG_FORMATS = ("json", "text")
 SYNCS = ("full", "normal")
@@ -183,6 +184,15 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    tools: Annotated[
+        str,
+        Setting(
+            "How models are told of the tools in requests. native: in the chat template's own "
+            "form, or in the generic form if it has none. generic: always in the generic form. "
+            "ignore: not at all. refuse: such requests get status 400.",
+            metavar="native|generic|ignore|refuse",
+        ),
+    ] = "native"
     max_reply_s: Annotated[
         float,
         Setting(
@@ -314,6 +324,8 @@ def check_config(config: ServerConfig) -> None:
         )
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    if config.tools not in TOOLS:
+        raise _refusal("tools", f"must be one of {', '.join(TOOLS)}, but is {config.tools[:40]!r}.")
     check_log(config)
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):

@@ -118,7 +118,7 @@ def _of_conversation(
     return lambda: call(
         without_unknown(body.messages or []),
         thinking_of_chat(service.host, body.chat_template_kwargs),
-        tools_of(body.tools, None, None),
+        tools_of(body.tools, None, None, service.config.tools),
         add_generation_prompt=body.add_generation_prompt is not False,
         is_open=bool(body.continue_final_message),
     )

@@ -216,7 +216,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
     """Return what a request reads, or refuse it."""
     check_read(body)
     read = partial(messages_of, body.input)
-    find_tools = partial(response_tools, body)
+    find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,

@@ -156,12 +156,15 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
-def response_tools(body: ReadRequest) -> Tools | None:
-    """Return the tools of a request; refuse hosted ones, which this server does not have."""
+def response_tools(body: ReadRequest, way: str) -> Tools | None:
+    """Return the tools of a request; refuse hosted ones, which this server does not have.
+
+    `way` is the setting `tools`.
+    """
     for tool in body.tools or ():
-        if tool.get("type") != "function":
+        if tool.get("type") != "function" and way != "ignore":
             raise not_supported("a tool that is not a function", "tools")
-    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
+    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls, way)
 
 
 def request_fields_of(
@@ -169,6 +172,7 @@ def request_fields_of(
 ) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
     defaults = service.host.defaults
+    tools = () if service.config.tools == "ignore" else body.tools or ()
     return {
         "id": name,
         "object": "response",
@@ -191,7 +195,7 @@ def request_fields_of(
         "temperature": _or(body.temperature, defaults.temperature),
         "text": {"format": format_of(body)},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
+        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _or(body.top_p, defaults.top_p),
         # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.

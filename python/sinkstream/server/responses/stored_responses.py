@@ -38,7 +38,7 @@ def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
 
 def opening_of_fields(fields: dict[str, Any]) -> Opening:
     """Return the opening of a response, from the fields that repeat its request."""
-    tools = tools_of(as_chat_tools(fields["tools"]), None, None)
+    tools = tools_of(as_chat_tools(fields["tools"]), None, None, "native")
     return opening_with(fields["instructions"], tools)
 
 
