@@ -13,7 +13,12 @@ from sinkstream.host import Host
 from sinkstream.request.options import SAMPLING, StreamOptions
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.request_bodies import ChatRequest, CompletionRequest, Generation
+from sinkstream.server.request_bodies import (
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    TokenizeRequest,
+)
 from sinkstream.server.structured import rule_of
 from sinkstream.text.templates.chat_template import compile_template
 from sinkstream.text.thinking import SWITCHES, Thinking, reads_thinking
@@ -159,6 +164,19 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("the old form of `tools`", "functions")
     if body.function_call not in (None, "none", "auto"):
         raise not_supported("a forced function call", "function_call")
+
+
+def continues_final(body: ChatRequest | TokenizeRequest, by_default: bool) -> bool:
+    """Return whether the conversation's last message is the beginning of the reply.
+
+    Args:
+        body: The request. What it says itself comes first.
+        by_default: The server's setting, for conversations that end with the assistant's text.
+    """
+    if body.continue_final_message is not None or body.add_generation_prompt or not by_default:
+        return bool(body.continue_final_message)
+    last = body.messages[-1] if body.messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
 
 
 def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:

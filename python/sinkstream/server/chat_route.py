@@ -15,6 +15,7 @@ from sinkstream.server.admission import whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
     chat_options,
+    continues_final,
     names_of,
     thinking_of_chat,
     tools_of,
@@ -42,7 +43,8 @@ async def chat(request: Request) -> Response:
     thinking = thinking_of_chat(service.host, body)
     given = body.tools, body.tool_choice, body.parallel_tool_calls
     tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
-    if tools is not None and body.continue_final_message:
+    continue_final = continues_final(body, service.config.continue_final_message)
+    if tools is not None and continue_final:
         raise invalid(
             "body: `continue_final_message` must not be true with `tools`.",
             "continue_final_message",
@@ -55,7 +57,7 @@ async def chat(request: Request) -> Response:
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
-        continue_final=bool(body.continue_final_message),
+        continue_final=continue_final,
         has_siblings=n > 1,
         thinking=thinking,
         tools=tools,

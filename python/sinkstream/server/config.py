@@ -152,6 +152,13 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    continue_final_message: Annotated[
+        bool,
+        Setting(
+            "Continue the last message of a conversation if it is the assistant's, unless the "
+            "request says otherwise."
+        ),
+    ] = False
     drain_s: Annotated[
         float,
         Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),

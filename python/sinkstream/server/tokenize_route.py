@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from sinkstream.server.body_options import tools_of
+from sinkstream.server.body_options import continues_final, tools_of
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
@@ -53,7 +53,8 @@ def _piece(raw: bytes) -> str | list[int]:
 
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
-    if body.messages is not None and body.continue_final_message:
+    by_default = service.config.continue_final_message
+    if body.messages is not None and continues_final(body, by_default):
         ids, _ = service.host.formats.encode_open_reply(without_unknown(body.messages))
     elif body.messages is not None:
         ids = texts.encode_messages(
