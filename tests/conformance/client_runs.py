@@ -31,7 +31,7 @@ class Client:
     timeout_s: float = 600
 
 
-_SMALL = ("--window", "1020")
+_SMALL = ("--window", "2044")
 """A window that their conversations pass."""
 
 CLIENTS = (
@@ -43,8 +43,8 @@ CLIENTS = (
     Client("lm_eval_client", ("lm-eval[api]==0.4.13",)),
     Client("llm_client", ("llm==0.36",), _SMALL),
     Client("pydantic_ai_client", ("pydantic-ai-slim[openai]==2.68.0",), _SMALL),
+    Client("aider_client", ("aider-chat==0.86.2",), _SMALL),
     Client("smolagents_client", ("smolagents[openai]==1.26.0",)),
-    Client("aider_client", ("aider-chat==0.86.2",)),
     Client(
         "open_webui_client",
         # Named, so that pip takes the build of torch that its index prefers here as elsewhere.

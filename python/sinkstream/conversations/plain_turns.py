@@ -16,7 +16,6 @@ from sinkstream.conversations.turns import (
     TurnText,
     Waiting,
 )
-from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
@@ -59,23 +58,23 @@ class PlainTurns:
             Exception: Any error that `Model.stream` raises.
         """
         _check_previous(request)
-        if not request.continue_final:
-            wanted = ReplyOptions(
-                request.options,
-                thinking=request.thinking,
-                tools=request.tools,
-                cache_salt=request.engine_salt,
-            )
-            return _turn(
-                self._host, self._host.request_for_chat(without_unknown(request.messages), wanted)
-            )
-        if request.messages[-1].get("role") != "assistant":
-            raise InvalidArgument(
-                "stream: to be continued, the last message of `prompt` must have the role "
-                '"assistant".',
-                param="prompt",
-            )
-        return _continued(self._host, request)
+        ids = self._encode(request)
+        wanted = ReplyOptions(
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            cache_salt=request.engine_salt,
+        )
+        return _turn(self._host, self._host.complete(wanted, ids))
+
+    def _encode(self, request: TurnRequest) -> list[int]:
+        return self._host.formats.encode_chat(
+            without_unknown(request.messages),
+            request.thinking,
+            request.tools,
+            is_open=request.continue_final,
+        )
 
     def begin_text(
         self, prompt: str | Sequence[int], options: StreamOptions, salt: str
@@ -99,8 +98,7 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        encode = self._host.formats.encode_chat
-        return len(encode(without_unknown(request.messages), request.thinking, request.tools))
+        return len(self._encode(request))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
@@ -165,17 +163,8 @@ def begin_text(
     return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
 
 
-def _continued(host: Host, request: TurnRequest) -> PlainTurn:
-    """Start a reply that continues the last message of a conversation."""
-    ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
-    wanted = ReplyOptions(
-        request.options, thinking=request.thinking, cache_salt=request.engine_salt
-    )
-    return _turn(host, host.complete(wanted, ids), final)
-
-
-def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
-    stream = host.start_stream(ServedStream, request, given)
+def _turn(host: Host, request: StreamRequest) -> PlainTurn:
+    stream = host.start_stream(ServedStream, request)
     facts = TurnFacts(
         state="new",
         node="",

@@ -8,28 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = '''def depth(place):
-    """Return the depth of the sea at a place."""
-    return {"Dover": 12, "Calais": 9}[place]
-'''
-QUESTIONS = "".join(f"/ask Question {n}: what does `depth` return, and why?\n" for n in range(8))
-
-
-def main(base_url: str) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "sea.py").write_text(SOURCE, encoding="utf-8")
-        (folder / "questions").write_text(QUESTIONS + "/tokens\n", encoding="utf-8")
-        settings = folder / ".aider.model.settings.yml"
-        settings.write_text(SETTINGS, encoding="utf-8")
-        replies = aider(folder, base_url, "--load", "questions", "--exit")
-        assert replies.count("Tokens: ") >= 8, replies
-        for form in ("whole", "diff"):
-            for stream in ("--stream", "--no-stream"):
-                edit = ("--edit-format", form, stream, "--message", "Add Brest, at 7.")
-                assert "Tokens: " in aider(folder, base_url, *edit)
-
-
+SOURCE = "def depth(place):\n    return {\n"
+SOURCE += "".join(f'        "Harbour {n}": {n % 40},\n' for n in range(80)) + "    }[place]\n"
+QUESTIONS = "".join(f"/ask What is the depth at harbour {n}?\n" for n in range(6))
 SETTINGS = """
 - name: openai/any
   extra_params:
@@ -37,17 +18,25 @@ SETTINGS = """
 """
 
 
-def aider(folder: Path, base_url: str, *arguments: str) -> str:
-    """Run aider on the file, and return what it writes."""
+def main(base_url: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "sea.py").write_text(SOURCE, encoding="utf-8")
+        settings = folder / ".aider.model.settings.yml"
+        settings.write_text(SETTINGS, encoding="utf-8")
+        assert aider(folder, base_url, given=QUESTIONS) >= 6
+        for stream in ("--stream", "--no-stream"):
+            assert aider(folder, base_url, stream, "--message", "Add Brest, at 7.") >= 1
+
+
+def aider(folder: Path, base_url: str, *arguments: str, given: str = "") -> int:
+    """Run aider on the file, and return how many replies it had."""
+    log = folder / "replies"
+    log.unlink(missing_ok=True)
     command = [str(Path(sys.executable).parent / "aider"), "--model", "openai/any"]
-    command += [
-        "--no-git",
-        "--yes-always",
-        "--no-pretty",
-        "--no-check-update",
-        "--analytics-disable",
-    ]
-    command += ["--no-show-model-warnings", "--no-show-release-notes", "--map-tokens", "0"]
+    command += ["--no-git", "--yes-always", "--no-pretty", "--no-fancy-input", "--map-tokens", "0"]
+    command += ["--no-check-update", "--no-show-release-notes", "--no-show-model-warnings"]
+    command += ["--analytics-disable", "--llm-history-file", str(log)]
     command += [*arguments, "sea.py"]
     environment = {
         **os.environ,
@@ -57,12 +46,18 @@ def aider(folder: Path, base_url: str, *arguments: str) -> str:
         "HOME": str(folder),
     }
     done = subprocess.run(
-        command, cwd=folder, env=environment, input="", capture_output=True, text=True, timeout=500
+        command,
+        cwd=folder,
+        env=environment,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     written = done.stdout + done.stderr
     assert done.returncode == 0, written
     assert "litellm." not in written, written
-    return written
+    return log.read_text(encoding="utf-8").count("LLM RESPONSE")
 
 
 if __name__ == "__main__":

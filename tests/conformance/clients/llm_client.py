@@ -23,7 +23,7 @@ def multiply(a: int, b: int) -> int:
     """Multiply two numbers."""
     return a * b
 '''
-LONG = "The sea was calm, and the boat lay still. " * 12
+LONG = "The sea was calm, and the boat lay still. " * 20
 """More than a tenth of the window."""
 
 

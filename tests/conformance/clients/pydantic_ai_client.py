@@ -10,7 +10,7 @@ from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-LONG = "The sea was calm, and the boat lay still. " * 12
+LONG = "The sea was calm, and the boat lay still. " * 20
 SETTINGS: Any = {"temperature": 0, "max_tokens": 1000}
 
 
