@@ -139,6 +139,7 @@ py::dict stream_stats(const StreamHandle& self) {
   fields["prompt_tokens"] = stats.prompt_tokens;
   fields["generated_tokens"] = stats.generated_tokens;
   fields["cached_tokens"] = stats.cached_tokens;
+  fields["replayed_tokens"] = stats.replayed_tokens;
   fields["evicted_tokens"] = stats.evicted_tokens;
   fields["live_tokens"] = stats.live_tokens;
   fields["cache_bytes"] = stats.cache_bytes;

@@ -166,7 +166,6 @@ void Engine::check_fits(const Sequence& sequence) const {
 
 void Engine::check(const Request& request) const {
   owner_.check("stream");
-  check_prompt(request.prompt);
   validate(request.params, model_.vocab());
   check_text(request.params);
   check_grammar(request);
@@ -190,6 +189,7 @@ std::shared_ptr<TokenStream> Engine::make_stream() {
 }
 
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
+  check_prompt(request.prompt);
   check(request);
   limit_length(&request);
   const Window window = window_of("stream", request.sinks);

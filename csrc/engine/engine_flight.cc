@@ -53,7 +53,7 @@ Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
 void Engine::take_seat(Sequence& sequence) {
   if (free_seats_.empty()) return;
   const std::vector<int32_t> seen =
-      sequence.session ? sequence.session->tokens.ids()
+      sequence.session ? sequence.session->cached_ids()
                        : std::vector<int32_t>(sequence.prompt.begin(),
                                               sequence.prompt.begin() + sequence.prefilled);
   const int64_t seat = free_seats_.back();

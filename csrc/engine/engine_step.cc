@@ -61,7 +61,9 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
   if (sequence.session) {
-    sequence.session->tokens.append(ids);
+    TokenLog& text = sequence.session->tokens;  // it may have the first ones already
+    const int64_t known = std::min(text.length() - (sequence.cache->length() - count), count);
+    text.append(ids.subspan(static_cast<size_t>(known)));
     sequence.session->publish_stats();
   }
   if (sequence.is_prefilling()) {
@@ -73,8 +75,7 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   } else {
     sequence.last_token = -1;
   }
-  const int64_t evicted =
-      sequence.cache->evicted() - sequence.evicted_before - sequence.stats.evicted_tokens;
+  const int64_t evicted = sequence.evicted() - sequence.stats.evicted_tokens;
   if (evicted > 0) staged.add_mark(StreamMark::Kind::kEvicted, evicted);
   sequence.stats.evicted_tokens += evicted;
   sequence.stats.live_tokens = sequence.cache->live();

@@ -34,6 +34,7 @@ const char* name_of(Phase phase);
 struct StreamStats {
   Phase phase = Phase::kWaiting;
   int64_t prompt_tokens = 0;
+  int64_t replayed_tokens = 0;  // read before them: Note [Tokens to read again] of session.h
   int64_t generated_tokens = 0;
   int64_t cached_tokens = 0;   // prompt tokens already in the cache when the request started
   int64_t live_tokens = 0;     // in the cache; keeps its last value after the end

@@ -14,6 +14,7 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_native_int
 from sinkstream.request.keywords import no_option
 from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
+from sinkstream.request.template_variables import TemplateVariables
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
 
@@ -63,10 +64,12 @@ class StreamRequest:
     """Whether the reply's text continues the prompt's."""
     is_chat: bool = False
     """Whether the prompt is messages: then a reasoning model's thoughts are split from its text."""
-    thinking: bool | str | None = None
-    """The `thinking` with which the prompt was rendered."""
+    thinking: bool | str | TemplateVariables | None = None
+    """The `thinking` with which the prompt was rendered, and further variables."""
     tools: Tools | None = None
     """What the reply may call: `grammar` then says how."""
+    given: str | None = None
+    """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
     origin: Origin = field(default_factory=_ORIGIN.get, compare=False)
@@ -100,7 +103,7 @@ def make_request(
     sinks: int | None = None,
     continues_text: bool = False,
     is_chat: bool = False,
-    thinking: bool | str | None = None,
+    thinking: bool | str | TemplateVariables | None = None,
     tools: Tools | None = None,
     cache_salt: str = "",
     called_at: float | None = None,

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, WithJsonSchema
 
+SMALL_BYTES = 1 << 16
+"""What is done with a longer body takes more than a millisecond: it moves to the pool."""
+
+# Not copied, as a mapping would be: in a list of many, that takes as long as parsing them.
+Object = Annotated[
+    InstanceOf[dict[str, Any]], WithJsonSchema({"type": "object", "additionalProperties": True})
+]
 # The first wrong item ends the check: each error takes a hundred times the memory of its item.
-Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
-Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Messages = Annotated[list[Object], Field(min_length=1, fail_fast=True)]
+Objects = Annotated[list[Object], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 
@@ -21,6 +28,16 @@ class Body(BaseModel):
     """A JSON object. Neither a string nor true is accepted as a number."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    _bytes: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether what is done with all of it belongs on the pool."""
+        return self._bytes > SMALL_BYTES
+
+    def note_size(self, text: bytes | bytearray | str) -> None:
+        """Remember how long the body was as JSON."""
+        self._bytes = len(text)
 
 
 class StreamSettings(Body):
@@ -113,6 +130,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -128,6 +146,8 @@ class TemplateRequest(Body):
     messages: Messages
     tools: Objects | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 # By name; "Model.name" where the same name means something else.
@@ -141,10 +161,11 @@ FIELDS = {
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
     "prefix.",
-    "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
+    "chat_template_kwargs": "Variables of the chat template by name, such as "
+    "`enable_thinking`; those that it does not read are ignored.",
     "content": "The text, with llama.cpp's names for the other fields.",
-    "continue_final_message": "Whether the reply continues the last message, which must be the "
-    "assistant's.",
+    "continue_final_message": "Whether the reply continues the text of the last message, which "
+    "must be the assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
