@@ -36,7 +36,7 @@ from sinkstream.conversations.snapshot_files import (
     doom,
     forget,
 )
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import TurnText
 
 logger = logging.getLogger("sinkstream")
@@ -261,6 +261,19 @@ class Store(ABC):
         ):
             parts.setdefault(node, []).append((ids, text))
         return [_stored(row, parts.get(row[0], [])) for row in rows]
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return the turns of a tenant's conversation, oldest first; of a turn, those of its own.
+
+        No text is read.
+        """
+        rows = self.rows(
+            "SELECT id, parent, conversation, created, tokens, LENGTH(read_ids) FROM nodes "
+            "WHERE conversation = COALESCE((SELECT conversation FROM nodes WHERE id = ?), ?) "
+            "AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
+            [name, name, tenant],
+        )
+        return [TurnOutline(*row) for row in rows]
 
     def expired_conversations(
         self, aged_before: float, *, is_single: bool = False

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
 
-_Key = TypeVar("_Key", str, tuple[str, str])
-
+_T = TypeVar("_T")
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
 _UNSTORED = 1024  # whose openings are remembered
@@ -87,13 +89,20 @@ class Live:
         while self.state.outcome is None:
             await self._changed.wait()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the events after a number, until the response ends."""
+    async def follow(
+        self, pool: Pool, write: Callable[[dict[str, Any]], bytes], after: int = -1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the events after a number, as `write` returns them, until the response ends."""
+
+        def written(begin: int, end: int) -> list[bytes]:
+            return [write(self.events.event(i)) for i in range(begin, end)]
+
         number = after + 1
         while True:
             if number < self.events.count:
                 end = min(self.events.count, number + _BATCH)
-                yield [self.events.event(i) for i in range(number, end)]
+                # What is there already does not change, so that another thread may read it.
+                yield await pool.run_if(self.state.is_long, partial(written, number, end))
                 number = end
             elif self.state.outcome is not None:
                 return
@@ -146,14 +155,13 @@ class LiveResponses:
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
-            tenants = {one: self._found[one].state.tenant for one in self._ended}
-            self.forget(_oldest_of_largest(tenants))
+            self.forget(_oldest_of_most(self._ended, lambda name: self._found[name].state.tenant))
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            del self._unstored[_oldest_of_largest({key: key[0] for key in self._unstored})]
+            del self._unstored[_oldest_of_most(self._unstored, itemgetter(0))]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -164,7 +172,8 @@ class LiveResponses:
         return self._unstored[tenant, name]
 
 
-def _oldest_of_largest(tenants: Mapping[_Key, str]) -> _Key:
-    """Return the first key of the tenant that has most, so that no tenant takes another's place."""
-    ((largest, _),) = Counter(tenants.values()).most_common(1)
-    return next(key for key, tenant in tenants.items() if tenant == largest)
+def _oldest_of_most(kept: Iterable[_T], tenant_of: Callable[[_T], str]) -> _T:
+    """Return the first, which is the oldest, of those of the tenant that has the most."""
+    names = list(kept)
+    most = Counter(map(tenant_of, names)).most_common(1)[0][0]
+    return next(name for name in names if tenant_of(name) == most)

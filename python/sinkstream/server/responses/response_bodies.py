@@ -9,7 +9,13 @@ import orjson
 
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.server.body_options import as_chat_tools, names_of, response_options, tools_of
+from sinkstream.server.body_options import (
+    as_chat_tools,
+    names_of,
+    or_default,
+    response_options,
+    tools_of,
+)
 from sinkstream.server.config import NO_STORE
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.request_bodies import Body, Generation, Objects, Strings
@@ -87,7 +93,7 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
         raise invalid("body: `background` requires `store` to be true.", "background")
-    tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
+    tokens = or_default(body.max_output_tokens, default_tokens)
     options: Any = response_options(body, tokens, logprobs_of(body))
     if (rule := _rule_of(body)) is not None:
         if has_grammar(options):
@@ -150,12 +156,15 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
-def response_tools(body: ReadRequest) -> Tools | None:
-    """Return the tools of a request; refuse hosted ones, which this server does not have."""
+def response_tools(body: ReadRequest, way: str) -> Tools | None:
+    """Return the tools of a request; refuse hosted ones, which this server does not have.
+
+    `way` is the setting `tools`.
+    """
     for tool in body.tools or ():
-        if tool.get("type") != "function":
+        if tool.get("type") != "function" and way != "ignore":
             raise not_supported("a tool that is not a function", "tools")
-    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
+    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls, way)
 
 
 def request_fields_of(
@@ -163,6 +172,7 @@ def request_fields_of(
 ) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
     defaults = service.host.defaults
+    tools = () if service.config.tools == "ignore" else body.tools or ()
     return {
         "id": name,
         "object": "response",
@@ -185,7 +195,7 @@ def request_fields_of(
         "temperature": _or(body.temperature, defaults.temperature),
         "text": {"format": format_of(body)},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
+        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _or(body.top_p, defaults.top_p),
         # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.

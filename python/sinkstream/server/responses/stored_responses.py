@@ -38,7 +38,7 @@ def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
 
 def opening_of_fields(fields: dict[str, Any]) -> Opening:
     """Return the opening of a response, from the fields that repeat its request."""
-    tools = tools_of(as_chat_tools(fields["tools"]), None, None)
+    tools = tools_of(as_chat_tools(fields["tools"]), None, None, "native")
     return opening_with(fields["instructions"], tools)
 
 
@@ -81,7 +81,7 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
         if promise is None:
             raise
         return _promised_state(promise)
-    state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
+    state = ResponseState(_record(turn, name)["echo"], tenant, len(turn.record), is_begun=True)
     note = orjson.loads(turn.note or "{}")
     calls = calls_of(turn)
     if "outcome" in note:
@@ -109,7 +109,7 @@ def promise_of(turns: Turns, tenant: str, name: str) -> Promise | None:
 
 def _promised_state(promise: Promise) -> ResponseState:
     echo = orjson.loads(promise.record)["echo"]
-    state = ResponseState(echo, promise.tenant, is_begun=promise.is_running)
+    state = ResponseState(echo, promise.tenant, len(promise.record), is_begun=promise.is_running)
     if promise.outcome == BROKEN:
         state.outcome = Outcome("failed", error=_KILLED)
     elif promise.outcome:
