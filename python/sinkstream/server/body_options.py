@@ -170,7 +170,6 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
-    check_ending(body)
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.functions:
@@ -179,13 +178,28 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("a forced function call", "function_call")
 
 
-def check_ending(body: ChatRequest | TemplateRequest | TokenizeRequest) -> None:
-    """Refuse a conversation that both ends with an open message and asks for another one."""
-    if body.continue_final_message and body.add_generation_prompt:
+def continues_final(
+    body: ChatRequest | TemplateRequest | TokenizeRequest, *, by_default: bool
+) -> bool:
+    """Return whether a conversation's last message is the beginning of the reply.
+
+    Args:
+        body: The request. What it says itself comes first.
+        by_default: The server's setting, for conversations that end with the assistant's text.
+
+    Raises:
+        ApiError: The request asks for another message as well.
+    """
+    said, prompted = body.continue_final_message, body.add_generation_prompt
+    if said and prompted:
         raise invalid(
             "body: `add_generation_prompt` must not be true with `continue_final_message`.",
             "add_generation_prompt",
         )
+    if said is not None or prompted is not None or not by_default:
+        return bool(said)
+    last = body.messages[-1] if body.messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
 
 
 def thinking_of_chat(

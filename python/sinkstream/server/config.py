@@ -193,6 +193,13 @@ class ServerConfig:
             metavar="native|generic|ignore|refuse",
         ),
     ] = "native"
+    continue_final_message: Annotated[
+        bool,
+        Setting(
+            "Continue the last message of a conversation if it is the assistant's, unless the "
+            "request says otherwise."
+        ),
+    ] = False
     max_reply_s: Annotated[
         float,
         Setting(
