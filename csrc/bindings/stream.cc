@@ -184,6 +184,9 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
   native.cache_salt = request.attr("cache_salt").cast<std::string>();
+  const py::object origin = request.attr("origin");
+  native.share = origin.attr("share").cast<std::string>();
+  native.weight = origin.attr("weight").cast<double>();
   native.called_at = time_of(request.attr("called_at").cast<double>());
   native.grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
   const ReleaseGil released;

@@ -141,6 +141,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
+  void order_waiting(std::span<const ShareView> shares, size_t places);
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
@@ -224,7 +225,10 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> arrived_;  // swapped with arrivals_
   std::vector<Job*> taken_jobs_;                    // swapped with jobs_
   std::vector<std::shared_ptr<Session>> sessions_;  // those with pages
+  Shares shares_;
   StepPlanner planner_;
+  std::vector<Candidate> candidates_;  // one for each of waiting_
+  std::vector<ShareView> turns_;       // while the order is decided
   std::vector<WaitingView> waiting_views_;
   std::vector<SharedPrefix> shared_prefixes_;  // one for each of waiting_views_
   std::vector<RunningView> running_views_;

@@ -79,6 +79,7 @@ void Engine::launch(Flight& flight) {
   for (const PlanRow& row : plan_.rows) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
     sequence.last_step = flight.record.step;
+    sequence.share->view.served += static_cast<double>(row.count) / sequence.weight;
     sequence.cache->make_writable(row.count);
     flight.rows.push_back({&sequence, row.count, wants_of(sequence, row), row.drafts});
   }

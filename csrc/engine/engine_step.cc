@@ -28,6 +28,7 @@ void Engine::admit() {
     Sequence& sequence = *running_.back();
     --totals_.waiting;
     ++totals_.running;
+    ++sequence.share->view.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
     record_phase(sequence);
     try {
@@ -164,14 +165,17 @@ void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr 
     --totals_.waiting;
   } else {
     --totals_.running;
+    --sequence.share->view.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
   drop_in_flight(sequence);
+  if (sequence.share != nullptr) shares_.leave(std::exchange(sequence.share, nullptr));
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
   ++totals_.finished.at(static_cast<size_t>(reason));
   record_phase(sequence, reason);
+  sequence.stream->count_staged();
   publish_stats();
   if (sequence.session) finish_turn(sequence);
   SINKSTREAM_FAIL_POINT("step.finish");

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import ArgumentName
-from sinkstream.text.messages import Message, check_messages, text_of_parts, without_unknown
+from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
 
@@ -45,8 +46,7 @@ def canonical_messages(
 
 
 def _canonical(message: Message, *, trims: bool) -> Message:
-    content = message.get("content") or ""
-    text = content if isinstance(content, str) else text_of_parts(content)
+    text = text_of(message)
     if trims and message["role"] == "assistant":
         text = text.rstrip()
     if message.keys() == _PLAIN:
@@ -99,6 +99,11 @@ def encode(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
+def encode_all(messages: Iterable[Message]) -> str:
+    """Return the JSON text of a list of messages; one call for all would hold the GIL."""
+    return f"[{','.join(map(encode, messages))}]"
+
+
 def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
     """Return the hash of an empty conversation of a tenant with a model.
 
@@ -115,6 +120,7 @@ def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
 def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the hash after each canonical message."""
     for message in messages:
+        check_wanted()
         content = encode(identifying(message)).encode("utf-8", "surrogatepass")
         before = blake2b(before + content, digest_size=_SIZE).digest()
         yield before

@@ -10,11 +10,10 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    encode,
+    encode_all,
     hash_after,
     without_reasoning,
 )
@@ -31,13 +30,14 @@ from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTu
 from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.errors import SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -75,6 +75,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -108,6 +109,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -121,10 +127,17 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        asked = ReplyOptions(
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
+        )
         complete = self._host.complete(asked)
-        deadline = deadline_of(complete.options["timeout_s"])
-        start = self._starts.of(request)
+        deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
+        with ACTIVITIES.during("store"):
+            start = self._starts.of(request)
         try:
             return self._begun(request, complete, start, deadline)
         finally:
@@ -142,7 +155,8 @@ class Conversations:
         match = start.match
         try:
             end = self._end(request, match)
-            following = self._following(request, match, end)
+            with ACTIVITIES.during("encoding"):
+                following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
                 self._restorer.residency.release(match.resident)
@@ -150,12 +164,9 @@ class Conversations:
         found = self._found(request, start, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
-        if deadline is not None:
-            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         try:
-            given = match.unread[-1]["content"] if request.continue_final else ""
             session, ids = found.resident.session, found.ids.tolist()
-            stream = session.reply_to(ServedStream, ids, complete, given)
+            stream = session.reply_to(ServedStream, ids, complete)
         except BaseException:  # such as an option out of range: the session is as it was
             self._restorer.residency.give_back(found.resident)
             raise
@@ -242,7 +253,7 @@ class Conversations:
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
         tokens = len(following) + end.tokens
-        given = match.unread[-1]["content"] if request.continue_final else ""
+        given = request.given or ""
         thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
@@ -251,7 +262,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([without_reasoning(message) for message in match.unread]),
+            messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
             tokens=tokens,
@@ -359,12 +370,23 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.outline(tenant, name)
+        if not turns:
+            raise _no_session(name)
+        return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the turns of a conversation, oldest first, or a single turn.
@@ -419,10 +441,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

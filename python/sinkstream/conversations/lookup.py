@@ -20,7 +20,7 @@ from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking
+from sinkstream.text.thinking import Thinking, named_variables
 
 _TRIES = 4  # to own the conversation that a request continues
 
@@ -63,7 +63,7 @@ class Lookup:
                 that is not stored and has thoughts is not continued then.
         """
         tools = "" if request.tools is None else request.tools.key
-        identity = self._identity + tools
+        identity = self._identity + tools + named_variables(request.thinking)
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
         # The last message is always read, and so is the one before a reply that is continued.
         most = len(messages) - (2 if request.continue_final else 1)

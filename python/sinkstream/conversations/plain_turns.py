@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import (
     NotFound,
     TurnEnd,
@@ -16,11 +16,10 @@ from sinkstream.conversations.turns import (
     TurnText,
     Waiting,
 )
-from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import without_unknown
 
@@ -47,6 +46,9 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
+    promises = None
+    trouble = None
+
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""
         self._host = host_of(model)
@@ -59,23 +61,24 @@ class PlainTurns:
             Exception: Any error that `Model.stream` raises.
         """
         _check_previous(request)
-        if not request.continue_final:
-            wanted = ReplyOptions(
-                request.options,
-                thinking=request.thinking,
-                tools=request.tools,
-                cache_salt=request.engine_salt,
-            )
-            return _turn(
-                self._host, self._host.request_for_chat(without_unknown(request.messages), wanted)
-            )
-        if request.messages[-1].get("role") != "assistant":
-            raise InvalidArgument(
-                "stream: to be continued, the last message of `prompt` must have the role "
-                '"assistant".',
-                param="prompt",
-            )
-        return _continued(self._host, request)
+        ids = self._encode(request)
+        wanted = ReplyOptions(
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            cache_salt=request.engine_salt,
+            called_at=called_at(),
+        )
+        return _turn(self._host, self._host.complete(wanted, ids))
+
+    def _encode(self, request: TurnRequest) -> list[int]:
+        return self._host.formats.encode_chat(
+            without_unknown(request.messages),
+            request.thinking,
+            request.tools,
+            is_open=request.continue_final,
+        )
 
     def begin_text(
         self, prompt: str | Sequence[int], options: StreamOptions, salt: str
@@ -99,8 +102,7 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        encode = self._host.formats.encode_chat
-        return len(encode(without_unknown(request.messages), request.thinking, request.tools))
+        return len(self._encode(request))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
@@ -120,6 +122,14 @@ class PlainTurns:
     def titles(self, tenant: str) -> dict[str, str]:
         """Return none: nothing is kept."""
         return {}
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Refuse: nothing is kept.
@@ -162,20 +172,14 @@ def begin_text(
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
-
-
-def _continued(host: Host, request: TurnRequest) -> PlainTurn:
-    """Start a reply that continues the last message of a conversation."""
-    ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
-    wanted = ReplyOptions(
-        request.options, thinking=request.thinking, cache_salt=request.engine_salt
+    return _turn(
+        host,
+        host.request_for(prompt, ReplyOptions(options, cache_salt=salt, called_at=called_at())),
     )
-    return _turn(host, host.complete(wanted, ids), final)
 
 
-def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
-    stream = host.start_stream(ServedStream, request, given)
+def _turn(host: Host, request: StreamRequest) -> PlainTurn:
+    stream = host.start_stream(ServedStream, request)
     facts = TurnFacts(
         state="new",
         node="",

@@ -13,15 +13,16 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import Host
 from sinkstream.request.checks import as_native_int
 from sinkstream.request.options import SessionOptions
+from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
 from sinkstream.sessions.history import Remembered, decode_history
 from sinkstream.sessions.session import Session
-from sinkstream.sessions.thoughts import Thoughts, check_thoughts, thinking_of_field
+from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.thinking import check_thinking
+from sinkstream.text.thinking import check_thinking, thinking_of_text
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of
 
@@ -50,7 +51,8 @@ def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionSt
     """
     host.lifetime.check_open("session")
     tools = check_tools(given.get("tools"), call="session")
-    thinking = check_thinking(given.get("thinking"), "session")
+    plain = check_thinking(given.get("thinking"), "session")
+    thinking = with_variables(plain, given.get("chat_template_kwargs"), "session")
     tags = host.formats.tags(thinking)
     drops = check_thoughts(given.get("thoughts"), tags)
     sinks: Any = given.get("sinks")
@@ -145,7 +147,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
     )
-    thinking = thinking_of_field(str(fields.get("thinking", "")))
+    thinking = thinking_of_text(str(fields.get("thinking", "")))
     try:
         tokens_there = record.state.length + len(record.pending_ids)
         remembered = decode_history(
@@ -157,9 +159,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     except BaseException:
         native.close()
         raise
-    thoughts = Thoughts()
-    if tags is not None:
-        thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
+    thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
     tokens = TokenSession(
         native,
         host,

@@ -69,15 +69,10 @@ class Thoughts:
     @property
     def fields(self) -> dict[str, str | int]:
         """Return how a session file describes it."""
-        if self.tags is None:
+        if self.tags is None and self.thinking is None:
             return {}
         thinking = "" if self.thinking is None else str(self.thinking)
         return {"thinking": thinking, "drops_thoughts": int(self.drops)}
-
-
-def thinking_of_field(text: str) -> Thinking:
-    """Return `thinking` from a field of a session file."""
-    return {"": None, "True": True, "False": False}.get(text, text)
 
 
 def check_thoughts(thoughts: str | None, tags: ThoughtTags | None) -> bool:

@@ -139,20 +139,17 @@ class TokenSession:
 
     # ---- turns -----------------------------------------------------------------------------------
 
-    def reply_to(
-        self, kind: Callable[..., _S], ids: list[int], request: StreamRequest, given: str = ""
-    ) -> _S:
+    def reply_to(self, kind: Callable[..., _S], ids: list[int], request: StreamRequest) -> _S:
         """Stream the reply to token ids.
 
         Args:
             kind: The class of the stream.
             ids: What is read first.
             request: The complete options.
-            given: The beginning of the reply, if it is part of the ids.
         """
         with self.one_caller():
             self.conclude_last_turn()
-            reader = self.host.reader(request, given)
+            reader = self.host.reader(request)
             return self.start_reply(kind, replace(request, prompt=ids), reader)
 
     def start_reply(
