@@ -16,8 +16,9 @@ from sinkstream.checkpoint.checkpoint import Checkpoint, TextFormat
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
@@ -71,7 +72,7 @@ class ReplyOptions:
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=time.monotonic)
+    called_at: float = field(default_factory=called_at)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod
@@ -147,14 +148,16 @@ class Host:
             return self.request_for_chat(prompt, wanted)
         self.lifetime.check_open("stream")
         check_not_chat(wanted.thinking, wanted.tools)
-        ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
+        with ACTIVITIES.during("encoding"):
+            ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
         request = self.complete(wanted, ids, is_chat=False)
         return replace(request, continues_text=isinstance(prompt, str | EncodedText))
 
     def request_for_chat(self, messages: Sequence[Any], wanted: ReplyOptions) -> StreamRequest:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
-        ids = self.formats.encode_chat(messages, wanted.thinking, wanted.tools)
+        with ACTIVITIES.during("encoding"):
+            ids = self.formats.encode_chat(messages, wanted.thinking, wanted.tools)
         return self.complete(wanted, ids)
 
     def complete(

@@ -10,7 +10,6 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
@@ -36,6 +35,7 @@ from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, Tur
 from sinkstream.errors import SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.streams.served_stream import ServedStream
@@ -125,8 +125,9 @@ class Conversations:
             request.options, thinking=request.thinking, tools=request.tools, given=request.given
         )
         complete = self._host.complete(asked)
-        deadline = deadline_of(complete.options["timeout_s"])
-        start = self._starts.of(request)
+        deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
+        with ACTIVITIES.during("store"):
+            start = self._starts.of(request)
         try:
             return self._begun(request, complete, start, deadline)
         finally:
@@ -144,7 +145,8 @@ class Conversations:
         match = start.match
         try:
             end = self._end(request, match)
-            following = self._following(request, match, end)
+            with ACTIVITIES.during("encoding"):
+                following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
                 self._restorer.residency.release(match.resident)
@@ -152,8 +154,6 @@ class Conversations:
         found = self._found(request, start, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
-        if deadline is not None:
-            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         try:
             session, ids = found.resident.session, found.ids.tolist()
             stream = session.reply_to(ServedStream, ids, complete)

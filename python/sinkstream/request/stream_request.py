@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,37 @@ from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
 from sinkstream.request.template_variables import TemplateVariables
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """For whom requests are made: those with the same name are a share, and shares take turns."""
+
+    share: str = ""
+    weight: float = 1.0
+    """A share with the weight 2 gets twice as much as one with 1."""
+    called_at: float | None = None
+    """When the caller asked for them, by `time.monotonic`; None for now."""
+
+
+_NO_ORIGIN = Origin()
+_ORIGIN: ContextVar[Origin] = ContextVar("origin", default=_NO_ORIGIN)
+
+
+@contextmanager
+def originating(origin: Origin) -> Iterator[None]:
+    """Set the origin of all requests that the block makes: a reply may need several."""
+    token = _ORIGIN.set(origin)
+    try:
+        yield
+    finally:
+        _ORIGIN.reset(token)
+
+
+def called_at() -> float:
+    """Return when the caller asked for what is requested now."""
+    given = _ORIGIN.get().called_at
+    return time.monotonic() if given is None else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +72,7 @@ class StreamRequest:
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
+    origin: Origin = field(default_factory=_ORIGIN.get, compare=False)
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 

@@ -106,6 +106,7 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
         _check_whole(tokens_name, max_tokens, " without `stream`")
     options: Any = {name: getattr(body, name) for name in _COPIED}
     options["max_tokens"] = max_tokens
+    options["priority"] = body.priority or 0
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
     options["stop_token_ids"] = body.stop_token_ids or []
     options["ignore_eos"] = bool(body.ignore_eos)

@@ -15,6 +15,8 @@ from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+LOG_LEVELS = ("debug", "error", "info", "warning")
+LOG_FORMATS = ("json", "text")
 DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
@@ -58,6 +60,14 @@ class ServerConfig:
             option="api_key",
         ),
     ] = ()
+    api_key_file: Annotated[
+        str,
+        Setting(
+            "A file with further keys, one in a line. A number after a key and a space is its "
+            "weight: a key with 2 gets twice as much of a busy server as one with 1.",
+            metavar="FILE",
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...],
         Setting("Another name to accept in the Host header. May be repeated.", option="allow_host"),
@@ -152,6 +162,13 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    max_reply_s: Annotated[
+        float,
+        Setting(
+            "Seconds after which a request ends like one with this `timeout_s`; 0: no limit.",
+            Number(0, 1e9),
+        ),
+    ] = 0.0
     drain_s: Annotated[
         float,
         Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
@@ -173,6 +190,18 @@ class ServerConfig:
         int,
         Setting("Open connections; requests on further ones get status 503.", Number(1, 1 << 20)),
     ] = 2048
+    log_level: Annotated[
+        str,
+        Setting(
+            "The least level that is logged: debug, which includes health checks, info, warning or "
+            "error.",
+            metavar="|".join(LOG_LEVELS),
+        ),
+    ] = "info"
+    log_format: Annotated[
+        str,
+        Setting("How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
+    ] = "text"
     public_metrics: Annotated[bool, Setting("Answer /metrics without a key.")] = False
     no_page: Annotated[bool, Setting("Serve no web page at /.")] = False
     address: Annotated[
@@ -248,11 +277,11 @@ def check_config(config: ServerConfig) -> None:
         value = getattr(config, name)
         if setting.range is not None and value not in setting.range:
             raise _refusal(name, f"must be in {setting.range}, but is {value:g}.")
-    if not config.api_keys and not config.is_loopback:
+    if not (config.api_keys or config.api_key_file) and not config.is_loopback:
         raise _refusal(
             "api_key",
             f'must be set, because `host` is "{config.host}", which is not a loopback address. '
-            "Set SINKSTREAM_API_KEY.",
+            "Set SINKSTREAM_API_KEY, or give --api-key-file.",
         )
     for key in config.api_keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -260,12 +289,21 @@ def check_config(config: ServerConfig) -> None:
     _check_peers(config)
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    check_log(config)
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(
                 "cors_origin",
                 f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
             )
+
+
+def check_log(config: ServerConfig) -> None:
+    """Check how the log is to be written; `check_config` does, too."""
+    for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+        value = getattr(config, name)
+        if value not in known:
+            raise _refusal(name, f"must be one of {', '.join(known)}, but is {value[:40]!r}.")
 
 
 def _check_types(config: ServerConfig) -> None:

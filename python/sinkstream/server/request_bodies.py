@@ -53,6 +53,7 @@ class Generation(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Ids | None = None
     timeout_s: float | None = None
+    priority: int | None = None
     # What the reply follows: vLLM's field, and two of llama.cpp's.
     structured_outputs: dict[str, Any] | None = None
     json_schema: dict[str, Any] | None = None
@@ -190,6 +191,8 @@ FIELDS = {
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
     "presence_penalty": "Subtracted from the logit of each token in the cache.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
+    "priority": "Of the waiting requests of the same key, those with lower numbers begin first, as "
+    "in vLLM. Default: 0; 1 with `background`.",
     "prompt": "A string or token ids, or a list of either.",
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",

@@ -16,6 +16,7 @@ from sinkstream.request.options import SessionOptions
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
+from sinkstream.sessions.history import Remembered, decode_history
 from sinkstream.sessions.session import Session
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
@@ -69,7 +70,7 @@ def open_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             tokens.read(unread, tokens.state)
-            tokens.turn = None  # the opening is not a turn
+            tokens.turn = tokens.before = None  # the opening is not a turn
     except BaseException:
         session.close()
         raise
@@ -86,7 +87,7 @@ async def aopen_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             await tokens.aread(unread, tokens.state)
-            tokens.turn = None
+            tokens.turn = tokens.before = None
     except BaseException:
         session.close()
         raise
@@ -128,7 +129,14 @@ def _open(
         system_tokens=system_tokens,
         fields=fields_of(start.thoughts, start.tools),
     )
-    session = Session(tokens, turns, thoughts=start.thoughts, tools=tools)
+    said = [] if system is None else [{"role": "system", "content": system}]
+    session = Session(
+        tokens,
+        turns,
+        thoughts=start.thoughts,
+        tools=tools,
+        remembered=Remembered(tuple(history or said)),
+    )
     return session, tokens, ids[native.stats()["tokens"] :]
 
 
@@ -141,6 +149,10 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     )
     thinking = thinking_of_text(str(fields.get("thinking", "")))
     try:
+        tokens_there = record.state.length + len(record.pending_ids)
+        remembered = decode_history(
+            record.conversation, Path(path).name, tokens_there, host.spec.vocab_size
+        )
         tools = tools_of_fields(fields, Path(path).name)
         turns = host.session_turns("load_session", thinking, tools)
         tags, of_session = host.formats.tags(thinking), tools_of(tools, turns)
@@ -155,7 +167,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
         system_tokens=record.state.system_tokens,
         fields=fields_of(thoughts, tools),
     )
-    return Session(tokens, turns, thoughts=thoughts, tools=of_session)
+    return Session(tokens, turns, thoughts=thoughts, tools=of_session, remembered=remembered)
 
 
 async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:

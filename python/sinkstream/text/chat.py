@@ -49,6 +49,7 @@ from sinkstream.text.tokenizers.control_tokens import (
     control_literals,
     control_tokens,
 )
+from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
@@ -367,9 +368,11 @@ class _WholeEncoder:
         """
         text = str.__str__(written)
         fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+        check_length(self._tokenizer, text, argument)
         with catch_panics(fails):
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
+        count_tokens(len(ids))
         control = [i for i, token_id in enumerate(ids) if token_id in self._control]
         offsets = encoding.offsets if control else []
         for i in control:

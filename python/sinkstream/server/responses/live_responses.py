@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
@@ -15,6 +16,7 @@ from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
 
+_T = TypeVar("_T")
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
 _UNSTORED = 1024  # whose openings are remembered
@@ -131,13 +133,13 @@ class LiveResponses:
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
-            self.forget(next(iter(self._ended)))
+            self.forget(_oldest_of_most(self._ended, lambda name: self._found[name].state.tenant))
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            self._unstored.popitem(last=False)
+            del self._unstored[_oldest_of_most(self._unstored, itemgetter(0))]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -146,3 +148,10 @@ class LiveResponses:
     def opening_of(self, tenant: str, name: str) -> Opening:
         """Return the opening of such a response."""
         return self._unstored[tenant, name]
+
+
+def _oldest_of_most(kept: Iterable[_T], tenant_of: Callable[[_T], str]) -> _T:
+    """Return the first, which is the oldest, of those of the tenant that has the most."""
+    names = list(kept)
+    most = Counter(map(tenant_of, names)).most_common(1)[0][0]
+    return next(name for name in names if tenant_of(name) == most)

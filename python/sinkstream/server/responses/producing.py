@@ -17,7 +17,7 @@ from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.responses.response_state import Outcome
 from sinkstream.server.responses.stored_responses import note_of, opening_of_fields
-from sinkstream.server.running import Reply, Start, as_api_error, running
+from sinkstream.server.running import Reply, Start, Terms, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
 
@@ -28,26 +28,30 @@ _INCOMPLETE = ("length", "timeout")
 _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
-def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
+def begin(
+    service: Service, live: Live, start: Start, terms: Terms, held_bytes: int
+) -> asyncio.Task[None]:
     """Begin to generate, with `start`. The task does not fail; errors are stored in `live`.
 
     The reply may take `held_bytes` of memory.
     """
     service.live.add(live)
-    live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))
+    live.task = task = asyncio.create_task(_produce(service, live, start, terms, held_bytes))
     task.add_done_callback(lambda _: live.drop_task())
     return task
 
 
-async def _produce(service: Service, live: Live, start: Start, held_bytes: int) -> None:
+async def _produce(
+    service: Service, live: Live, start: Start, terms: Terms, held_bytes: int
+) -> None:
     state, reply = live.state, None
     try:
         async with AsyncExitStack() as stack:
-            stack.enter_context(service.whole_replies.taken(held_bytes))
-            (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
+            stack.enter_context(service.whole_replies.taken(held_bytes, terms.tenant))
+            (reply,) = await stack.enter_async_context(running(service, [start], terms, NAMES))
             del start  # it holds the request
             turn = live.turn = await reply.begin()
-            assert turn is not None  # there is no limit of time
+            assert turn is not None  # it was not to return earlier
             live.drop_messages()
             stream = turn.stream
             state.has_parts, state.input_tokens = stream.has_parts, turn.facts.prompt_tokens

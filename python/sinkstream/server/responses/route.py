@@ -40,9 +40,9 @@ async def create_response(request: Request) -> Response:
     async def work(send: Send) -> None:
         nonlocal body
         log.choices = 1
-        must_wait = service.seats.locked()
+        must_wait = service.seats.must_wait(log.tenant)
         is_stream, is_background = bool(body.stream), bool(body.background)
-        live = await create(service, body, log.tenant, request.headers)
+        live = await create(service, body, log, request.headers)
         del body  # it may be long
         try:
             if is_stream:
