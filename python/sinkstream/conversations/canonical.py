@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
@@ -108,6 +109,11 @@ def encode(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
+def encode_all(messages: Iterable[Message]) -> str:
+    """Return the JSON text of a list of messages; one call for all would hold the GIL."""
+    return f"[{','.join(map(encode, messages))}]"
+
+
 def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
     """Return the hash of an empty conversation of a tenant with a model.
 
@@ -124,6 +130,7 @@ def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
 def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the hash after each canonical message."""
     for message in messages:
+        check_wanted()
         content = encode(identifying(message)).encode("utf-8", "surrogatepass")
         before = blake2b(before + content, digest_size=_SIZE).digest()
         yield before

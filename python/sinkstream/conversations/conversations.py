@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    encode,
+    encode_all,
     hash_after,
     without_reasoning,
 )
@@ -31,14 +31,14 @@ from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTu
 from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.errors import SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -76,6 +76,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -109,6 +110,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -123,7 +129,11 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         asked = ReplyOptions(
-            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
         )
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
@@ -253,7 +263,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([*map(without_reasoning, match.unread if given else read)]),
+            messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
             tokens=tokens,
@@ -375,12 +385,23 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.outline(tenant, name)
+        if not turns:
+            raise _no_session(name)
+        return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the turns of a conversation, oldest first, or a single turn.
@@ -435,10 +456,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

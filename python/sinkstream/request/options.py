@@ -230,6 +230,9 @@ class Sampling:
         return cls(**values)
 
 
+SAME_AS: dict[str, dict[float, float]] = {"top_k": {-1: 0}, "top_p": {0: 1e-6}}
+"""What other engines' clients, and checkpoints, write for a value: -1 keeps all tokens, and 0 only
+the most probable one."""
 SAMPLING = tuple(entry.name for entry in fields(Sampling))
 # Any of these in a checkpoint says how its authors want it sampled.
 _CHOOSING = ("temperature", "top_k", "top_p", "min_p")
@@ -247,7 +250,9 @@ class TurnOptions(StreamOptions, total=False):
         'in OpenAI\'s form. With "none", the model still sees the tools.',
     ]
     parallel_tool_calls: Annotated[
-        bool | None, "Whether a reply may make several calls. If None, it may."
+        bool | None,
+        "Whether a reply may make several calls. If None, it may, but a named function is called "
+        "once.",
     ]
 
 
@@ -273,7 +278,7 @@ class PromptOptions(TurnOptions, total=False):
         Sequence[Mapping[str, Any]] | None,
         "For messages: functions that the reply may call, in OpenAI's form. `Stream.tool_calls` "
         'has the calls. A message with the role "tool" carries the result of a call. Needs '
-        "llguidance, and a chat template with a place for tools.",
+        "llguidance and a chat template; one without a place for tools gets the generic form.",
     ]
 
 

@@ -17,7 +17,13 @@ from sinkstream import _build
 from sinkstream.conversations.turns import Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
-from sinkstream.server.admission import MOST_WHOLE_AT_ONCE, MOST_WHOLE_BYTES, Admission, ByteBudget
+from sinkstream.server.admission import (
+    MOST_WHOLE_AT_ONCE,
+    MOST_WHOLE_BYTES,
+    Admission,
+    ByteBudget,
+    Downloads,
+)
 from sinkstream.server.api_keys import weights_of
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError, unavailable
@@ -82,6 +88,7 @@ class Service:
         )
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue, weights)
+        self.downloads = Downloads()
         self.replies: set[Stream] = set()
         self.shortened: WeakSet[Stream] = WeakSet()
         """Replies that end early, as if they had reached their length."""

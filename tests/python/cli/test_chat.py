@@ -242,8 +242,9 @@ def test_undo_and_retry_work_however_far_the_window_has_moved(say: Say) -> None:
         arguments=arguments,
     )
     assert undone.code == 0
-    assert undone.err.splitlines()[-1].partition("last")[0] == (
-        plain.err.splitlines()[-1].partition("last")[0]
+    assert (
+        undone.err.splitlines()[-1].partition("last")[0]
+        == (plain.err.splitlines()[-1].partition("last")[0])
     )
     assert undone.out.splitlines()[-1] == plain.out.splitlines()[-1]
     one, two, *_ = (line for line in undone.err.splitlines() if line.startswith("Removed"))

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 
 _SLICE = 1 << 14
@@ -54,6 +55,7 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
         return
     tokens = counted.tokens
     for begin in range(0, len(text), _SLICE):
+        check_wanted()
         part = text[begin : begin + _SLICE]
         tokens += len(tokenizer.encode_batch_fast([part], add_special_tokens=False)[0])
         if tokens > counted.limit:
