@@ -237,7 +237,7 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(metadata={"a" * 65: ""}), "metadata"),
     (bad(metadata={"a": "b" * 513}), "metadata"),
     (bad(metadata={str(i): "" for i in range(17)}), "metadata"),
-    (bad(max_output_tokens=-1), "max_output_tokens"),
+    (bad(max_output_tokens=-2), "max_output_tokens"),
     (bad(max_output_tokens=65537), "max_output_tokens"),
     (bad(max_output_tokens=65537, stream=True), "max_output_tokens"),
     (bad(max_output_tokens="8"), "max_output_tokens"),
