@@ -18,7 +18,7 @@ from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
@@ -72,7 +72,7 @@ class ReplyOptions:
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=called_at)
+    called_at: float = field(default_factory=time.monotonic)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod
@@ -202,7 +202,7 @@ class Host:
         """Compile the grammar of a request, which then finds it compiled. Blocks.
 
         Raises:
-            InvalidArgument: It is not valid, or the chat template has no place for tools.
+            InvalidArgument: It is not valid, or there is no chat template for tools.
         """
         read = read_tools(wanted.tools, wanted.options)
         grammar_of(self._with_grammar_of_tools(wanted), read, self.grammars)
@@ -264,10 +264,10 @@ class Host:
         """Return the parts of a session's conversation; `call` opens it.
 
         Raises:
-            InvalidArgument: The template fails, cannot be split, or has no place for tools.
+            InvalidArgument: The template fails or cannot be split, or there is none for tools.
         """
         if tools is not None:
-            self.tool_replies.check(thinking, call)
+            self.tool_replies.check(tools, thinking, call)
         return self.formats.turns(thinking, tools)
 
 
@@ -286,6 +286,7 @@ def make_host(
         )
     control = {} if text.tokenizer is None else control_tokens(text.tokenizer)
     formats = ConversationFormats(text, table)
+    grammars = Grammars(tokens, spec.vocab_size, text.end_token_ids)
     return Host(
         model=None,
         native=_core.Model(builder, asdict(options), tokens, sorted(text.end_token_ids)),
@@ -295,7 +296,7 @@ def make_host(
         options=options,
         defaults=Sampling.from_checkpoint(checkpoint.generation),
         control_tokens={token.content: i for i, token in control.items() if i < spec.vocab_size},
-        grammars=Grammars(tokens, spec.vocab_size, text.end_token_ids),
+        grammars=grammars,
         formats=formats,
-        tool_replies=ToolReplies(text, table, formats.tags),
+        tool_replies=ToolReplies(formats, table, grammars),
     )

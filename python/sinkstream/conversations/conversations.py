@@ -37,7 +37,7 @@ from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -75,6 +75,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -108,6 +109,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -122,7 +128,11 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         asked = ReplyOptions(
-            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
         )
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
@@ -360,8 +370,8 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
@@ -431,10 +441,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

@@ -250,7 +250,9 @@ class TurnOptions(StreamOptions, total=False):
         'in OpenAI\'s form. With "none", the model still sees the tools.',
     ]
     parallel_tool_calls: Annotated[
-        bool | None, "Whether a reply may make several calls. If None, it may."
+        bool | None,
+        "Whether a reply may make several calls. If None, it may, but a named function is called "
+        "once.",
     ]
 
 
@@ -276,7 +278,7 @@ class PromptOptions(TurnOptions, total=False):
         Sequence[Mapping[str, Any]] | None,
         "For messages: functions that the reply may call, in OpenAI's form. `Stream.tool_calls` "
         'has the calls. A message with the role "tool" carries the result of a call. Needs '
-        "llguidance, and a chat template with a place for tools.",
+        "llguidance and a chat template; one without a place for tools gets the generic form.",
     ]
 
 

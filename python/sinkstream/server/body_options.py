@@ -5,7 +5,10 @@ What is not supported is refused.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
@@ -25,6 +28,7 @@ from sinkstream.server.structured import rule_of
 from sinkstream.text.templates.chat_template import compile_template
 from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
+_logger = logging.getLogger("sinkstream.server")
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
 MAX_WHOLE_TOKENS = 65536
@@ -166,7 +170,6 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
-    check_ending(body)
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.functions:
@@ -175,13 +178,28 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("a forced function call", "function_call")
 
 
-def check_ending(body: ChatRequest | TemplateRequest | TokenizeRequest) -> None:
-    """Refuse a conversation that both ends with an open message and asks for another one."""
-    if body.continue_final_message and body.add_generation_prompt:
+def continues_final(
+    body: ChatRequest | TemplateRequest | TokenizeRequest, *, by_default: bool
+) -> bool:
+    """Return whether a conversation's last message is the beginning of the reply.
+
+    Args:
+        body: The request. What it says itself comes first.
+        by_default: The server's setting, for conversations that end with the assistant's text.
+
+    Raises:
+        ApiError: The request asks for another message as well.
+    """
+    said, prompted = body.continue_final_message, body.add_generation_prompt
+    if said and prompted:
         raise invalid(
             "body: `add_generation_prompt` must not be true with `continue_final_message`.",
             "add_generation_prompt",
         )
+    if said is not None or prompted is not None or not by_default:
+        return bool(said)
+    last = body.messages[-1] if body.messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
 
 
 def thinking_of_chat(
@@ -240,15 +258,31 @@ def _check_type(value: Any, kind: type, name: str, param: str) -> None:
         raise invalid(f"body: `{name}` in `{param}` must be {word}.", param)
 
 
-def tools_of(tools: Any, tool_choice: Any, parallel_tool_calls: bool | None) -> Tools | None:
-    """Return the tools of a request, in the form of chat completions; None if it has none."""
+def tools_of(
+    tools: Any, tool_choice: Any, parallel_tool_calls: bool | None, way: str
+) -> Tools | None:
+    """Return the tools of a request, in the form of chat completions; None if it has none.
+
+    `way` is the setting `tools`.
+    """
+    if tools and way == "refuse":
+        raise invalid("body: `tools` must be empty: this server does not use tools.", "tools")
+    if tools and way == "ignore":
+        _log_ignored()
+        return None
     try:
-        return check_tools(tools, tool_choice, parallel_tool_calls, call="body")
+        found = check_tools(tools, tool_choice, parallel_tool_calls, call="body")
     except InvalidArgument as error:
         raise invalid(str(error), error.param) from None
     except TypeError as error:
         param = next(name for name in _TOOL_FIELDS if f"`{name}`" in str(error))
         raise invalid(str(error), param) from None
+    return found and replace(found, is_generic=way == "generic")
+
+
+@cache
+def _log_ignored() -> None:
+    _logger.warning("tools: requests have tools, which are ignored, as --tools says")
 
 
 def as_chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

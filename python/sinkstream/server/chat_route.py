@@ -15,6 +15,7 @@ from sinkstream.server.admission import whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
     chat_options,
+    continues_final,
     names_of,
     thinking_of_chat,
     tools_of,
@@ -43,8 +44,9 @@ async def chat(request: Request) -> Response:
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
     thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
-    asked = body.tools, body.tool_choice, body.parallel_tool_calls
+    asked = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
     tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
+    by_default = service.config.continue_final_message
     shared = partial(
         TurnRequest,
         tenant=log.tenant,
@@ -52,7 +54,7 @@ async def chat(request: Request) -> Response:
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
-        continue_final=bool(body.continue_final_message),
+        continue_final=continues_final(body, by_default=by_default),
         has_siblings=n > 1,
         thinking=thinking,
         tools=tools,

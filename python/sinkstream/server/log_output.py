@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import orjson
 
 from sinkstream.server.request_log import FACTS, logger
+from sinkstream.structured.grammars import logger as schema_logger
 
 
 class _AsJson(logging.Formatter):
@@ -31,6 +32,7 @@ def log_to_stderr(level: str, form: str) -> None:
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(_AsJson() if form == "json" else text)
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    for one in (logger, schema_logger):
+        one.addHandler(handler)
+        one.setLevel(level.upper())
+        one.propagate = False

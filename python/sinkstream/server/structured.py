@@ -13,6 +13,7 @@ from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.request_bodies import Generation
+from sinkstream.structured.schemas import lenient
 from sinkstream.text.thinking import Thinking
 
 Rule = tuple[str, Any]
@@ -24,8 +25,8 @@ _MAX_WAITING = 64
 def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
     """Return what OpenAI's `response_format`, or `text.format` of its Responses API, asks for.
 
-    A schema is followed with and without `strict`. "json_object" may have a `schema`, as for
-    llama.cpp. Errors name the field `param`.
+    Without `strict`, what cannot be enforced of a schema is dropped. "json_object" may have a
+    `schema`, as for llama.cpp. Errors name the field `param`.
     """
     kind = given.get("type")
     if kind == "text":
@@ -42,7 +43,8 @@ def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
     path = f"{param}.json_schema" if "json_schema" in given else param
     if not isinstance(inner, Mapping):
         raise invalid(f"body: `{path}` must be an object.", param)
-    return _schema(inner.get("schema"), f"{path}.schema", param)
+    option, schema = _schema(inner.get("schema"), f"{path}.schema", param)
+    return option, schema if inner.get("strict") is True else lenient(schema)
 
 
 def rule_of(body: Generation) -> tuple[str, Rule] | None:

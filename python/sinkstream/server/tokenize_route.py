@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.server.answer import json_array, json_response
-from sinkstream.server.body_options import check_ending, thinking_of_chat, tools_of
+from sinkstream.server.body_options import continues_final, thinking_of_chat, tools_of
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
@@ -114,11 +114,11 @@ def _of_conversation(
     service: Service, body: TokenizeRequest | TemplateRequest, call: Callable[..., _T]
 ) -> Callable[[], _T]:
     """Return a call with what a body says about a conversation, as a chat completion reads it."""
-    check_ending(body)
+    is_open = continues_final(body, by_default=service.config.continue_final_message)
     return lambda: call(
         without_unknown(body.messages or []),
         thinking_of_chat(service.host, body.chat_template_kwargs),
-        tools_of(body.tools, None, None),
+        tools_of(body.tools, None, None, service.config.tools),
         add_generation_prompt=body.add_generation_prompt is not False,
-        is_open=bool(body.continue_final_message),
+        is_open=is_open,
     )

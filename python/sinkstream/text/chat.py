@@ -52,6 +52,7 @@ from sinkstream.text.tokenizers.control_tokens import (
 )
 from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
+from sinkstream.text.tools.generic_form import TemplateReads, generic_messages
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
@@ -115,6 +116,7 @@ class ChatFormat:
         *,
         thinking: Thinking = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        is_generic: bool = False,
     ) -> None:
         """Compile the template.
 
@@ -125,6 +127,7 @@ class ChatFormat:
             argument: The argument that contains the conversation, for errors.
             thinking: Whether the model thinks before it replies, or with which effort.
             tools: What the model may call, as `check_tools` returns it.
+            is_generic: Whether tools and calls have the generic form, not the template's own.
 
         Raises:
             InvalidArgument: The template is too long, has a syntax error, or has no variable for
@@ -143,8 +146,10 @@ class ChatFormat:
         def probe(said: Sequence[Message]) -> TracedText:
             return renderer.render(said, {**self._given, "tools": []}, False, argument)
 
-        self.forms = ContentForms(source, probe)
+        self.forms = forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
+        self._is_generic = is_generic
+        self._reads = TemplateReads(source, lambda said: probe(forms.apply(said)))
 
     def render(
         self,
@@ -213,16 +218,17 @@ class ChatFormat:
 
         if is_open:
             check_open(messages, argument)
+        messages, given = self.with_generic_tools(messages)
         messages = self.arguments.apply(self.forms.apply(messages), argument)
-        written = rendering(messages, self._given)
+        written = rendering(messages, given)
         found = list(self._own_tokens(written, argument))
-        strings = strings_of([*messages, self._given])
+        strings = strings_of([*messages, given])
         spelled = next(filter(None, map(self.control.first_in, strings)), None)
         if spelled is not None:
             # See Note: [Messages that spell control tokens].
             harmless = rendering(
                 [_mapped(message, self.control.without) for message in messages],
-                _mapped(self._given, self.control.without),
+                _mapped(given, self.control.without),
             )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
@@ -234,6 +240,17 @@ class ChatFormat:
                 )
             found = [found[i] for i in kept]
         return written, found, spelled is not None
+
+    def with_generic_tools(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Given]:
+        """Return what the template is given, which may read neither tools nor calls."""
+        tools = self._given["tools"]
+        without_tools: Given = {**self._given, "tools": []}
+        if self._is_generic:
+            return generic_messages(messages, tools, self._reads), without_tools
+        may_lack_calls = not tools and any("tool_calls" in one for one in messages)
+        if may_lack_calls and not self._reads.has_calls:
+            return generic_messages(messages, (), self._reads), without_tools
+        return messages, self._given
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering that contain no character of a message."""

@@ -22,6 +22,7 @@ from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.thinking import Thinking, template_variables
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class ConversationFormats:
         self._chats: LruCache[tuple[Thinking, str], ChatFormat] = LruCache(MOST_TURNS)
         self._turns: LruCache[tuple[Thinking, str], TurnFormat] = LruCache(MOST_TURNS)
         self._tags: LruCache[Thinking, ThoughtTags | None] = LruCache(MOST_TAGS)
+        self._calls: LruCache[Thinking, CallFormat | str] = LruCache(MOST_TAGS)
 
     def chat(
         self, thinking: Thinking, tools: Tools | None = None, argument: ArgumentName = PROMPT
@@ -81,6 +83,7 @@ class ConversationFormats:
             argument,
             thinking=thinking,
             tools=() if tools is None else tools.definitions,
+            is_generic=tools is not None and self.has_generic_tools(thinking, tools),
         )
         return self._chats.get((thinking, "" if tools is None else tools.key), make)
 
@@ -153,6 +156,43 @@ class ConversationFormats:
     def tags(self, thinking: Thinking) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""
         return self._tags.get(thinking, partial(self._find_tags, thinking))
+
+    def has_generic_tools(self, thinking: Thinking, tools: Tools) -> bool:
+        """Return whether tools have the generic form: asked for, or the template has none."""
+        return tools.is_generic or isinstance(self._own_calls(thinking), str)
+
+    def calls(self, thinking: Thinking, tools: Tools) -> CallFormat:
+        """Return how the model calls tools.
+
+        Raises:
+            InvalidArgument: There is no chat template, or replies have channels.
+        """
+        from sinkstream.text.tools.find_calls import has_channels
+        from sinkstream.text.tools.generic_form import GENERIC_CALLS
+
+        found = self._own_calls(thinking)
+        if not self.has_generic_tools(thinking, tools):
+            assert isinstance(found, CallFormat)
+            return found
+        tags = self.tags(thinking)
+        has_template = self.text.tokenizer is not None and self.text.chat_template is not None
+        is_impossible = not has_template or has_channels(None if tags is None else tags.form)
+        if is_impossible and isinstance(found, str):
+            raise InvalidArgument(found, param="tools")
+        return GENERIC_CALLS
+
+    def _own_calls(self, thinking: Thinking) -> CallFormat | str:
+        """Return how the template itself writes calls, or a sentence that says why it cannot."""
+        return self._calls.get(thinking, partial(self._find_calls, thinking))
+
+    def _find_calls(self, thinking: Thinking) -> CallFormat | str:
+        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
+
+        tags = self.tags(thinking)
+        try:
+            return find_calls(self.text, thinking, None if tags is None else tags.form.spelled())
+        except InvalidArgument as error:
+            return str(error)
 
     def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
         from sinkstream.text.thoughts.find_thoughts import find_thoughts

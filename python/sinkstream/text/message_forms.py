@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, text_of_parts
+from sinkstream.text.tools.unfinished_json import closed_json
 
 ContentForm = Literal["string", "parts", "either"]
 ArgumentForm = Literal["text", "object", "either"]
@@ -176,19 +177,26 @@ def _is_json(written: str) -> bool:
 
 
 def _object(text: str, where: str, argument: ArgumentName) -> dict[str, Any]:
+    """Return arguments as an object; those that `max_tokens` has cut off are closed."""
     if not text.strip():
         return {}
-    try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict) or not _is_shallow(value, 0):
+    value = _parsed(text)
+    if value is None or not _is_shallow(value, 0):
+        value = _parsed(closed_json(text, _MAX_DEPTH))
+    if not isinstance(value, dict):
         raise InvalidArgument(
-            f"{where}: `arguments` of a tool call must be a JSON object nested at most "
-            f"{_MAX_DEPTH} levels deep, but are not.",
+            f"{where}: `arguments` of a tool call must be a JSON object, but are not.",
             param=argument.name,
         )
     return value
+
+
+def _parsed(text: str) -> Any:
+    """Return what JSON says; None if it is not JSON."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _no_number(word: str) -> None:

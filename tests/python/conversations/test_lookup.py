@@ -242,7 +242,7 @@ def test_what_is_not_stored_lives_in_memory_alone(conversations: Conversations) 
     second = chat.say("Two", store=False, seed=1)
     assert second.facts.state == "resident"
     assert conversations._store.node(second.node) is None
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     named = ask(conversations, [user("Three")], previous=second.node, store=False, seed=2)
     assert named.facts.state == "resident"
     with pytest.raises(NotFound):  # its session has moved on

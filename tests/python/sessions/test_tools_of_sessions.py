@@ -27,8 +27,9 @@ pytest.importorskip("llguidance", reason="needs the extra `structured`")
 Open = Callable[..., sinkstream.Model]
 PING = [function("ping", description="Answer.")]  # its arguments can only be {}
 CALL: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
-# Templates that write earlier messages as they were, with and without a message for tools.
-FORMATS = ("hermes", "function", "deepseek", "llama")
+# Templates that write earlier messages as they were, with and without a message for tools; two have
+# no place for tools.
+FORMATS = ("hermes", "function", "deepseek", "llama", "chatml", "strict")
 
 
 @pytest.fixture(scope="module")
@@ -411,16 +412,6 @@ def test_mistakes_are_named(open_model: Open) -> None:
         with pytest.raises(InvalidArgument, match="`regex` must be None with `tools`"):
             session.stream("a", regex="x")
         assert session.generate([33], tool_choice="none", max_tokens=2, seed=1).tool_calls == []
-
-
-def test_a_template_without_a_place_for_tools_is_refused(
-    tiny_folder: Callable[[str], Path],
-) -> None:
-    refused = pytest.raises(
-        InvalidArgument, match=r"^session: `tools` must be empty: the checkpoint"
-    )
-    with sinkstream.load(tiny_folder("llama"), window=60, threads=1) as model, refused:
-        model.session(tools=PING)
 
 
 @pytest.mark.parametrize("text", ["x", "{}", "[1]", '[{"type":"function"}]'])

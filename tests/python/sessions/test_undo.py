@@ -62,9 +62,7 @@ def test_undone_turns_have_never_been(
     window: int,
     kv_dtype: str,
 ) -> None:
-    with load(
-        tiny_folder(folder), sinks=sinks, window=window, kv_dtype=kv_dtype
-    ) as model:
+    with load(tiny_folder(folder), sinks=sinks, window=window, kv_dtype=kv_dtype) as model:
         session, plain = model.session(), model.session()
         source = random.Random(5)
         read_again = 0

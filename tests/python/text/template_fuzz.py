@@ -14,7 +14,8 @@ import random
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,16 @@ def _theirs(source: str, case: Case, messages: Messages) -> str | None:
     return str(rendered)
 
 
+def chat_of(source: str, case: Case) -> ChatFormat:
+    thinking = with_variables(None, case.variables, "stream")
+    tokenizer = tokenizer_of(source)
+    return ChatFormat(vocabularies.qwen3(), tokenizer, source, thinking=thinking, tools=case.tools)
+
+
 def ours(source: str, case: Case) -> tuple[str | None, list[str]]:
     """Return what a template writes here, and its control tokens."""
-    text = vocabularies.qwen3()
-    thinking = with_variables(None, case.variables, "stream")
     try:
-        chat = ChatFormat(text, tokenizer_of(source), source, thinking=thinking, tools=case.tools)
+        chat = chat_of(source, case)
         pieces = chat.render(check_messages(case.messages), True, is_open=case.is_open).pieces
     except InvalidArgument as error:
         if OPEN in str(error):
@@ -198,6 +203,10 @@ def difference(source: str, case: Case) -> tuple[str, str]:
     text, control = ours(source, case)
     if text == UNDECIDED:
         return "", "undecided"
+    # Where a template does not write calls, both get them as text.
+    with suppress(InvalidArgument):  # of variables that the template does not read
+        read, _ = chat_of(source, case).with_generic_tools(case.messages)
+        case = replace(case, messages=list(map(dict, read)))
     expected = theirs(source, case)
     if case.is_open and "content" not in source:
         return "", "refused"  # transformers looks for the word

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.conversations.node import new_id
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
 from sinkstream.request.options import StreamOptions
@@ -180,8 +182,13 @@ async def create(
         tells_usage=bool(settings.continuous_usage_stats),
     )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
+    if live.state.is_background and fields["store"]:
+        messages = orjson.dumps(asked.turn.messages).decode()
+        live.promise = Promise(name, tenant, record, messages)
     task = begin(service, live, beginning(asked), terms, held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
+    if live.promise is not None:
+        await live.promised()
     return live
 
 
@@ -209,7 +216,7 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
     """Return what a request reads, or refuse it."""
     check_read(body)
     read = partial(messages_of, body.input)
-    find_tools = partial(response_tools, body)
+    find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,

@@ -10,6 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
 from sinkstream.server.pool import Pool
@@ -40,6 +41,12 @@ class Live:
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
+        self.promise: Promise | None = None
+        """What is written before a client is told that it may come back for the reply."""
+        self.is_promised = False
+        """Whether it is written."""
+        self.is_announced = False
+        """Whether a client may know of the response."""
         self.task: asyncio.Task[None] | None = None
         """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
@@ -58,6 +65,11 @@ class Live:
             log.generated_tokens += outcome.usage["output_tokens"]
         log.finish = self.failure.code if self.failure is not None else self.state.status
 
+    async def promised(self) -> None:
+        """Wait until the promise is written, or the response ends."""
+        while not self.is_promised and self.state.outcome is None:
+            await self._changed.wait()
+
     async def begun(self) -> None:
         """Wait until the reply begins, or the response ends."""
         while not self.state.is_begun and self.state.outcome is None:
@@ -70,6 +82,7 @@ class Live:
                 await self.begun()
         if self.failure is not None and not self.state.is_begun:
             raise self.failure
+        self.is_announced = True
 
     async def ended(self) -> None:
         """Wait until the response ends."""

@@ -35,7 +35,9 @@ LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
 ENCRYPTED = "reasoning.encrypted_content"
 """In `include`: asks for thoughts in a form that is sent back."""
-_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as in OpenAI's API
+_NAMES = ("user", "safety_identifier")
+"""Strings that a response repeats, and that nothing reads: no model's window bounds them."""
 _FUNCTION = {"type": "function", "name": "", "description": None, "parameters": None}
 
 
@@ -85,6 +87,7 @@ def check_read(body: ReadRequest) -> None:
 def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a response; refuse fields that are not supported."""
     check_read(body)
+    _check_names(body)
     _check_metadata(body.metadata)
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
@@ -108,6 +111,15 @@ def logprobs_of(body: ResponseRequest) -> int | None:
     if body.top_logprobs:
         return body.top_logprobs
     return 0 if LOGPROBS in (body.include or ()) else None
+
+
+def _check_names(body: ResponseRequest) -> None:
+    for name in _NAMES:
+        length = len(getattr(body, name) or "")
+        if length > _MAX_VALUE:
+            raise invalid(
+                f"body: `{name}` must have at most {_MAX_VALUE} characters, but has {length}.", name
+            )
 
 
 def _check_metadata(metadata: dict[str, Any] | None) -> None:
@@ -144,12 +156,15 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
-def response_tools(body: ReadRequest) -> Tools | None:
-    """Return the tools of a request; refuse hosted ones, which this server does not have."""
+def response_tools(body: ReadRequest, way: str) -> Tools | None:
+    """Return the tools of a request; refuse hosted ones, which this server does not have.
+
+    `way` is the setting `tools`.
+    """
     for tool in body.tools or ():
-        if tool.get("type") != "function":
+        if tool.get("type") != "function" and way != "ignore":
             raise not_supported("a tool that is not a function", "tools")
-    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
+    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls, way)
 
 
 def request_fields_of(
@@ -157,6 +172,7 @@ def request_fields_of(
 ) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
     defaults = service.host.defaults
+    tools = () if service.config.tools == "ignore" else body.tools or ()
     return {
         "id": name,
         "object": "response",
@@ -179,7 +195,7 @@ def request_fields_of(
         "temperature": _or(body.temperature, defaults.temperature),
         "text": {"format": format_of(body)},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
+        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _or(body.top_p, defaults.top_p),
         # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.

@@ -34,7 +34,9 @@ def of_request(tool: dict[str, Any]) -> tuple[Any, Any]:
     config = SimpleNamespace(model_name="tiny", store="")
     service: Any = SimpleNamespace(host=SimpleNamespace(defaults=defaults), config=config)
     fields = request_fields_of(service, body, "resp_1", store=True)
-    return opening_with(body.instructions, response_tools(body)), opening_of_fields(fields)
+    return opening_with(body.instructions, response_tools(body, "native")), opening_of_fields(
+        fields
+    )
 
 
 @pytest.mark.parametrize("tool", [IN_ORDER, TURNED], ids=["in_order", "turned"])
