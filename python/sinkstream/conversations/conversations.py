@@ -157,6 +157,7 @@ class Conversations:
         try:
             end = self._end(request, match)
             with ACTIVITIES.during("encoding"):
+                self._host.check_messages(match.unread)
                 following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:

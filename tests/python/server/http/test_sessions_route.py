@@ -160,7 +160,6 @@ def test_a_file_is_for_its_owner_and_needs_a_sequence(server: Running, temporary
         answer = get(server, f"{name}/file")
         assert (answer.status, answer.error["code"]) == (404, "session_not_found")
     assert not any(temporary.iterdir())
-    assert server.metric("sinkstream_waiting_replies") == 0
     assert server.ask("HEAD", f"/v1/sessions/{nodes[0]}/file", None, KEY).status == 200
 
 
