@@ -18,7 +18,7 @@ from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, called_at, grammar_of, make_request
+from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
@@ -28,6 +28,7 @@ from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, i
 from sinkstream.text.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_messages
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 
@@ -72,7 +73,7 @@ class ReplyOptions:
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
-    called_at: float = field(default_factory=called_at)
+    called_at: float = field(default_factory=time.monotonic)
     """When the caller made the request: `timeout_s` counts from here."""
 
     @classmethod
@@ -157,8 +158,16 @@ class Host:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
         with ACTIVITIES.during("encoding"):
+            self.check_messages(messages)
             ids = self.formats.encode_chat(messages, wanted.thinking, wanted.tools)
         return self.complete(wanted, ids)
+
+    def check_messages(self, messages: Sequence[Any]) -> None:
+        """Refuse messages that are longer than the caller may encode, before they are rendered."""
+        if self.text.tokenizer is not None:
+            check_messages(
+                self.text.tokenizer, [one for one in messages if isinstance(one, Mapping)]
+            )
 
     def complete(
         self, wanted: ReplyOptions, prompt: Sequence[int] = (), *, is_chat: bool = True

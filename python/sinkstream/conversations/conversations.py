@@ -13,11 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    encode,
+    encode_all,
     hash_after,
     without_reasoning,
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.earlier_turns import Given, split_off
 from sinkstream.conversations.errors import SessionMoved, closed_error
 from sinkstream.conversations.lookup import Lookup, Match, TurnStart, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
@@ -30,14 +31,14 @@ from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTu
 from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
 from sinkstream.errors import SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -75,6 +76,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -108,6 +110,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -122,7 +129,11 @@ class Conversations:
         if self._is_closed:
             raise closed_error()
         asked = ReplyOptions(
-            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
         )
         complete = self._host.complete(asked)
         deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
@@ -146,6 +157,7 @@ class Conversations:
         try:
             end = self._end(request, match)
             with ACTIVITIES.during("encoding"):
+                self._host.check_messages(match.unread)
                 following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
@@ -252,7 +264,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([*map(without_reasoning, match.unread if given else read)]),
+            messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
             tokens=tokens,
@@ -260,6 +272,18 @@ class Conversations:
             title=_title(match.unread) if base is None else "",
             is_after_settled=end.node is not None and end.node.is_form,
         )
+        earlier: list[Given] = []
+        if start.writer is not None and not request.record:  # whose writer counts messages
+            earlier, new = split_off(
+                self._host.formats.turns(thinking, request.tools),
+                match.unread,
+                end.start,
+                new,
+                match.before,
+                is_settled=end.node is None or end.node.is_settled,
+                has_thoughts=self._host.formats.tags(thinking) is not None,
+                drops=self._dropped.drops(thinking),
+            )
         is_exact = len(found.ids) == len(following) and not resident.cancelled_ids
         begun = Begun(
             new=new,
@@ -285,6 +309,8 @@ class Conversations:
         self._running.add(turn)
         try:
             if start.writer is not None:
+                for turn_before in earlier:
+                    turn_before.write(start.writer)
                 start.writer.begin(new)
         except BaseException:
             self._running.discard(turn)
@@ -360,12 +386,23 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.outline(tenant, name)
+        if not turns:
+            raise _no_session(name)
+        return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the turns of a conversation, oldest first, or a single turn.
@@ -420,10 +457,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

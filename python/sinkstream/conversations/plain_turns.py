@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import (
     NotFound,
     TurnEnd,
@@ -19,7 +19,7 @@ from sinkstream.conversations.turns import (
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import without_unknown
 
@@ -46,6 +46,9 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
+    promises = None
+    trouble = None
+
     def __init__(self, model: Model) -> None:
         """Generate with `model`, which the caller closes."""
         self._host = host_of(model)
@@ -65,6 +68,7 @@ class PlainTurns:
             tools=request.tools,
             given=request.given,
             cache_salt=request.engine_salt,
+            called_at=called_at(),
         )
         return _turn(self._host, self._host.complete(wanted, ids))
 
@@ -119,6 +123,14 @@ class PlainTurns:
         """Return none: nothing is kept."""
         return {}
 
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
+
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Refuse: nothing is kept.
 
@@ -160,7 +172,10 @@ def begin_text(
     Raises:
         Exception: Any error that `Model.stream` raises.
     """
-    return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
+    return _turn(
+        host,
+        host.request_for(prompt, ReplyOptions(options, cache_salt=salt, called_at=called_at())),
+    )
 
 
 def _turn(host: Host, request: StreamRequest) -> PlainTurn:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
@@ -38,6 +39,19 @@ class StoredTurn:
     form_tokens: int | None = None
     """Ids of the conversation up to its settled form's end; None if there is no such form."""
     form_ids: array[int] = field(default_factory=lambda: array("i"))
+
+
+class TurnOutline(NamedTuple):
+    """A completed turn, without its text."""
+
+    id: str
+    parent: str | None
+    conversation: str
+    created: float
+    tokens: int
+    """Ids of the conversation up to the reply's end, including evicted ones."""
+    bytes: int
+    """Those of the ids that it read: about as many as their text has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.promises import Promises
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
 from sinkstream.streams.events import FinishReason, Stats
@@ -173,6 +174,16 @@ class Turn(Protocol):
 class Turns(Protocol):
     """Begins turns. Any thread may call it."""
 
+    @property
+    def promises(self) -> Promises | None:
+        """Return where promises of replies are kept; None if nothing is."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why no turn can be kept at present; None if all is well."""
+        ...
+
     def begin(self, request: TurnRequest) -> Turn:
         """Start generating a reply. Blocks: it is called in a worker thread.
 
@@ -223,11 +234,23 @@ class Turns(Protocol):
         ...
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's kept conversations and when each was used, latest first."""
+        """Return a tenant's kept conversations and when each was used, latest first.
+
+        A single turn that was never continued, and that its client did not name, is not listed: it
+        may be a title that a program asked for.
+        """
         ...
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's kept conversations begin: their first user message, shortened."""
+        ...
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return the turns of a conversation, or of the one that a turn belongs to, oldest first.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
         ...
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:

@@ -28,6 +28,7 @@ KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 # How often to poll while weights are read: often enough for Ctrl-C and for a progress bar.
 _POLL_S = 0.05
+_MOST_THREADS = 16  # for each logical CPU
 
 # Sinks and window when no window is given: long enough for most uses, and small enough that the
 # cache stays a fraction of the weights.
@@ -252,8 +253,15 @@ def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
 
 
 def _choose_threads(threads: int) -> int:
-    """Return the requested number; warn if there are fewer logical CPUs."""
+    """Return the requested number; warn if there are fewer logical CPUs, and refuse far more."""
     threads, usable = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
+    if threads > (most := _MOST_THREADS * usable):
+        raise InvalidArgument(
+            f"load: `threads` must be at most {most}, {_MOST_THREADS} for each of the {usable} "
+            f"logical CPUs that this process may use, but is {threads}. They would wait for each "
+            "other most of the time.",
+            param="threads",
+        )
     if threads > usable:
         warn_caller(
             f"load: `threads` should not exceed the {usable} logical CPUs that this process may "

@@ -230,6 +230,9 @@ class Sampling:
         return cls(**values)
 
 
+SAME_AS: dict[str, dict[float, float]] = {"top_k": {-1: 0}, "top_p": {0: 1e-6}}
+"""What other engines' clients, and checkpoints, write for a value: -1 keeps all tokens, and 0 only
+the most probable one."""
 SAMPLING = tuple(entry.name for entry in fields(Sampling))
 # Any of these in a checkpoint says how its authors want it sampled.
 _CHOOSING = ("temperature", "top_k", "top_p", "min_p")

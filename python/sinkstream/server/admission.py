@@ -5,6 +5,7 @@ What is beyond a limit is refused, not queued.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,8 @@ MOST_WHOLE_BYTES = 128 << 20
 """The most bytes for the replies of one request."""
 MOST_WHOLE_AT_ONCE = 4
 """Requests of that size, in progress at the same time."""
+MOST_DOWNLOADS, MOST_OF_A_KEY = 16, 4
+"""Session files that are made or sent at the same time."""
 # Measured: a token's text and id, read and written; a log-probability with its bytes, likewise.
 _TOKEN_BYTES = 64
 _LOGPROB_BYTES = 900
@@ -115,6 +118,28 @@ def refusal(shares: Shares, tenant: str, count: int, rule: str, wanted: str) -> 
     return at_capacity(
         f"server: {rule}, {found}. Try again later.", shares.retry_after_s(tenant, count)
     )
+
+
+class Downloads:
+    """Counts files that are being made or sent. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+
+    def enter(self, tenant: str) -> None:
+        """Count one more, or refuse it: each takes its size on disk until its client has it."""
+        if self._held.total() >= MOST_DOWNLOADS or self._held[tenant] >= MOST_OF_A_KEY:
+            raise at_capacity(
+                f"server: at most {MOST_DOWNLOADS} session files can be sent at a time, and "
+                f"{MOST_OF_A_KEY} for each key. Try again later.",
+                1,
+            )
+        self._held[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """Count one as sent, or as given up."""
+        self._held[tenant] -= 1
+        self._held += Counter()  # drops tenants that have none
 
 
 def whole_bytes(

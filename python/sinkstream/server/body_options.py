@@ -13,7 +13,7 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
-from sinkstream.request.options import SAMPLING, StreamOptions
+from sinkstream.request.options import SAME_AS, SAMPLING, StreamOptions
 from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.errors import invalid, not_supported
@@ -37,6 +37,7 @@ _SHOWN, _SHOWN_KEYS = 40, 8
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
+NO_LIMIT = -1
 _COPIED = (*SAMPLING, "timeout_s")
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
@@ -45,8 +46,7 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a chat completion; refuse fields that are not supported."""
     _check_chat(body)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    given = getattr(body, name)
-    options = _common(body, name, default_tokens if given is None else given)
+    options = _common(body, name, or_default(getattr(body, name), default_tokens))
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("body: `top_logprobs` requires `logprobs` to be true.", "top_logprobs")
     if body.top_logprobs is not None:
@@ -54,13 +54,14 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     return options
 
 
-def completion_options(body: CompletionRequest) -> StreamOptions:
+def completion_options(body: CompletionRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a completion; refuse fields that are not supported."""
     if body.suffix:
         raise not_supported("text after the completion", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise not_supported("a choice among more replies than `n`", "best_of")
-    tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    given = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    tokens = or_default(given, default_tokens)
     options = _common(body, "max_tokens", tokens)
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
@@ -108,7 +109,7 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
     _check_common(body)
     if not body.stream:
         _check_whole(tokens_name, max_tokens, " without `stream`")
-    options: Any = {name: getattr(body, name) for name in _COPIED}
+    options: Any = {name: _same(name, getattr(body, name)) for name in _COPIED}
     options["max_tokens"] = max_tokens
     options["priority"] = body.priority or 0
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -120,6 +121,16 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
         options[option] = value
     chosen: StreamOptions = options
     return chosen
+
+
+def _same(name: str, value: float | None) -> float | None:
+    """Return the value of an option that a field means, in the words of some engine."""
+    return value if value is None else SAME_AS.get(name, {}).get(value, value)
+
+
+def or_default(tokens: int | None, default: int) -> int:
+    """Return a limit of tokens; -1 asks for none of its own, as in LM Studio and llama.cpp."""
+    return default if tokens is None or tokens == NO_LIMIT else tokens
 
 
 def _check_whole(name: str, tokens: int, when: str = "") -> None:
@@ -159,7 +170,6 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
-    check_ending(body)
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.functions:
@@ -168,13 +178,28 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("a forced function call", "function_call")
 
 
-def check_ending(body: ChatRequest | TemplateRequest | TokenizeRequest) -> None:
-    """Refuse a conversation that both ends with an open message and asks for another one."""
-    if body.continue_final_message and body.add_generation_prompt:
+def continues_final(
+    body: ChatRequest | TemplateRequest | TokenizeRequest, *, by_default: bool
+) -> bool:
+    """Return whether a conversation's last message is the beginning of the reply.
+
+    Args:
+        body: The request. What it says itself comes first.
+        by_default: The server's setting, for conversations that end with the assistant's text.
+
+    Raises:
+        ApiError: The request asks for another message as well.
+    """
+    said, prompted = body.continue_final_message, body.add_generation_prompt
+    if said and prompted:
         raise invalid(
             "body: `add_generation_prompt` must not be true with `continue_final_message`.",
             "add_generation_prompt",
         )
+    if said is not None or prompted is not None or not by_default:
+        return bool(said)
+    last = body.messages[-1] if body.messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
 
 
 def thinking_of_chat(

@@ -32,7 +32,8 @@ async def completions(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, CompletionRequest)
     service.check_model(body.model)
-    options = completion_options(body)
+    read = partial(completion_options, body, service.config.max_tokens)
+    options = await service.pool.run_if(body.is_long, read)
     given = prompts = _prompts(body)
     n = body.n or 1
     if len(prompts) * n > service.admission.limit:
@@ -77,8 +78,10 @@ class CompletionDialect:
             self._with_ids or body.logprobs is not None or body.prompt_logprobs is not None
         )
         self._texts = service.texts
-        self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
+        by_id = body.return_tokens_as_token_ids
+        self._name = logprobs.as_id if by_id else logprobs.as_text_or_bytes
         self._echoes = echoes
+        self.is_long = self.with_tokens or bool(echoes)
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the prompt, if it is to be repeated."""

@@ -18,6 +18,7 @@ THOUGHTS = ("drop", "keep")
 TOOLS = ("generic", "ignore", "native", "refuse")
 LOG_LEVELS = ("debug", "error", "info", "warning")
 LOG_FORMATS = ("json", "text")
+SYNCS = ("full", "normal")
 DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
@@ -142,16 +143,36 @@ class ServerConfig:
     ] = 0
     session_ttl: Annotated[
         float,
-        Setting("Seconds after which unused conversations are deleted; 0: never.", Number(0, 1e10)),
+        Setting(
+            "Seconds after which unused conversations are deleted; 0: never. Time in which no "
+            "server uses the store does not count.",
+            Number(0, 1e10),
+        ),
     ] = 30 * 86400.0
+    single_turn_ttl: Annotated[
+        float,
+        Setting(
+            "The same for a chat completion that was never continued, and has no session's name, "
+            "such as a title that a client asked for.",
+            Number(0, 1e10),
+        ),
+    ] = 86400.0
     store_max_gb: Annotated[
         float,
         Setting(
-            "Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
-            "then the oldest conversations; 0: no limit.",
+            "Maximum size of the store in GB; 0: no limit. Beyond it, the key that takes most "
+            "loses its oldest saved states, then its oldest conversations.",
             Number(0, 1e6),
         ),
     ] = 20.0
+    store_sync: Annotated[
+        str,
+        Setting(
+            'What a power cut may lose. "normal": the last turns; "full": nothing that was '
+            "answered, but each turn waits for the disk. With PostgreSQL, its own settings decide.",
+            metavar="full|normal",
+        ),
+    ] = "normal"
     park_s: Annotated[
         float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
     ] = 300.0
@@ -172,6 +193,13 @@ class ServerConfig:
             metavar="native|generic|ignore|refuse",
         ),
     ] = "native"
+    continue_final_message: Annotated[
+        bool,
+        Setting(
+            "Continue the last message of a conversation if it is the assistant's, unless the "
+            "request says otherwise."
+        ),
+    ] = False
     max_reply_s: Annotated[
         float,
         Setting(
@@ -297,6 +325,10 @@ def check_config(config: ServerConfig) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
+    if config.store_sync not in SYNCS:
+        raise _refusal(
+            "store_sync", f'must be "full" or "normal", but is {config.store_sync[:40]!r}.'
+        )
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
     if config.tools not in TOOLS:

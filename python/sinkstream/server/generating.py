@@ -41,6 +41,8 @@ class Dialect(Protocol):
     """Fields of each chunk."""
     with_tokens: bool
     """Whether log-probabilities are requested."""
+    is_long: bool
+    """Whether a whole response, or what precedes a reply, takes long to write."""
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the choices to send before the text of a choice that has begun."""
@@ -117,13 +119,26 @@ class Job:
                         await _whole(self, replies, send)
             finally:
                 self.log.queued_s = max((reply.queued_s for reply in replies), default=0.0)
+                if not self.log.finish:  # it was not counted to its end: the client may have left
+                    _count(self, _ends_of(replies))
 
     def _take_starts(self) -> Sequence[Start]:
         starts, self.starts = self.starts, ()
         return starts
 
 
+def _ends_of(replies: Sequence[Reply]) -> list[tuple[TurnFacts, TurnEnd]]:
+    """Return how those that have begun have ended."""
+    return [
+        (reply.begun.facts, reply.ended)
+        for reply in replies
+        if reply.begun is not None and reply.ended is not None
+    ]
+
+
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
+    if not ends:
+        return {}
     usage = usage_of(ends, job.prompts)
     job.log.prompt_tokens = usage["prompt_tokens"]
     job.log.generated_tokens = usage["completion_tokens"]
@@ -188,23 +203,24 @@ def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
-    write = partial(_choices, job.dialect, [(piece, end) for piece, _, end in results])
-    # Log-probabilities of thousands of tokens take longer than other requests should wait.
-    choices = await job.service.pool.run(write) if job.dialect.with_tokens else write()
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
     usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
     further = _further(job, results[0][1].facts, results[0][2])
-    body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage, **further})
+    write = partial(
+        _written, job.dialect, [(piece, end) for piece, _, end in results], usage=usage, **further
+    )
+    body = await job.service.pool.run_if(job.dialect.is_long, write)
     headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
 
 
-def _choices(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]]) -> list[dict[str, Any]]:
-    return [
+def _written(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]], **further: Any) -> bytes:
+    choices = [
         dialect.whole(index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls)))
         for index, (piece, end) in enumerate(replies)
     ]
+    return orjson.dumps({**dialect.head, "choices": choices, **further})
 
 
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
@@ -266,7 +282,7 @@ async def _deliver(
 
 async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
     first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
-    return await job.service.pool.run(first) if job.dialect.with_tokens else first()
+    return await job.service.pool.run_if(job.dialect.is_long, first)
 
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:

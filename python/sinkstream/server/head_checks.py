@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from sinkstream.server.api_keys import tenant_of
 from sinkstream.server.config import ServerConfig, is_loopback
-from sinkstream.server.errors import ApiError
+from sinkstream.server.content_codings import codings_of
+from sinkstream.server.errors import ApiError, too_large
 from sinkstream.server.page_route import FILES
 from sinkstream.server.request_log import Scope
 
@@ -125,21 +126,21 @@ class HeadChecks:
         kind, _, rest = types[0].partition(";") if len(types) == 1 else ("", "", "")
         charset = rest.strip().lower().replace('"', "")
         is_json = kind.strip().lower() == "application/json" and charset in ("", "charset=utf-8")
-        if not is_json or _all(headers, b"content-encoding"):
+        if not is_json:
             raise _refusal(
                 415,
                 "content_type",
-                "headers: `Content-Type` must be application/json in UTF-8, without "
-                "`Content-Encoding`.",
+                "headers: `Content-Type` must be application/json in UTF-8.",
             )
+        content_codings(headers)  # refuses unknown ones before the body is read
         for length in _all(headers, b"content-length"):
             if int(length) > self._max_body_bytes:
-                raise too_large(self._max_body_bytes)
+                raise too_large(f"at most {self._max_body_bytes} bytes")
 
 
-def too_large(limit: int) -> ApiError:
-    """Return the error for a body that is longer than the limit."""
-    return _refusal(413, "body_too_large", f"body: must have at most {limit} bytes, but has more.")
+def content_codings(headers: RawHeaders) -> list[str]:
+    """Return the codings of a body, in the order in which they are undone."""
+    return codings_of(_all(headers, b"content-encoding"))
 
 
 def _refusal(status: int, code: str, message: str) -> ApiError:

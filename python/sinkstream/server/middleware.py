@@ -19,14 +19,16 @@ from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
 from sinkstream.server.answer import Receive
+from sinkstream.server.content_codings import decoded
 from sinkstream.server.errors import (
     ApiError,
     StreamAborted,
     from_exception,
     internal,
+    too_large,
     unavailable,
 )
-from sinkstream.server.head_checks import HeadChecks, too_large
+from sinkstream.server.head_checks import HeadChecks, content_codings
 from sinkstream.server.http_limits import CONNECTION, Connection
 from sinkstream.server.idempotency import Repeats, key_of
 from sinkstream.server.request_log import KEY, RequestLog, Scope, is_probe
@@ -97,6 +99,7 @@ class Middleware:
                 return
             if scope.get("method") == "POST":
                 await self._read_body(receive, log)
+                await self._decode_body(content_codings(scope["headers"]), log)
             if scope["type"] == "http":
                 await self._run(scope, receive, send, log)
             else:
@@ -104,7 +107,7 @@ class Middleware:
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
         except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
-            log.finish = "client_left"
+            log.note_left()
         except Exception as error:
             # In a frame of its own: as a variable here, the error would hold itself.
             await _refuse(error, scope, receive, send, log)
@@ -159,7 +162,7 @@ class Middleware:
                     self._service.bodies.take(len(part), log.tenant)
                     held += part
                     if len(held) > config.max_body_bytes:
-                        raise too_large(config.max_body_bytes)
+                        raise too_large(f"at most {config.max_body_bytes} bytes")
                     if not message.get("more_body", False):
                         log.body, held = held, bytearray()
                         return
@@ -173,6 +176,24 @@ class Middleware:
         finally:
             self._service.bodies.give_back(len(held), log.tenant)
             held.clear()  # an error would hold it
+
+    async def _decode_body(self, codings: list[str], log: RequestLog) -> None:
+        """Undo the codings of a body; each part that this makes is counted before the next."""
+        if not codings:
+            return
+        bodies, pool = self._service.bodies, self._service.pool
+        parts = decoded(log.body, codings, self._service.config.max_body_bytes)
+        held = bytearray()
+        try:
+            while part := await pool.run(partial(next, parts, b"")):
+                bodies.take(len(part), log.tenant)
+                held += part
+            log.take_body()
+            log.body_bytes = 0  # only what is decoded counts
+            log.body, held = held, bytearray()
+        finally:
+            bodies.give_back(len(held), log.tenant)
+            held.clear()
 
     def _send_to_client(self, send: Send, scope: Scope, log: RequestLog) -> Send:
         """Return `send` with the headers of every response, noting the status."""

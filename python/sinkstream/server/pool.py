@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.request.abandoned import checking
+
 _T = TypeVar("_T")
 
 THREADS = 2
@@ -23,10 +26,17 @@ class _Call:
     """A call that is queued or running."""
 
     call: Callable[[], Any]
+    may_end: bool
+    """Whether nothing is lost if it ends before it is complete."""
     future: Future[Any] = field(default_factory=Future)
     is_cancelled: bool = False
     cancel: Callable[[], object] | None = None
     """Cancels its wait, if possible."""
+
+    def check(self) -> None:
+        """End the call, between two parts of its work, once it is cancelled."""
+        if self.may_end and self.is_cancelled:
+            raise ReadingCancelled("server: the request was cancelled before its reply began.")
 
 
 class Pool:
@@ -90,8 +100,8 @@ class Pool:
                 self._waiting -= 1
                 self._at_work += 1
 
-    def _submit(self, call: Callable[[], Any]) -> _Call:
-        queued = _Call(call)
+    def _submit(self, call: Callable[[], Any], *, may_end: bool = False) -> _Call:
+        queued = _Call(call, may_end)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(
@@ -183,10 +193,10 @@ class Pool:
     ) -> _T:
         """Return what a call returns, or raise its error.
 
-        If the task is cancelled, a call that has not begun never begins. If it has begun, it
-        stops waiting if possible. Its result goes to `discard` before the cancellation is raised.
+        If the task is cancelled, a call that has not begun never begins. If it has begun, it ends
+        as soon as it can. Its result goes to `discard` before the cancellation is raised.
         """
-        queued = self._submit(call)
+        queued = self._submit(call, may_end=True)
         future: Future[_T] = queued.future
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
@@ -199,6 +209,10 @@ class Pool:
             raise
         finally:
             del queued, future  # or an error, which holds this frame, would hold itself
+
+    async def run_if(self, is_long: bool, call: Callable[[], _T]) -> _T:
+        """Return what a call returns, which runs here only if it takes long."""
+        return await self.run(call) if is_long else call()
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
         """Begin a call that is completed even if no task waits for it."""
@@ -235,7 +249,8 @@ def _run(queued: _Call) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        result = queued.call()
+        with checking(queued.check):
+            result = queued.call()
     except BaseException as error:
         future.set_exception(error)
     else:

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, WithJsonSchema
 
+SMALL_BYTES = 1 << 16
+"""What is done with a longer body takes more than a millisecond: it moves to the pool."""
+
+# Not copied, as a mapping would be: in a list of many, that takes as long as parsing them.
+Object = Annotated[
+    InstanceOf[dict[str, Any]], WithJsonSchema({"type": "object", "additionalProperties": True})
+]
 # The first wrong item ends the check: each error takes a hundred times the memory of its item.
-Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
-Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Messages = Annotated[list[Object], Field(min_length=1, fail_fast=True)]
+Objects = Annotated[list[Object], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 
@@ -21,6 +28,16 @@ class Body(BaseModel):
     """A JSON object. Neither a string nor true is accepted as a number."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    _bytes: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether what is done with all of it belongs on the pool."""
+        return self._bytes > SMALL_BYTES
+
+    def note_size(self, text: bytes | bytearray | str) -> None:
+        """Remember how long the body was as JSON."""
+        self._bytes = len(text)
 
 
 class StreamSettings(Body):

@@ -11,6 +11,9 @@ from typing import Any
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
+_WIDEST = 4  # bytes of each character of a string that has one outside of the first plane
+CLIENT_LEFT = 499
+"""The status of a request whose client left before the response began, as in nginx's log."""
 FACTS = "facts"
 """The attribute of a log record with what its line says, by name."""
 KEY = "sinkstream"
@@ -26,7 +29,7 @@ class RequestLog:
     """A hash of the API key; "" without keys."""
     body: bytes | bytearray = b""
     status: int = 0
-    """The status of the response; 0 before its head."""
+    """The status of the response; 0 before its head, and `CLIENT_LEFT` if there was none."""
     queued_s: float = 0.0
     """The longest time that a reply of the request has waited for a seat."""
     choices: int = 0
@@ -43,14 +46,20 @@ class RequestLog:
     is_complete: bool = False
     """Whether the end of the response has been sent."""
     body_bytes: int = 0
-    """The size of the body that was taken."""
+    """What the body that was taken needs in memory, once it is parsed."""
     on_taken: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
+
+    def note_left(self) -> None:
+        """Note that the client has left; the status says so unless the response had begun."""
+        self.finish = "client_left"
+        self.status = self.status or CLIENT_LEFT
 
     def take_body(self) -> bytes | bytearray:
         """Return the body, and drop it."""
         body, self.body = self.body, b""
-        self.body_bytes += len(body)
+        is_plain = body.isascii() and b"\\u" not in body
+        self.body_bytes += len(body) if is_plain else _WIDEST * len(body)
         self.on_taken(len(body))
         return body
 

@@ -17,7 +17,13 @@ from sinkstream import _build
 from sinkstream.conversations.turns import Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
-from sinkstream.server.admission import MOST_WHOLE_AT_ONCE, MOST_WHOLE_BYTES, Admission, ByteBudget
+from sinkstream.server.admission import (
+    MOST_WHOLE_AT_ONCE,
+    MOST_WHOLE_BYTES,
+    Admission,
+    ByteBudget,
+    Downloads,
+)
 from sinkstream.server.api_keys import weights_of
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError, unavailable
@@ -36,7 +42,7 @@ _BODIES = 4  # of the largest size may be held at the same time
 _SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
 MAX_SOCKETS = 1000
 """WebSockets that can be open."""
-_WINDOWS = 32  # as long as so many windows a text may be that is encoded for a request
+_WINDOWS = 32  # the length of the text that may be encoded for a request
 _LEAST_TEXT = 1 << 18  # tokens that it may have in any case
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
 _SENTENCES = {
@@ -82,6 +88,7 @@ class Service:
         )
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue, weights)
+        self.downloads = Downloads()
         self.replies: set[Stream] = set()
         self.shortened: WeakSet[Stream] = WeakSet()
         """Replies that end early, as if they had reached their length."""

@@ -25,6 +25,8 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 async def health(request: Request) -> dict[str, str]:
     """Say whether requests can be answered, and if not, why."""
     service = ready_service(request)
+    if (trouble := service.turns.trouble) is not None:
+        raise unavailable("store", trouble)
     if service.health.has_slow_store:
         rule = "server: the store of conversations does not answer; the engine works."
         raise unavailable("slow_store", rule)

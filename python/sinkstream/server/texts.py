@@ -16,6 +16,7 @@ from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.thinking import Thinking
+from sinkstream.text.tokenizers import encoding_of
 from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
@@ -46,7 +47,7 @@ class Texts:
         ids = list(self._text.bos_ids) if add_special else []
         if parse_special:
             check_length(tokenizer, content)
-            return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
+            return ids + list(encoding_of(tokenizer, content).ids)
         return ids + (plain_encoder(tokenizer).encode(content) if content else [])
 
     def encode_prompt(self, prompt: str) -> list[int]:

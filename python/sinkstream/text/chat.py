@@ -27,6 +27,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message
@@ -42,7 +43,7 @@ from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
 from sinkstream.text.thinking import Thinking, template_variables
-from sinkstream.text.tokenizers import catch_panics
+from sinkstream.text.tokenizers import catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import (
     WHITESPACE,
     Found,
@@ -383,17 +384,19 @@ class _WholeEncoder:
         Raises:
             CheckpointError: The tokenizer fails on it.
         """
+        check_wanted()
         text = str.__str__(written)
         fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
         check_length(self._tokenizer, text, argument)
         with catch_panics(fails):
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            encoding = encoding_of(self._tokenizer, text, has_offsets=True)
         ids: list[int] = encoding.ids
         count_tokens(len(ids))
         control = [i for i, token_id in enumerate(ids) if token_id in self._control]
-        offsets = encoding.offsets if control else []
         for i in control:
-            begin, end = _literal(text, *offsets[i], self._control[ids[i]])
+            # One by one: a list of all offsets is made in one call, which holds the GIL.
+            begin, end = encoding.token_to_chars(i) or (0, 0)
+            begin, end = _literal(text, begin, end, self._control[ids[i]])
             origins = written.origins[begin:end]
             if not origins or MESSAGE in origins or UNKNOWN in origins:
                 return None

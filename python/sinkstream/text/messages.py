@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.plain_text import check_characters
 
@@ -58,7 +59,11 @@ def _is_plain(message: Any) -> bool:
 
 def without_unknown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages without fields that no template reads, such as clients' marks for caches."""
-    return [_without_unknown(message) for message in messages]
+    known = []
+    for message in messages:
+        check_wanted()
+        known.append(_without_unknown(message))
+    return known
 
 
 def _without_unknown(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,7 @@ TEST_P(EngineSharesTest, AWaitingRequestOfAnotherShareIsAdmittedNext) {
   for (int32_t i = 0; i < 3; ++i) waiting.push_back(submit_for("flood", {20 + i}, 2));
   waiting.push_back(submit_for("flood", {30}, 2, /*priority=*/-1));
   waiting.push_back(submit_for("other", {31}, 2));
+  read_tokens(*running, 3000);  // its share has had more tokens than the other when it ends
   running->close();
   for (const auto& stream : waiting) read_all(*stream);
   // 1 ran; then the other share's, the one with a priority, and the rest in order.

@@ -83,8 +83,8 @@ async function start() {
 }
 
 async function listConversations() {
-  const { data } = await get("v1/sessions");
-  const list = data.slice(0, LISTED).map((one) => {
+  const { data, has_more: more } = await get(`v1/sessions?limit=${LISTED}`);
+  const list = data.map((one) => {
     const item = make("li");
     const link = make("a", one.title?.trim() || "Untitled");
     link.href = `#${one.id}`;
@@ -92,8 +92,7 @@ async function listConversations() {
     return item;
   });
   $("conversations").replaceChildren(...list);
-  const more = data.length - list.length;
-  $("unlisted").textContent = more ? `and ${count(more)} older ones` : "No kept conversations.";
+  $("unlisted").textContent = more ? "and older ones" : "No kept conversations.";
   $("unlisted").hidden = list.length > 0 && !more;
   markCurrent();
 }
@@ -129,7 +128,7 @@ async function open(id, node) {
   const number = ++opening;
   leave();
   try {
-    const { data } = id ? await get(`v1/sessions/${id}/turns`) : { data: [] };
+    const data = id ? await turnsOf(id) : [];
     if (number !== opening) return;
     if (id !== session) lastRun = null;
     session = id ?? null;
@@ -154,13 +153,25 @@ function newChat() {
   $("message").focus();
 }
 
+// A long conversation comes in pages.
+async function turnsOf(id) {
+  const found = [];
+  for (let more = true, after = ""; more;) {
+    const page = await get(`v1/sessions/${id}/turns${after}`);
+    found.push(...page.data);
+    more = page.has_more;
+    after = `?after=${page.last_id}`;
+  }
+  return found;
+}
+
 async function refresh() {
   if (!model || running || document.hidden) return;
   try {
     await listConversations();
     if (session === null) return;
     const number = opening;
-    const { data } = await get(`v1/sessions/${session}/turns`);
+    const data = await turnsOf(session);
     if (number === opening && !running && data.length !== turns.size) setTurns(data, path.at(-1));
   } catch (error) {
     if (error.status === 404) newChat();

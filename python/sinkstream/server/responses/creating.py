@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.conversations.node import new_id
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
+from sinkstream.request.options import StreamOptions
 from sinkstream.server.admission import response_bytes
 from sinkstream.server.body_options import thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
@@ -38,8 +41,6 @@ from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
 from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service
-
-_MANY_ITEMS = 256  # more of them are read on the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,51 +154,73 @@ async def create(
     previous response that is not stored can be continued a second time, if memory suffices.
     """
     service.check_model(body.model)
+    options, names = await service.pool.run_if(body.is_long, partial(_options, service, body))
     tenant = log.tenant
-    options = options_of(body, service.config.max_tokens)
     terms = terms_of(service, log, options, priority=int(bool(body.background)))
     if waited is not None:
         terms = replace(terms, arrived_at=waited[0], size=waited[1])
-    names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
     await service.grammars.compile(service.host, options, names, tools, asked.turn.thinking)
-    try:
-        if tools is None:
-            service.host.check_options(ReplyOptions(options))
-    except Exception as error:
-        raise from_exception(error, names) or error from None
+    if tools is None:  # after their grammar, which is compiled elsewhere
+        check = partial(_check_options, service, options, names)
+        await service.pool.run_if(body.is_long, check)
     held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
     name = new_id("resp")
-    fields = request_fields_of(service, body, name, store=asked.turn.store)
-    record = record_of(fields, len(asked.turn.messages))
+    describe = partial(_described, service, body, asked, name)
+    fields, record = await service.pool.run_if(body.is_long, describe)
     turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
     asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
     settings = body.stream_options or StreamSettings()
     state = ResponseState(
         fields,
         tenant,
+        len(record),
         tokens=None if "logprobs" not in options else [],
         encodes_thought=ENCRYPTED in (body.include or ()),
         tells_usage=bool(settings.continuous_usage_stats),
     )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
+    if live.state.is_background and fields["store"]:
+        messages = orjson.dumps(asked.turn.messages).decode()
+        live.promise = Promise(name, tenant, record, messages)
     task = begin(service, live, beginning(asked), terms, held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
+    if live.promise is not None:
+        await live.promised()
     return live
+
+
+def _options(service: Service, body: ResponseRequest) -> tuple[StreamOptions, dict[str, str]]:
+    """Return the options of a response, and its fields by the names of arguments."""
+    return options_of(body, service.config.max_tokens), names_in(body)
+
+
+def _check_options(service: Service, options: StreamOptions, names: dict[str, str]) -> None:
+    try:
+        service.host.check_options(ReplyOptions(options))
+    except Exception as error:
+        raise from_exception(error, names) or error from None
+
+
+def _described(
+    service: Service, body: ResponseRequest, asked: Asked, name: str
+) -> tuple[dict[str, Any], str]:
+    """Return the fields of a response that repeat its request, and what is stored of them."""
+    fields = request_fields_of(service, body, name, store=asked.turn.store)
+    return fields, record_of(fields, len(asked.turn.messages))
 
 
 async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: Headers) -> Asked:
     """Return what a request reads, or refuse it."""
     check_read(body)
     read = partial(messages_of, body.input)
-    is_long = not isinstance(body.input, str) and len(body.input) > _MANY_ITEMS
     find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,
-        messages=await service.pool.run(read) if is_long else read(),
+        messages=await service.pool.run_if(body.is_long, read),
         options={},
         previous=body.previous_response_id,
         session_key=session_key(headers, body.prompt_cache_key),

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.server.errors import ApiError, from_exception, internal
@@ -22,8 +23,8 @@ from sinkstream.server.stalled_engine import unless_stalled
 
 logger = logging.getLogger("sinkstream.server")
 
-SendEvent = Callable[[dict[str, Any], str | None], Awaitable[None]]
-"""Sends an event of a lane; waits while the client is slow."""
+SendEvent = Callable[[bytes], Awaitable[None]]
+"""Sends an event, as JSON; waits while the client is slow."""
 
 
 def error_event(error: ApiError) -> dict[str, Any]:
@@ -41,6 +42,11 @@ class _Waiting(NamedTuple):
     forks: bool
     arrived_at: float
     size: int
+
+
+def written(event: dict[str, Any], lane: str | None) -> bytes:
+    """Return an event as JSON, with the name of its lane."""
+    return orjson.dumps(event if lane is None else {**event, "stream_id": lane})
 
 
 class Lane:
@@ -119,7 +125,10 @@ class Lane:
                 except Exception as error:
                     refusal = self._refusal(error)
                 if refusal is not None:  # only now: the error holds its request
-                    await self._send(refusal, self.name)
+                    await self._send(self._written(refusal))
+
+    def _written(self, event: dict[str, Any]) -> bytes:
+        return written(event, self.name)
 
     def _refusal(self, error: Exception) -> dict[str, Any]:
         known = from_exception(error)
@@ -151,9 +160,9 @@ class Lane:
         try:
             await live.admitted(service.config.keepalive_s)
             self.latest = live.state.id
-            async for events in live.follow():
+            async for events in live.follow(service.pool, self._written):
                 for event in events:
-                    await self._send(event, self.name)
+                    await self._send(event)
         finally:
             self._live = None
             await live.cancel()

@@ -6,11 +6,14 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
@@ -38,6 +41,12 @@ class Live:
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
+        self.promise: Promise | None = None
+        """What is written before a client is told that it may come back for the reply."""
+        self.is_promised = False
+        """Whether it is written."""
+        self.is_announced = False
+        """Whether a client may know of the response."""
         self.task: asyncio.Task[None] | None = None
         """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
@@ -56,6 +65,11 @@ class Live:
             log.generated_tokens += outcome.usage["output_tokens"]
         log.finish = self.failure.code if self.failure is not None else self.state.status
 
+    async def promised(self) -> None:
+        """Wait until the promise is written, or the response ends."""
+        while not self.is_promised and self.state.outcome is None:
+            await self._changed.wait()
+
     async def begun(self) -> None:
         """Wait until the reply begins, or the response ends."""
         while not self.state.is_begun and self.state.outcome is None:
@@ -68,19 +82,27 @@ class Live:
                 await self.begun()
         if self.failure is not None and not self.state.is_begun:
             raise self.failure
+        self.is_announced = True
 
     async def ended(self) -> None:
         """Wait until the response ends."""
         while self.state.outcome is None:
             await self._changed.wait()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the events after a number, until the response ends."""
+    async def follow(
+        self, pool: Pool, write: Callable[[dict[str, Any]], bytes], after: int = -1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the events after a number, as `write` returns them, until the response ends."""
+
+        def written(begin: int, end: int) -> list[bytes]:
+            return [write(self.events.event(i)) for i in range(begin, end)]
+
         number = after + 1
         while True:
             if number < self.events.count:
                 end = min(self.events.count, number + _BATCH)
-                yield [self.events.event(i) for i in range(number, end)]
+                # What is there already does not change, so that another thread may read it.
+                yield await pool.run_if(self.state.is_long, partial(written, number, end))
                 number = end
             elif self.state.outcome is not None:
                 return

@@ -16,7 +16,7 @@ from sinkstream.server.reply_pieces import pieces
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.responses.response_state import Outcome
-from sinkstream.server.responses.stored_responses import note_of, opening_of_fields
+from sinkstream.server.responses.stored_responses import as_text, note_of, opening_of_fields
 from sinkstream.server.running import Reply, Start, Terms, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
@@ -50,6 +50,7 @@ async def _produce(
             stack.enter_context(service.whole_replies.taken(held_bytes, terms.tenant))
             (reply,) = await stack.enter_async_context(running(service, [start], terms, NAMES))
             del start  # it holds the request
+            await _promise(service, live)
             turn = live.turn = await reply.begin()
             assert turn is not None  # it was not to return earlier
             live.drop_messages()
@@ -84,6 +85,16 @@ async def _produce(
         await _finish_whole(service, live, reply)
 
 
+async def _promise(service: Service, live: Live) -> None:
+    """Write the promise of a response that a client may come back for: it has been admitted."""
+    promises = service.turns.promises
+    if live.promise is not None and promises is not None:
+        await service.pool.run(partial(promises.make, live.promise))
+        live.is_promised = True
+        live.promise = None  # it has the request's messages
+        live.notify()
+
+
 async def _finish_whole(
     service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
 ) -> None:
@@ -116,6 +127,9 @@ async def _finish(
             note = note_of(state, outcome)
             with suppress(SinkstreamError):  # the turn is kept; the store has logged the error
                 await service.pool.submit(partial(service.turns.note, state.id, note))
+        elif live.is_promised:
+            with suppress(SinkstreamError):  # the store has logged it; it is broken, and found
+                await service.pool.submit(partial(_end_promise, service, live, outcome))
         elif is_left:
             service.live.note_unstored(
                 state.tenant, state.id, opening_of_fields(state.request_fields)
@@ -129,6 +143,16 @@ async def _finish(
             service.live.forget(state.id)
         else:
             service.live.forget_later(state.id)
+
+
+def _end_promise(service: Service, live: Live, outcome: Outcome) -> None:
+    """Keep how a response ended that has left no turn, unless its client was refused."""
+    promises = service.turns.promises
+    assert promises is not None
+    if live.is_announced:
+        promises.end(live.state.id, as_text(outcome))
+    else:
+        promises.remove(live.state.id)
 
 
 def _outcome(

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sinkstream.server.admission import refusal
 from sinkstream.server.errors import ApiError, invalid, not_supported
-from sinkstream.server.parsing import SMALL_BYTES, as_kind, object_of
+from sinkstream.server.parsing import as_kind, object_of
 from sinkstream.server.pool import Pool
+from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.responses.lane import Lane, error_event
+from sinkstream.server.responses.lane import Lane, error_event, written
 from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.service import Service
 from sinkstream.server.socket_limits import MESSAGES, HeldMessages
@@ -77,15 +77,17 @@ def _read(data: str | bytes) -> Incoming:
     try:
         event = object_of(data)
         lane = _lane_of(event)
-        return Incoming(lane, _content_of(event))
+        return Incoming(lane, _content_of(event, data))
     except ApiError as error:
         return Incoming(lane, replace(error))  # the one that was raised refers to the message
 
 
-def _content_of(event: dict[str, Any]) -> Create | Cancel:
+def _content_of(event: dict[str, Any], data: str | bytes) -> Create | Cancel:
     kind = event.get("type")
     if kind == "response.create":
-        return as_kind(event, Create)
+        create = as_kind(event, Create)
+        create.note_size(data)
+        return create
     if kind == "response.cancel":
         return Cancel(event.get("response_id"), event.get("stream_id"))
     raise invalid(
@@ -171,7 +173,7 @@ class _Socket:
         lane, refusal = incoming.lane, await self._handle(incoming.content, size)
         del incoming
         if refusal is not None:
-            await self._send(refusal, lane)
+            await self._send(written(refusal, lane))
         return True
 
     async def _next(self) -> tuple[Incoming | None, int]:
@@ -262,10 +264,8 @@ class _Socket:
             )
         await lane.cancel()
 
-    async def _send(self, event: dict[str, Any], name: str | None) -> None:
-        if name is not None:
-            event = {**event, "stream_id": name}
-        text = orjson.dumps(event).decode()
+    async def _send(self, event: bytes) -> None:
+        text = event.decode()
         async with self._sending:
             if self._websocket.application_state is WebSocketState.CONNECTED:
                 with suppress(WebSocketDisconnect):  # `_read` is told, too

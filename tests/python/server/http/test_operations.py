@@ -62,6 +62,25 @@ def test_a_client_that_leaves_has_a_line(server: Running, caplog: pytest.LogCapt
     server.wait_until(lambda: "finish=client_left" in caplog.text, "noted")
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_what_was_generated_for_a_client_that_has_left_is_counted(
+    server: Running, caplog: pytest.LogCaptureFixture, streams: bool
+) -> None:
+    """Its status is that of the response that has begun, or says that there was none."""
+    caplog.set_level("INFO", logger="sinkstream.server")
+    ended = server.metric("sinkstream_generated_tokens_total")
+    body = {"prompt": "the", "max_tokens": 60_000, "ignore_eos": True, "stream": streams}
+    with server.begin(COMPLETIONS, body):
+        server.wait_until(
+            lambda: server.metric("sinkstream_generated_tokens_total") > ended, "it generates"
+        )
+    server.wait_until(lambda: "finish=client_left" in caplog.text, "noted")
+    (line,) = [found for text in caplog.messages if (found := LINE.fullmatch(text))
+               and found["finish"] == "client_left"]  # fmt: skip
+    assert line["status"] == ("200" if streams else "499")
+    assert int(line["prompt"]) > 0 < int(line["generated"])
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -109,6 +128,7 @@ def test_a_client_that_leaves_the_queue_has_a_line(
         server.wait_until(lambda: "client_left" in caplog.text, "noted")
         (line,) = [found for text in caplog.messages if (found := LINE.fullmatch(text))
                    and found["finish"] == "client_left"]  # fmt: skip
+    assert line["status"] == "499"
     assert 0.2 <= float(line["queued"]) <= float(line["seconds"])
 
 

@@ -115,7 +115,8 @@ def test_a_stalled_server_ends_on_sigterm(
             assert child.stdout is not None
             port = int(child.stdout.readline().rpartition(b":")[2])
             server = Running(port, None)  # type: ignore[arg-type]
-            kept = server.post(CHAT, {"messages": HELLO, "max_tokens": 3, "seed": 1})
+            body = {"messages": HELLO, "max_tokens": 3, "seed": 1, "prompt_cache_key": "a"}
+            kept = server.post(CHAT, body)
             assert kept.status == 200
             child.stdin.write(b"stop\n")
             child.stdin.flush()

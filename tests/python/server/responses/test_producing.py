@@ -25,6 +25,8 @@ from sinkstream.server.running import Terms
 class Notes:
     """A store for which the test decides when a note is written."""
 
+    promises = None
+
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
         self.names: list[str] = []

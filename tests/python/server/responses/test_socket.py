@@ -438,7 +438,7 @@ def test_a_socket_is_told_that_the_engine_has_stalled(
 
 
 def test_the_memory_of_responses_is_bounded(server: Running) -> None:
-    """Four of 107 MiB fit into 512 MiB."""
+    """Three of 107 MiB fit into what one of two keys may have of 512 MiB."""
     costly = {**ENDLESS, "top_logprobs": 1, "store": False}
     with opened(server) as found:
         for lane in range(5):
@@ -447,6 +447,6 @@ def test_the_memory_of_responses_is_bounded(server: Running) -> None:
         while event["type"] != "error":
             event = receive(found)
         assert (event["status"], event["error"]["code"]) == (429, "capacity")
-        assert event["stream_id"] == "lane4"
+        assert event["stream_id"] == "lane3"
     server.wait_until(lambda: server.model.stats()["running"] == 0, "replies go on")
     assert create(server, "the sea").status == 200

@@ -256,7 +256,7 @@ def test_what_is_not_there_is_not_found(server: Running, name: str) -> None:
     answer = server.post(RESPONSES, {"input": "a", "previous_response_id": name}, **KEY)
     assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
     assert answer.error["message"] == (
-        "body: `previous_response_id` must name a response that is stored, or is in memory and has "
+        "`previous_response_id` must name a response that is stored, or is in memory and has "
         f"not been continued, but is {name!r}."
     )
 
