@@ -365,10 +365,10 @@ void Engine::unpark() {
   }
 }
 
-// Moves the sequences that take the next free places to the front, in order. A session already has
+// Moves the sequences that are admitted next to the front, in order. A session already has
 // its memory, so its turn goes ahead of sequences that wait for memory.
-void Engine::order_waiting(std::span<const ShareView> shares, size_t places) {
-  if (places == 0 || waiting_.size() < 2) return;
+void Engine::order_waiting(std::span<const ShareView> shares, size_t most) {
+  if (most == 0 || waiting_.size() < 2) return;
   turns_.assign(shares.begin(), shares.end());
   candidates_.clear();
   for (const std::unique_ptr<Sequence>& sequence : waiting_) {
@@ -376,7 +376,7 @@ void Engine::order_waiting(std::span<const ShareView> shares, size_t places) {
                            .priority = sequence->priority(),
                            .has_memory = sequence->session != nullptr});
   }
-  for (size_t i = 0; i < places; ++i) {
+  for (size_t i = 0; i < most; ++i) {
     const auto left = std::span(candidates_).subspan(i);
     const auto next = static_cast<int64_t>(i + next_to_admit(left, turns_));
     ++turns_[static_cast<size_t>(candidates_[static_cast<size_t>(next)].share)].running;
@@ -391,11 +391,11 @@ void Engine::order_waiting(std::span<const ShareView> shares, size_t places) {
 void Engine::plan() {
   waiting_views_.clear();
   const size_t free_sequences = static_cast<size_t>(options_.max_sequences) - running_.size();
-  const size_t places = std::min(free_sequences, waiting_.size());
+  const size_t most = std::min(free_sequences, waiting_.size());
   const std::span<const ShareView> shares = shares_.views();
-  order_waiting(shares, places);
+  order_waiting(shares, most);
   shared_prefixes_.clear();
-  for (size_t i = 0; i < places; ++i) {
+  for (size_t i = 0; i < most; ++i) {
     const Sequence& sequence = *waiting_[i];
     const SharedPrefix shared = shared_prefix_of(sequence);
     shared_prefixes_.push_back(shared);
@@ -431,7 +431,7 @@ void Engine::plan() {
                           .scored_rows = most_scored_rows(model_.vocab()),
                           .shares = shares};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
-  const bool lack_memory = plan_.admit < static_cast<int64_t>(places);
+  const bool lack_memory = plan_.admit < static_cast<int64_t>(most);
   totals_.waiting_for_memory =
       lack_memory ? static_cast<int64_t>(waiting_.size()) - plan_.admit : 0;
   hold_back_host_rows();

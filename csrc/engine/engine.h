@@ -141,7 +141,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
-  void order_waiting(std::span<const ShareView> shares, size_t places);
+  void order_waiting(std::span<const ShareView> shares, size_t most);
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();

@@ -1,12 +1,13 @@
 // Shares: sequences with the same key, such as those of one client, are one share, and shares are
-// served in turns. Knows nothing about models or time.
+// served one after another. Knows nothing about models or time.
 //
 // Note: [Fair shares]
 // Two things are shared. A step's tokens go to the share that has had the fewest, by its weight
 // (the virtual token counter of Sheng et al., OSDI 2024): a flood of prompts of one share halves
 // the speed of another's, and does no more. Seats and memory go to the share that runs the fewest
 // sequences, by its weight. A share that was idle has no claim to what it did not use: it joins at
-// the count of the least served one, and none is ever owed more than a long prompt.
+// the count of the least served one, and its count is never lower than the highest by more
+// than a long prompt.
 #pragma once
 
 #include <algorithm>
@@ -87,7 +88,7 @@ class Shares {
   std::span<const ShareView> views() {
     double least = least_served(), most = least;
     for (const auto& share : shares_) most = std::max(most, share->view.served);
-    least = std::max(least, most - kMostOwed);
+    least = std::max(least, most - kLargestLead);
     views_.clear();
     for (const auto& share : shares_) {
       share->index = static_cast<int64_t>(views_.size());
@@ -98,7 +99,7 @@ class Shares {
   }
 
  private:
-  static constexpr double kMostOwed = 4096;  // tokens, by weight 1
+  static constexpr double kLargestLead = 4096;  // tokens, by weight 1
 
   double least_served() const {
     const auto least =

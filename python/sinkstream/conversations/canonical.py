@@ -7,6 +7,7 @@ with one salt, for one model. Nothing is compared by similarity.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,12 @@ _PLAIN = {"content", "role"}
 _REASONING = ("reasoning", "reasoning_content", "thinking")
 _KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
 _SIZE = 32  # bytes of a hash: 256 bits
+# Of replies, clients keep what they can show: no control characters except tabs and line feeds, no
+# marks of direction or width, no byte order mark, no replacement, private or missing characters.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ud800-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U000e0000-\U0010ffff]"
+)
 
 
 def canonical_messages(
@@ -33,8 +40,8 @@ def canonical_messages(
 ) -> list[Message]:
     """Return the parts of messages that are read: joined text, without unknown and empty keys.
 
-    White space at the end of the assistant's text is left out, too, since clients trim replies, but
-    is kept in a last message that the reply continues.
+    White space at the end of the assistant's text is left out, too, but is kept in a last message
+    that the reply continues.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -71,8 +78,11 @@ def has_reasoning(message: Message) -> bool:
 def identifying(message: Message) -> Message:
     """Return the parts of a canonical message that distinguish conversations, in one form.
 
-    Many clients parse the arguments of tool calls and write them again, with different spaces.
+    Many clients trim replies and remove characters that nobody sees. They parse the arguments of
+    tool calls and write them again, with different spaces.
     """
+    if message["role"] == "assistant" and isinstance(message.get("content"), str):
+        message = {**message, "content": _seen(message["content"]).strip()}
     if message.keys() == _PLAIN:
         return message
     kept = dict(without_reasoning(message))
@@ -134,15 +144,20 @@ def hash_after(before: bytes, messages: Sequence[Message]) -> bytes:
 class ReplyHash:
     """The hash after a reply whose text arrives in pieces; does not keep the text.
 
-    It equals what `follow` yields for the reply as a message, without the final white space.
+    It equals what `follow` yields for the reply as a message.
     """
 
     def __init__(self, before: bytes) -> None:
         self._whole = blake2b(before + b'{"content":"', digest_size=_SIZE)
         self._trimmed = self._whole.copy()  # without the final white space
+        self._has_begun = False
 
     def add(self, text: str) -> None:
         """Add a piece of the reply's text."""
+        text = _seen(text)
+        if not self._has_begun:
+            text = text.lstrip()
+        self._has_begun |= bool(text)
         body = text.rstrip()
         if body:
             self._whole.update(_escaped(body))
@@ -159,6 +174,11 @@ class ReplyHash:
         rest = encode(identifying({"role": "assistant", "tool_calls": list(calls)}))
         ended.update(b'",' + rest[1:].encode("utf-8", "surrogatepass"))
         return ended.digest()
+
+
+def _seen(text: str) -> str:
+    """Return a text without the characters that clients remove."""
+    return _UNSEEN.sub("", text)
 
 
 def _escaped(text: str) -> bytes:

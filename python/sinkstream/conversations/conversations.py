@@ -18,6 +18,7 @@ from sinkstream.conversations.canonical import (
     without_reasoning,
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.earlier_turns import Given, split_off
 from sinkstream.conversations.errors import SessionMoved, closed_error
 from sinkstream.conversations.lookup import Lookup, Match, TurnStart, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
@@ -156,6 +157,7 @@ class Conversations:
         try:
             end = self._end(request, match)
             with ACTIVITIES.during("encoding"):
+                self._host.check_messages(match.unread)
                 following = self._following(request, match, end)
         except BaseException:
             if match.resident is not None:
@@ -270,6 +272,18 @@ class Conversations:
             title=_title(match.unread) if base is None else "",
             is_after_settled=end.node is not None and end.node.is_form,
         )
+        earlier: list[Given] = []
+        if start.writer is not None and not request.record:  # whose writer counts messages
+            earlier, new = split_off(
+                self._host.formats.turns(thinking, request.tools),
+                match.unread,
+                end.start,
+                new,
+                match.before,
+                is_settled=end.node is None or end.node.is_settled,
+                has_thoughts=self._host.formats.tags(thinking) is not None,
+                drops=self._dropped.drops(thinking),
+            )
         is_exact = len(found.ids) == len(following) and not resident.cancelled_ids
         begun = Begun(
             new=new,
@@ -295,6 +309,8 @@ class Conversations:
         self._running.add(turn)
         try:
             if start.writer is not None:
+                for turn_before in earlier:
+                    turn_before.write(start.writer)
                 start.writer.begin(new)
         except BaseException:
             self._running.discard(turn)

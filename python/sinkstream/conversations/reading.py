@@ -67,18 +67,24 @@ def read_messages(
     return _read(turns, said, start, continue_final, has_thoughts, earlier, drops)
 
 
-def read_settled(
-    turns: TurnFormat, messages: Sequence[Message], start: StartPoint, drops: Drops
+def read_earlier(
+    turns: TurnFormat,
+    messages: Sequence[Message],
+    start: StartPoint,
+    *,
+    has_thoughts: bool,
+    drops: Drops,
 ) -> list[int]:
     """Return the ids of canonical messages that end with a reply, as later messages follow them.
 
-    They are those that `read_messages` reads for these messages before a user message.
+    They are those that `read_messages` reads for these messages before a user message, with the
+    reply's end.
 
     Raises:
         InvalidArgument: The template does not allow a message there.
     """
-    said = [*map(without_reasoning, messages), _LATER]
-    return _read(turns, said, start, False, True, len(messages), drops)
+    said = messages if drops == "never" else [*map(without_reasoning, messages)]
+    return _read(turns, [*said, _LATER], start, False, has_thoughts, len(messages), drops)
 
 
 def _count_earlier(drops: Drops, last_user: int, count: int) -> int:

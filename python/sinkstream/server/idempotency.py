@@ -81,7 +81,7 @@ def key_of(scope: Scope) -> str | None:
     keys = [value for name, value in scope["headers"] if name == b"idempotency-key"]
     if not keys:
         return None
-    key = keys[0].decode("latin-1")
+    key: str = keys[0].decode("latin-1")
     is_valid = len(keys) == 1 and key.isascii() and key.isprintable()
     if not is_valid or not 0 < len(key) <= _MOST_CHARACTERS:
         raise invalid(

@@ -11,6 +11,7 @@ from typing import Any
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
+_WIDEST = 4  # bytes of each character of a string that has one outside of the first plane
 CLIENT_LEFT = 499
 """The status of a request whose client left before the response began, as in nginx's log."""
 FACTS = "facts"
@@ -45,7 +46,7 @@ class RequestLog:
     is_complete: bool = False
     """Whether the end of the response has been sent."""
     body_bytes: int = 0
-    """The size of the body that was taken."""
+    """What the body that was taken needs in memory, once it is parsed."""
     on_taken: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
 
@@ -57,7 +58,8 @@ class RequestLog:
     def take_body(self) -> bytes | bytearray:
         """Return the body, and drop it."""
         body, self.body = self.body, b""
-        self.body_bytes += len(body)
+        is_plain = body.isascii() and b"\\u" not in body
+        self.body_bytes += len(body) if is_plain else _WIDEST * len(body)
         self.on_taken(len(body))
         return body
 

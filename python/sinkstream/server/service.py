@@ -42,7 +42,7 @@ _BODIES = 4  # of the largest size may be held at the same time
 _SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
 MAX_SOCKETS = 1000
 """WebSockets that can be open."""
-_WINDOWS = 32  # as long as so many windows a text may be that is encoded for a request
+_WINDOWS = 32  # the length of the text that may be encoded for a request
 _LEAST_TEXT = 1 << 18  # tokens that it may have in any case
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
 _SENTENCES = {

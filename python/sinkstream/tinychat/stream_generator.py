@@ -130,7 +130,8 @@ def StreamGenerator(  # noqa: N802 (the original's name)
 def _echo_of(session: Session, content: str | Sequence[int]) -> str:
     if isinstance(content, str):
         return content
-    return next(one["content"] for one in reversed(session.messages) if one["role"] == "user")
+    said = (one["content"] for one in reversed(session.messages) if one["role"] == "user")
+    return str(next(said))
 
 
 def _check_start(session: Session, start_pos: int | None) -> int:

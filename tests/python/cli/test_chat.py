@@ -222,8 +222,8 @@ def test_nothing_runs_out_of_memory_however_often_conversations_are_replaced(
     assert "sinkstream:" not in outcome.err
 
 
-def test_undo_takes_one_turn_back(say: Say, checkpoint: str) -> None:
-    outcome = say("hello", "again", "/undo", "again", "/undo", "/undo")
+def test_undo_takes_turns_back_to_the_first(say: Say, checkpoint: str) -> None:
+    outcome = say("hello", "again", "/undo", "again", "/undo", "/undo", "/undo")
     first = replies(checkpoint, "hello")
     again = replies(checkpoint, "hello", "again").removeprefix(first)
     assert outcome.out == first + again + again

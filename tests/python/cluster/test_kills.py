@@ -1,6 +1,6 @@
 """Servers killed 60 times: no acknowledged turn and no accepted response is lost.
 
-Clients talk all the time, in turns and in the background, until their server is gone.
+Clients talk all the time, turn after turn and in the background, until their server is gone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Server:
         return self.at
 
     def talk(self, said: Said, numbers: itertools.count[int]) -> None:
-        """Let clients talk to it: two in turns, one in the background."""
+        """Let clients talk to it: two turn after turn, one in the background."""
         for work in (self._turns, self._turns, self._background):
             self.clients.append(threading.Thread(target=_until_gone, args=(work, said, numbers)))
             self.clients[-1].start()

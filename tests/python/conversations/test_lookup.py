@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,9 @@ def test_a_reply_that_the_client_cut_branches_from_the_turn_before(
     cut = chat.branch(chat.messages[:3])
     cut.messages.append({"role": "assistant", "content": whole.text[:shown]})
     reply = cut.say("Three", seed=2)
-    assert parent(conversations, reply.node) == first.node
+    of_cut = parent(conversations, reply.node)  # a turn of its own
+    assert of_cut not in (None, whole.node)
+    assert parent(conversations, str(of_cut)) == first.node
     assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 2)
 
 
@@ -293,3 +296,41 @@ def test_a_long_history_that_is_not_stored_is_not_compared_at_each_of_its_turns(
     acquired.clear()
     ask(conversations, [user("a"), assistant("b")] * 40 + [user("x")], store=False, seed=1)
     assert len(acquired) <= count <= 5
+
+
+@pytest.mark.parametrize("changes", [lambda text: text + "!", lambda text: "x"])
+def test_a_store_grows_with_what_is_new_if_the_client_changes_every_reply(
+    conversations: Conversations, model: sinkstream.Model, changes: Callable[[str], str]
+) -> None:
+    said: list[Any] = []
+    sessions, sizes, plain = [], [], PlainTurns(model)
+    for i in range(12):
+        said.append(user(f"Message {i}"))
+        reply = ask(conversations, said, seed=i)
+        turn = plain.begin(TurnRequest("", said, options(i)))
+        assert turn.stream.result().token_ids == reply.ids
+        turn.end()
+        said.append(assistant(changes(reply.text)))
+        sessions.append(reply.facts.session)
+        turns = [t for name in set(sessions) for t in conversations.transcript("", name)]
+        sizes.append(sum(len(t.read_ids) + len(t.reply_ids) for t in turns))
+    assert len(set(sessions[1:])) == 1  # the first reply was not sent back
+    grown = [later - earlier for earlier, later in pairwise(sizes[1:])]
+    assert max(grown) < 2 * min(grown)
+
+
+def test_an_imported_history_is_continued_from_any_of_its_turns(
+    conversations: Conversations,
+) -> None:
+    history = [(user(f"Question {i}"), assistant(f"Answer {i}")) for i in range(5)]
+    said: list[Any] = [{"role": "system", "content": "Be brief."}]
+    said += [message for pair in history for message in pair]
+    first = ask(conversations, [*said, user("More")])
+    again = ask(conversations, [*said[:7], user("Other")])
+    assert again.facts.session == first.facts.session
+    assert again.facts.state != "new"
+    turns = {turn.id: turn for turn in conversations.transcript("", first.facts.session)}
+    before = turns[turns[again.node].parent or ""]
+    assert (before.messages[-1]["content"], before.reply) == ("Question 2", "Answer 2")
+    assert turns[again.node].messages == [{"content": "Other", "role": "user"}]
+    assert ask(conversations, [*said, user("More")], seed=0).ids == first.ids

@@ -155,7 +155,7 @@ def test_a_second_key_finds_a_seat_while_the_first_waits() -> None:
     run(check())
 
 
-def test_seats_go_to_the_key_with_the_fewest_and_then_in_turns() -> None:
+def test_seats_go_to_the_key_with_the_fewest_and_then_one_by_one() -> None:
     async def check() -> None:
         seats, order = Seats(2, dict.fromkeys("abc", 1.0)), list[str]()
         tasks = [await wait_for(seats, order, tenant) for tenant in "aaaabbc"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -97,7 +98,7 @@ def test_all_turns_are_undone_back_to_the_start(model: sinkstream.Model) -> None
             removed = [{"role": "user", "content": "hello there"}]
             text = model.tokenizer.decode(reply.token_ids)  # type: ignore[union-attr]
             expected.append([*removed, {"role": "assistant", "content": text}])
-            assert session.messages == opened + sum(expected, [])
+            assert session.messages == [*opened, *itertools.chain(*expected)]
         assert session.stats.evicted_tokens > 100
         for turn in reversed(expected):
             assert session.undo() == turn
@@ -127,7 +128,7 @@ def test_a_running_turn_and_an_appended_message_are_undone(model: sinkstream.Mod
         assert seen(session) == before
         session.stream("hello", max_tokens=90, ignore_eos=True).result()
         session.cancel("drop")
-        with pytest.raises(InvalidArgument, match="already been undone. Use `Session.undo`"):
+        with pytest.raises(InvalidArgument, match=r"already been undone\. Use `Session\.undo`"):
             session.cancel("drop")
         assert say(session, 5) == say(plain, 5)
 
@@ -191,7 +192,7 @@ def test_a_fork_and_a_file_undo_what_was_before_them(
             say(session, turn)
         session.save(tmp_path / "talk")
         messages = session.messages
-        for turn in (5, 4, 3):
+        for _ in range(3):
             session.undo()
         before = seen(session)
         expected = say(session, 9)
@@ -239,7 +240,7 @@ def test_a_file_of_an_earlier_version_has_no_turns_to_undo(
         with pytest.raises(InvalidArgument, match="there must be a turn"):
             loaded.undo()
         loaded.append("hello " * 200)
-        with pytest.raises(InvalidArgument, match="or of those since it was loaded. The turn stay"):
+        with pytest.raises(InvalidArgument, match="or of those since it was loaded"):
             loaded.undo()
         assert [one["content"] for one in loaded.messages] == ["hello " * 200]
         while loaded.stats.tokens < LAYERS * 60 + before[1].tokens:

@@ -58,3 +58,13 @@ def test_the_texts_of_a_request_count_together(tokenizer: Tokenizer) -> None:
     with limiting(100):
         encoder.encode("7" * 60)  # another request
     encoder.encode("7" * 1000)  # not of a request
+
+
+@pytest.mark.parametrize("content", ["7" * 60, [{"type": "text", "text": "7" * 60}]])
+def test_messages_are_refused_before_they_are_rendered(tokenizer: Tokenizer, content: Any) -> None:
+    messages = [{"role": "user", "content": content}]
+    with limiting(100):
+        encoding_limit.check_messages(tokenizer, messages)
+        with pytest.raises(InvalidArgument, match="at most 100 tokens"):
+            encoding_limit.check_messages(tokenizer, messages * 2)
+    encoding_limit.check_messages(tokenizer, messages * 100)  # not of a request

@@ -6,9 +6,10 @@ of a long text take four hundred times its size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -65,6 +66,25 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
                 "or serve the model with a larger `window`, from which the limit follows.",
                 param=argument.name,
             )
+
+
+def check_messages(tokenizer: Tokenizer, messages: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse chat messages whose texts are too long together, before they are rendered."""
+    if _COUNTED.get() is None:
+        return
+    texts = [text for message in messages for text in _texts_of(message.get("content"))]
+    if texts:
+        check_length(tokenizer, texts[0] if len(texts) == 1 else "\n".join(texts))
+
+
+def _texts_of(content: Any) -> Iterator[str]:
+    """Yield the texts of a message: its content, or those of the parts in it."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
+                yield text
 
 
 def count_tokens(tokens: int) -> None:

@@ -117,6 +117,18 @@ def test_a_regenerated_reply_branches(keeping: Running) -> None:
     assert text_of(again) == first
 
 
+def test_older_turns_are_asked_again_far_past_the_window(keeping: Running) -> None:
+    history: list[Any] = []
+    replies = [
+        text_of(say(keeping, history, f"message {number}", seed=number)) for number in range(12)
+    ]
+    for at in (11, 8, 3):
+        again = say(keeping, history[: 2 * at], f"message {at}", seed=at)
+        assert again.headers["x-sinkstream-state"] in ("loaded", "replayed")
+        assert text_of(again) == replies[at]
+    assert again.json["usage"]["sinkstream"]["total_evicted_tokens"] > 0
+
+
 @pytest.mark.parametrize(
     "other", [{"key": "b"}, {"cache_salt": "pepper"}], ids=["another key", "another salt"]
 )

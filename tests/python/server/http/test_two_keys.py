@@ -66,15 +66,15 @@ def test_a_key_begins_at_once_while_another_keeps_all_seats_that_it_can(shared: 
     shared.wait_until(lambda: shared.model.stats()["running"] == 0, "they end")
 
 
-def test_background_responses_of_a_key_leave_places_for_another(shared: Running) -> None:
+def test_background_responses_of_a_key_leave_room_for_those_of_another(shared: Running) -> None:
     body = {"input": "a", "background": True, "max_output_tokens": 60000, "ignore_eos": True}
     names, status = [], 200
     while status == 200:
         answer = shared.ask("POST", "/v1/responses", body, A)
         status = answer.status
         names += [answer.json["id"]] if status == 200 else []
-    places = shared.model.capacity.max_sequences + 12
-    assert len(names) == places - places // 4
+    limit = shared.model.capacity.max_sequences + 12
+    assert len(names) == limit - limit // 4
     assert "this key may hold" in answer.error["message"]
     assert 1 <= int(answer.headers["retry-after"]) <= 60
     mine = shared.ask("POST", "/v1/responses", {**body, "max_output_tokens": 2}, B)
