@@ -77,9 +77,12 @@ class Lookup:
         stored = self._store.find(request.tenant, longest_first)
         if not request.store:
             least = counts[stored[0].hash] if stored else 0
+            known = self._unstored_hashes(request.tenant)  # few, while a history may have thousands
             for after in longest_first:
                 if counts[after] < least:
                     break
+                if after not in known:
+                    continue
                 unread = messages[counts[after] :]
                 is_it = _is_unstored(request.tenant, after, is_settled=loses_thoughts(unread))
                 resident = self._residency.acquire(is_it)
@@ -89,6 +92,19 @@ class Lookup:
             return Match(None, messages, start)
         base = self._preferred(stored, request.session_key)
         return Match(base, messages[counts[base.hash] :], base.hash)
+
+    def _unstored_hashes(self, tenant: str) -> set[bytes]:
+        """Return the hashes of a tenant's turns that are only in memory."""
+        found = set()
+
+        def note(one: Resident) -> bool:
+            node = _unstored_turn(one)
+            if node is not None and node.tenant == tenant:
+                found.add(node.hash)
+            return False
+
+        self._residency.find(note)
+        return found
 
     def by_name(self, name: str, request: TurnRequest, messages: list[Message]) -> Match:
         """Return the turn with an id.

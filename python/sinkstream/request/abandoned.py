@@ -1,4 +1,4 @@
-"""Lets whoever runs long work end it early: the work asks between its parts.
+"""Lets the caller of long work end it early: the work asks between its parts.
 
 A call that encodes a long conversation has no place to wait, and so no other place to end.
 """

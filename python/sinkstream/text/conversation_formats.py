@@ -240,9 +240,9 @@ class PlainTurns:
 
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all texts; the roles have no effect."""
-        ids = self.text.bos_ids
+        ids = list(self.text.bos_ids)
         for i, message in enumerate(messages):
-            ids = ids + self._encode(_text_of(message), MESSAGES, is_first=i == 0)
+            ids += self._encode(_text_of(message), MESSAGES, is_first=i == 0)
         return ids
 
     def user(self, content: str, *, after: str | None) -> list[int]:
@@ -258,7 +258,7 @@ class PlainTurns:
         """Return the ids of messages' texts."""
         ids = self._encode(_text_of(said), MESSAGES, is_first=after is None)
         for message in more:
-            ids = ids + self.reply(_text_of(message))
+            ids += self.reply(_text_of(message))
         return ids
 
     def read(self, said: Message, *, after: str | None) -> list[int]:

@@ -275,6 +275,29 @@ def test_an_unstored_turn_leaves_the_stored_one_where_it_was(conversations: Conv
     assert chat.say("Two", seed=2).facts.state == "resident"
 
 
+def test_a_long_history_that_is_not_stored_is_not_compared_at_each_of_its_turns(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions in memory are few: what none of them has is not looked for."""
+    residency = conversations._restorer.residency
+    acquired: list[object] = []
+    acquire = residency.acquire
+
+    def noted(*given: Any, **named: Any) -> Any:
+        acquired.append(given)
+        return acquire(*given, **named)
+
+    first = ask(conversations, [user("Hi")], store=False, seed=1)
+    said = [user("Hi"), assistant(first.text), user("More")]
+    monkeypatch.setattr(residency, "acquire", noted)
+    longer = [said[0], said[1], *[user("a"), assistant("b")] * 20, user("More")]
+    assert ask(conversations, longer, store=False, seed=1).facts.session
+    count = len(acquired)
+    acquired.clear()
+    ask(conversations, [user("a"), assistant("b")] * 40 + [user("x")], store=False, seed=1)
+    assert len(acquired) <= count <= 5
+
+
 @pytest.mark.parametrize("changes", [lambda text: text + "!", lambda text: "x"])
 def test_a_store_grows_with_what_is_new_if_the_client_changes_every_reply(
     conversations: Conversations, model: sinkstream.Model, changes: Callable[[str], str]

@@ -208,9 +208,11 @@ def _conversation(
 ) -> list[dict[str, Any]]:
     """Return the messages up to a turn's reply; of a long conversation, at least the last ones."""
     parts = [_read(turn)]
-    while turn.previous is not None and (least is None or sum(map(len, parts)) < least):
+    count = len(parts[0])
+    while turn.previous is not None and (least is None or count < least):
         turn = turns.text_of(tenant, turn.previous)
         parts += [[_reply(turn)], _read(turn)]
+        count += 1 + len(parts[-1])
     return [message for part in reversed(parts) for message in part]
 
 
