@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sinkstream.checkpoint.quoting import first_line
-from sinkstream.conversations.database import INDEXES, TABLES, VERSION, columns_of
+from sinkstream.conversations.database import INDEXES, MIGRATIONS, TABLES, VERSION, columns_of
 from sinkstream.conversations.errors import (
     StoreError,
     full_error,
@@ -198,8 +198,12 @@ def _create(connection: PostgresWriteConnection, model: str) -> None:
 def _check(connection: PostgresWriteConnection, name: str, model: str) -> None:
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     version = meta.get("version", b"unknown").decode()
-    if version != str(VERSION):
+    if version not in map(str, (*MIGRATIONS, VERSION)):
         raise other_version(name, version, VERSION)
+    for earlier in range(int(version), VERSION):
+        for statement in MIGRATIONS[earlier]:
+            connection.execute(statement)
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'version'", [b"%d" % VERSION])
     for table in TABLES:
         expected = columns_of(table)
         rows = connection.execute(

@@ -86,9 +86,9 @@ class ConversationWriter:
                     f"store: the turn {new.parent} was deleted, so {new.id} is not kept."
                 )
             connection.execute(
-                "INSERT INTO conversations VALUES (?, ?, ?, ?) "
+                "INSERT INTO conversations VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET used = excluded.used",
-                (new.conversation, new.tenant, now, new.title.encode()),
+                (new.conversation, new.tenant, now, new.title.encode(), new.sinks),
             )
             connection.execute(
                 "INSERT INTO nodes "

@@ -20,14 +20,18 @@ from sinkstream.conversations.errors import SessionMoved, closed_error
 logger = logging.getLogger("sinkstream")
 
 
-VERSION = 5
-"""The version of the tables. A store with a different version is refused."""
+VERSION = 6
+"""The version of the tables. Stores of the versions in `MIGRATIONS` are brought up to it; others
+are refused."""
+MIGRATIONS = {5: ("ALTER TABLE conversations ADD COLUMN sinks INTEGER",)}
+"""By version: what makes the tables of the next one."""
 
 TABLES = {
     # Key "secret" makes hashes useless elsewhere; key "model" is what the store belongs to.
     "meta": "key TEXT PRIMARY KEY, value BLOB NOT NULL",
+    # `sinks` is S of the conversation; NULL stands for the model's.
     "conversations": "id TEXT PRIMARY KEY, tenant TEXT NOT NULL, used REAL NOT NULL, "
-    "title BLOB NOT NULL",
+    "title BLOB NOT NULL, sinks INTEGER",
     # Who may write a conversation; there is a row for each. `replica` is '' after it was given up.
     "owners": "session TEXT PRIMARY KEY, replica TEXT NOT NULL, epoch INTEGER NOT NULL",
     # Processes that use the store, and when each said so last, by the store's clock.

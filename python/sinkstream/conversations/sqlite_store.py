@@ -20,7 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sinkstream.conversations.database import INDEXES, TABLES, VERSION, Writer, columns_of
+from sinkstream.conversations.database import (
+    INDEXES,
+    MIGRATIONS,
+    TABLES,
+    VERSION,
+    Writer,
+    columns_of,
+)
 from sinkstream.conversations.deletion import close_unfinished
 from sinkstream.conversations.errors import (
     StoreError,
@@ -126,7 +133,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, model: str) -> None:
     if _is_empty(connection):
         _create(connection, model)
         return
-    _check_version(connection, path)
+    _migrate(connection, path)
     for table in TABLES:
         expected = columns_of(table)
         found = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
@@ -144,10 +151,19 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
+def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != VERSION and version not in MIGRATIONS:
         raise other_version(str(path), version, VERSION)
+    return version
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables of an earlier version up to this one, in the caller's transaction."""
+    for version in range(_check_version(connection, path), VERSION):
+        for statement in MIGRATIONS[version]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={version + 1}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:

@@ -38,6 +38,8 @@ class StoredTurn:
     form_tokens: int | None = None
     """Ids of the conversation up to its settled form's end; None if there is no such form."""
     form_ids: array[int] = field(default_factory=lambda: array("i"))
+    sinks: int | None = None
+    """S of the conversation; None for the model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
     chat_options,
     names_of,
+    refuses_overflow,
+    sinks_of,
     thinking_of_chat,
     tools_of,
     with_seed,
@@ -56,6 +58,8 @@ async def chat(request: Request) -> Response:
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=bool(body.continue_final_message),
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow(body, service.config),
         has_siblings=n > 1,
         thinking=thinking,
         tools=tools,

@@ -107,7 +107,8 @@ class Job:
         with self.service.whole_replies.taken(self.whole_bytes):
             replies: Sequence[Reply] = ()
             try:
-                async with running(self.service, self._take_starts(), self.names) as replies:
+                begun = running(self.service, self._take_starts(), self.names, self.log.request_id)
+                async with begun as replies:
                     if self.form.is_stream:
                         await _stream(self, replies, send)
                     else:
@@ -124,19 +125,23 @@ def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any
     usage = usage_of(ends, job.prompts)
     job.log.prompt_tokens = usage["prompt_tokens"]
     job.log.generated_tokens = usage["completion_tokens"]
+    job.log.note_window(ends)
     job.log.finish = ",".join(sorted({end.finish_reason for _, end in ends}))
     return usage
 
 
 def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers that say where a conversation was; none before its turn begins."""
+    """Return the headers on a conversation and its prompt; none before its turn begins."""
     if turn is None:
         return ()
     facts = turn.facts
+    warning = ((b"x-sinkstream-warning", facts.warning.encode()),) if facts.warning else ()
     return (
         (b"x-sinkstream-state", facts.state.encode()),
         (b"x-sinkstream-session", facts.session.encode()),
         (b"x-sinkstream-node", facts.node.encode()),
+        (b"x-sinkstream-pinned", str(facts.pinned_tokens).encode()),
+        *warning,
     )
 
 

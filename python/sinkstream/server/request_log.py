@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -29,6 +31,12 @@ class RequestLog:
     choices: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    evicted_tokens: int = 0
+    """Tokens that have left the window for the replies."""
+    pinned_tokens: int = 0
+    """Tokens that stay in the window for good, of the reply with the most."""
+    dropped_tokens: int = 0
+    """Tokens that the request adds, and that the model does not see, of the reply with the most."""
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
     is_stream: bool = False
@@ -46,11 +54,17 @@ class RequestLog:
         self.on_taken(len(body))
         return body
 
+    def note_window(self, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> None:
+        """Note what the model has seen of the replies' conversations."""
+        self.evicted_tokens = sum(end.stats.evicted_tokens for _, end in ends)
+        self.pinned_tokens = max(facts.pinned_tokens for facts, _ in ends)
+        self.dropped_tokens = max(facts.dropped_tokens for facts, _ in ends)
+
     def write(self, method: str, route: str, seconds: float) -> None:
         """Write the line."""
         logger.info(
             "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
-            "finish=%s",
+            "evicted=%d pinned=%d dropped=%d finish=%s",
             self.request_id,
             method,
             route,
@@ -60,6 +74,9 @@ class RequestLog:
             self.choices,
             self.prompt_tokens,
             self.generated_tokens,
+            self.evicted_tokens,
+            self.pinned_tokens,
+            self.dropped_tokens,
             self.finish or "none",
         )
 

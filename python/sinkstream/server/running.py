@@ -7,6 +7,7 @@ seats.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.service import Service
+
+logger = logging.getLogger("sinkstream.server")
 
 Start = Callable[[], Turn]
 """Begins a reply; blocks."""
@@ -33,13 +36,14 @@ class Reply:
     """One reply of a request: it waits for a seat, begins, and is ended."""
 
     def __init__(
-        self, index: int, start: Start, service: Service, names: Mapping[str, str]
+        self, index: int, start: Start, service: Service, names: Mapping[str, str], asked_by: str
     ) -> None:
         self.index = index
         self._service = service
         self._wait = _Wait()
         self._start: Callable[[], Coroutine[Any, Any, Turn]] | None
         """Holds the request; None once it has been called."""
+        self._asked_by = asked_by
         self._start = partial(_begin, start, service, names, self._wait)
         self._beginning: asyncio.Task[Turn] | None = None
         self._ending: asyncio.Future[TurnEnd] | None = None
@@ -73,7 +77,13 @@ class Reply:
             del start
         assert self._beginning is not None
         await asyncio.wait([self._beginning], timeout=within_s)
-        return self._beginning.result() if self._beginning.done() else None
+        if not self._beginning.done():
+            return None
+        turn = self._beginning.result()
+        if turn.facts.warning and self._asked_by:
+            logger.warning("%s %s", self._asked_by, turn.facts.warning)
+            self._asked_by = ""
+        return turn
 
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
@@ -94,6 +104,8 @@ class Reply:
         return self._ending
 
     def _leave(self, turn: Turn) -> None:
+        if (end := self.ended) is not None:
+            self._service.count_window(turn.facts, end)
         self._service.replies.discard(turn.stream)
         self._service.seats.release()
 
@@ -128,15 +140,22 @@ async def _begin(start: Start, service: Service, names: Mapping[str, str], wait:
 
 @asynccontextmanager
 async def running(
-    service: Service, starts: Sequence[Start], names: Mapping[str, str]
+    service: Service, starts: Sequence[Start], names: Mapping[str, str], asked_by: str
 ) -> AsyncIterator[list[Reply]]:
     """Admit replies, one for each of `starts`; the block begins them, and ends with them.
 
-    `names` maps arguments of `Model.stream` to the request's fields, for errors.
+    Args:
+        service: The server.
+        starts: Begin the replies.
+        names: Maps arguments of `Model.stream` to the request's fields, for errors.
+        asked_by: The id under which the log warns of the request's prompt, once.
     """
     count = len(starts)
     service.admission.enter(count)
-    replies = [Reply(index, start, service, names) for index, start in enumerate(starts)]
+    replies = [
+        Reply(index, start, service, names, asked_by if index == 0 else "")
+        for index, start in enumerate(starts)
+    ]
     del starts, names  # the replies hold them no longer than they need them
     try:
         yield replies

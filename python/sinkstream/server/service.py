@@ -13,7 +13,7 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.conversations.turns import Turns
+from sinkstream.conversations.turns import TurnEnd, TurnFacts, Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
 from sinkstream.server.admission import MOST_WHOLE_AT_ONCE, MOST_WHOLE_BYTES, Admission, ByteBudget
@@ -31,6 +31,7 @@ from sinkstream.streams.stream import Stream
 _BODIES = 4  # of the largest size may be held at the same time
 _SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
+_ENDLESS = 1 << 20  # tokens: clients want a number
 _SENTENCES = {
     "loading": "server: the model is loading.",
     "draining": "server: the server is shutting down.",
@@ -74,6 +75,8 @@ class Service:
         """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
         """The number of responses by route and status."""
+        self.window_tokens: Counter[str] = Counter(evicted=0, pinned=0, dropped=0)
+        """Of all replies, what has become of their conversations' tokens."""
         self.started_at = int(time.time())
         self.seats = asyncio.Semaphore(0)
         """One for each reply that is generated at the same time; given out in order."""
@@ -184,6 +187,21 @@ class Service:
             f'server: `model` must be "{self.config.model_name}".',
             "model",
         )
+
+    def count_window(self, facts: TurnFacts, end: TurnEnd) -> None:
+        """Count what the model has seen of a reply's conversation."""
+        self.window_tokens.update(
+            evicted=end.stats.evicted_tokens,
+            pinned=facts.pinned_tokens,
+            dropped=facts.dropped_tokens,
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest conversation that a client may send, as it is told."""
+        if self.config.advertise_context:
+            return self.config.advertise_context
+        return self.model.capacity.tokens if self.config.refuses_overflow else _ENDLESS
 
     async def take_seat(self, waiter: Waiter) -> None:
         """Wait for a seat, in order, and note how long that took, even if it is cancelled."""

@@ -67,7 +67,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     pieces = [texts.piece(i).decode("utf-8", "replace") for i in ids]
     return {
         "count": len(ids),
-        "max_model_len": service.config.advertise_context,
+        "max_model_len": service.max_model_len,
         "tokens": ids,
         "token_strs": pieces if body.return_token_strs else None,
     }

@@ -264,7 +264,7 @@ def test_a_database_that_becomes_read_only_is_refused(
     [
         (
             "UPDATE sinkstream.meta SET value = '7' WHERE key = 'version'",
-            "must have version 5, .* but has version 7",
+            "must have version 6, .* but has version 7",
         ),
         ("DROP TABLE sinkstream.parts", "must have a table `parts` with the columns .* has none"),
         ("ALTER TABLE sinkstream.nodes RENAME hash TO mash", "a table `nodes` with the columns"),

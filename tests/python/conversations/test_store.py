@@ -282,7 +282,7 @@ def damage(folder: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("PRAGMA user_version=7", "must have version 5, .* but has version 7"),
+        ("PRAGMA user_version=7", "must have version 6, .* but has version 7"),
         ("DROP TABLE parts", "must have a table `parts` with the columns .* but has none"),
         ("ALTER TABLE nodes RENAME COLUMN hash TO mash", "a table `nodes` with the columns"),
         ("DELETE FROM meta", "must belong to this model"),

@@ -44,7 +44,7 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
     try:
         async with AsyncExitStack() as stack:
             stack.enter_context(service.whole_replies.taken(held_bytes))
-            (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
+            (reply,) = await stack.enter_async_context(running(service, [start], NAMES, state.id))
             del start  # it holds the request
             turn = live.turn = await reply.begin()
             assert turn is not None  # there is no limit of time
@@ -102,7 +102,7 @@ async def _finish(
     """Store how a response ended, then announce it, even if it cannot be stored."""
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
-    end = reply.ended if reply is not None else None
+    end = live.end = reply.ended if reply is not None else None
     live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""

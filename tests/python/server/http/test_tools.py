@@ -39,7 +39,9 @@ def serve(
                 root = tmp_path_factory.mktemp("server")
                 folder = write_tool_folder(tiny_folder("llama"), root / "model", name)
                 store = str(root / "store") if stored else "none"
-                found[key] = stack.enter_context(running(folder, store=store, sequences=3))
+                found[key] = stack.enter_context(
+                    running(folder, store=store, sequences=3, sinks="4")
+                )
             return found[key]
 
         yield server
