@@ -112,18 +112,18 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
             f"{decimal(cache.bytes_per_sequence)} per sequence, "
             f"{decimal(cache.bytes_per_token)} per token ({cache.kv_dtype})",
         ),
-        Row("Memory", "total", _total(memory)),
+        Row("Memory", "stream", _total(memory)),
+        *(
+            Row("Memory", name, f"{decimal(size)}, {_sequences(SEQUENCES[name])}")
+            for name, size in memory.command_bytes.items()
+        ),
         Row(
             "Memory",
             "weights",
-            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}",
+            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}; "
+            f"scratch {decimal(memory.scratch_bytes)}",
         ),
         Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}{of_load}"),
-        Row("Memory", "scratch", decimal(memory.scratch_bytes)),
-        *(
-            Row("Memory", name, f"{decimal(size)} in all, for {_sequences(SEQUENCES[name])}")
-            for name, size in memory.command_bytes.items()
-        ),
         Row("Speed", "processor", processor.name),
         Row("Speed", "kernels", f"{table}, activations in {kernels.dtype}"),
         Row("Speed", "threads", f"{processor.threads} on {_cores(processor.usable_cores)}"),

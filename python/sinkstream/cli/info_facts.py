@@ -34,8 +34,8 @@ from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.load import check_device, check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
 
-SEQUENCES = {"stream": 1, "chat": MOST, "serve": SERVED}
-"""How many sequences a stream, `sinkstream chat` and `sinkstream serve` have room for."""
+SEQUENCES = {"chat": MOST, "serve": SERVED}
+"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)

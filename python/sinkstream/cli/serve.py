@@ -21,7 +21,7 @@ from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
 from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
-from sinkstream.server.config import SETTINGS, ServerConfig, check_config
+from sinkstream.server.config import SETTINGS, ServerConfig
 
 if TYPE_CHECKING:
     from sinkstream.server.serve import Alone
@@ -127,9 +127,8 @@ def serve(
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING.format(name=error.name)) from None
-    if config.sinks != "system":
-        check_config(config)  # first: the model is loaded with the number
-        loading = replace(loading, sinks=int(config.sinks))
+    if isinstance(pinned := config.pinned, int):  # the model is loaded with the number
+        loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
     config = replace(config, model_name=shown)
     _log_to_stderr()

@@ -21,7 +21,7 @@ _ALIGNMENT = 64  # csrc/model/weights.cc
 _SCALE_BYTES = 4  # of int8, for each token and head
 LEAST = 4096
 """What a default capacity is never halved below: memory for it is demanded, or the load fails."""
-_SHARE = 4  # the caches take at most one of so many parts of the memory that is free
+_SHARE = 4  # the caches take at most a quarter of the memory that is free
 
 
 def choose_window(

@@ -240,8 +240,16 @@ class ServerConfig:
 
     @property
     def pinned(self) -> int | Literal["system"]:
-        """Return `sinks` as requests have it."""
-        return "system" if self.sinks == "system" else int(self.sinks)
+        """Return `sinks` as requests have it.
+
+        Raises:
+            InvalidArgument: It is neither "system" nor a number.
+        """
+        if self.sinks == "system":
+            return "system"
+        if not (self.sinks.isascii() and self.sinks.isdigit() and len(self.sinks) < 10):
+            raise _refusal("sinks", f'must be "system" or an integer, but is {self.sinks[:40]!r}.')
+        return int(self.sinks)
 
     @property
     def refuses_overflow(self) -> bool:
@@ -287,8 +295,7 @@ def check_config(config: ServerConfig) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
-    if config.sinks != "system" and not (config.sinks.isascii() and config.sinks.isdigit()):
-        raise _refusal("sinks", f'must be "system" or an integer, but is {config.sinks[:40]!r}.')
+    _ = config.pinned  # is checked
     if config.on_overflow not in OVERFLOW:
         raise _refusal(
             "on_overflow", f'must be "evict" or "refuse", but is {config.on_overflow[:40]!r}.'

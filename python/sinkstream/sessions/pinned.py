@@ -93,7 +93,7 @@ def check_room(host: Host, pinned: int, call: str, name: str, rule: str) -> None
         pinned: The tokens of the part.
         call: What pins it, for the error.
         name: The argument that has it.
-        rule: What the argument must do with at most so many tokens.
+        rule: What the argument must do with at most half of the capacity.
 
     Raises:
         ContextExceeded: It takes more than half of the capacity.
@@ -104,14 +104,14 @@ def check_room(host: Host, pinned: int, call: str, name: str, rule: str) -> None
             f"{call}: `{name}` must {rule} at most {most:,} tokens, half of the {sinks + window:,} "
             f"that the model sees, because they stay in the window for good, but has {pinned:,}: "
             f"{pinned - most:,} too many. Shorten it, use a `window` of at least "
-            f"{_PARTS * pinned - sinks:,}, or set `sinks` to a number: what comes after so many "
-            "tokens may then leave the window.",
+            f"{_PARTS * pinned - sinks:,}, or set `sinks` to a number N: what comes after "
+            "N tokens may then leave the window.",
             param=name,
         )
 
 
 def as_sinks(host: Host, pinned: int) -> int | None:
-    """Return S that keeps so many tokens; None if the model's S does."""
+    """Return S that keeps a number of tokens; None if the model's S does."""
     return pinned if pinned > host.window[0] else None
 
 

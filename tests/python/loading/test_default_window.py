@@ -60,7 +60,7 @@ def test_it_is_halved_until_the_caches_take_a_quarter_of_what_the_weights_leave(
     trained = 1 << 17
 
     def free(tokens: int, sequences: int) -> int:
-        """Return memory for so many tokens, and for the pages that a window moves over."""
+        """Return memory for some tokens, and for the pages that a window moves over."""
         return weights + 4 * sequences * (tokens + 192) * per_token
 
     for sequences in (1, 2, 8):

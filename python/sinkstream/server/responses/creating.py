@@ -36,7 +36,6 @@ from sinkstream.server.responses.response_bodies import (
 )
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import (
-    Opening,
     history_of,
     opening_of,
     opening_with,
@@ -100,12 +99,10 @@ def turn_request(asked: Asked) -> TurnRequest:
         if is_unstored
         else opening_of(turns, turn.tenant, previous)
     )
-    now = opening_with(asked.instructions, turn.tools, turn.sinks)
-    if now.continues(before):
+    name = opening_with(asked.instructions, turn.tools, turn.sinks).differs_in(before)
+    if name is None:
         return turn
     if is_unstored:
-        pairs = zip(Opening._fields, now, before, strict=True)
-        name = next(name for name, one, other in pairs if one != other)
         raise invalid(
             f"body: `{name}` must be the same as in the previous response, because that response "
             "was not stored.",

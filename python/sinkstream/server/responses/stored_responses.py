@@ -29,12 +29,16 @@ class Opening(NamedTuple):
     sinks: Sinks = None
     """What its request pins; None if that does not say."""
 
-    def continues(self, before: Opening) -> bool:
-        """Return whether a request with this opening goes on from a response with another."""
-        return self in (before, before._replace(sinks=None))
+    def differs_in(self, before: Opening) -> str | None:
+        """Return what keeps a request from going on from a response with another opening."""
+        if self.instructions != before.instructions:
+            return "instructions"
+        if self.tools != before.tools:
+            return "tools"
+        return None if self.sinks in (None, before.sinks) else "sinks"
 
 
-def opening_with(instructions: str | None, tools: Tools | None, sinks: Sinks) -> Opening:
+def opening_with(instructions: str | None, tools: Tools | None, sinks: Sinks = None) -> Opening:
     """Return the opening of a request."""
     # A response repeats its tools with their keys in another order.
     text = "" if tools is None else json.dumps(tools.definitions, sort_keys=True)
