@@ -27,6 +27,7 @@ from sinkstream.cli.batch_requests import (
 )
 from sinkstream.cli.common_options import check_options, load_model
 from sinkstream.cli.generate import PIPED_TOKENS
+from sinkstream.cli.interrupts import run_async
 from sinkstream.cli.terminal import is_terminal, progress_bar
 from sinkstream.errors import EngineDead, InvalidArgument, SinkstreamError
 from sinkstream.model import Model
@@ -103,7 +104,7 @@ def batch(
         is_watched = is_terminal(sys.stderr)
         total = count_lines(source) if is_watched and Path(source).is_file() else None
         show = stack.enter_context(progress_bar("Lines", with_time=True, note="{} failed"))
-        asyncio.run(run.answer_all(descriptor, lambda done: show(done, total, run.failed)))
+        run_async(run.answer_all(descriptor, lambda done: show(done, total, run.failed)))
     for sentence in summary(run):
         print(f"sinkstream: batch: {sentence}", file=sys.stderr)
     return FAILED if run.failed or run.failed_before else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkstream.cli import interrupts
 from tests.python.cli.signals import end_by_signal
 from tests.python.cli.terminal import CTRL_C, Terminal
 
@@ -143,6 +145,48 @@ def test_an_ignored_sigterm_stays_ignored(checkpoint: str) -> None:
     script += _AT_IMPORT.replace("SIGINT", "SIGTERM")
     done = run(script, "typer", "generate", "hello", "-m", checkpoint, "-n", "3")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_signal_in_the_event_loops_own_code_leaves_no_task(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
+) -> None:
+    """It arrives when the loop has taken a callback and not called it yet."""
+    called = begun = ended = 0
+    former = asyncio.Handle._run
+
+    def interrupted(handle: asyncio.Handle) -> None:
+        nonlocal called
+        called += 1
+        if called == at:
+            signal.raise_signal(number)
+        former(handle)
+
+    async def endless() -> None:
+        nonlocal begun, ended
+        begun += 1
+        try:
+            while True:
+                await asyncio.sleep(0)
+        finally:
+            ended += 1
+
+    async def wait_for_all() -> None:
+        await asyncio.gather(endless(), endless())
+
+    monkeypatch.setattr(asyncio.Handle, "_run", interrupted)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    interrupts.take_over()
+    error = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    try:
+        with interrupts.raising(), pytest.raises(error):
+            interrupts.run_async(wait_for_all())
+    finally:
+        for each, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            signal.signal(each, handler)
+    assert called > at
+    assert ended == begun
 
 
 def terminate(process: subprocess.Popen[bytes]) -> None:
