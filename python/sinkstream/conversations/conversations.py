@@ -41,7 +41,7 @@ from sinkstream.conversations.turns import (
     TurnText,
     Waiting,
 )
-from sinkstream.errors import SessionBusy
+from sinkstream.errors import ContextExceeded, SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.stream_request import StreamRequest
@@ -202,7 +202,10 @@ class Conversations:
         Raises:
             Exception: Any error about a message or a name that `begin` raises.
         """
-        match = self._starts.match(request)
+        try:
+            match = self._starts.match(request)
+        except ContextExceeded:  # too much is pinned: no turn has begun with it
+            match = self._starts.match(replace(request, sinks=0))
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)

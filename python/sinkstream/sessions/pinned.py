@@ -101,11 +101,11 @@ def check_room(host: Host, pinned: int, call: str, name: str, rule: str) -> None
     most, (sinks, window) = room_for(host), host.window
     if pinned > most:
         raise ContextExceeded(
-            f"{call}: `{name}` must {rule} at most {most:,} tokens, half of the {sinks + window:,} "
-            f"that the model sees, because they stay in the window for good, but has {pinned:,}: "
-            f"{pinned - most:,} too many. Shorten it, use a `window` of at least "
-            f"{_PARTS * pinned - sinks:,}, or set `sinks` to a number N: what comes after "
-            "N tokens may then leave the window.",
+            f"{call}: `{name}` must {rule} at most {most:,} tokens, but there are {pinned:,}, "
+            f"{pinned - most:,} too many: they stay in the window for good, and may take half of "
+            f"the {sinks + window:,} that the model sees. Send fewer, use a `window` of at least "
+            f"{_PARTS * pinned - sinks:,}, or set `sinks` to a number N: what comes after N tokens "
+            "may then leave the window.",
             param=name,
         )
 

@@ -178,13 +178,15 @@ def test_a_pinned_part_takes_at_most_half(turns: Turns, model: sinkstream.Model)
     pinned = len(opening_of(model, long["content"]))
     rule = (
         rf"stream: `messages` must begin with a system prompt of at most {CAPACITY // 2} tokens, "
-        rf"half of the {CAPACITY} .* has {pinned}: {pinned - CAPACITY // 2} too many\. Shorten it, "
-        rf"use a `window` of at least {2 * pinned - SINKS},"
+        rf"but there are {pinned}, {pinned - CAPACITY // 2} too many: .* half of the {CAPACITY} "
+        rf"that the model sees\. Send fewer, use a `window` of at least {2 * pinned - SINKS},"
     )
     with pytest.raises(ContextExceeded, match=rule) as refused:
         begun(turns, [long, user("a")])
     assert (refused.value.param, refused.value.code) == ("messages", "context_length_exceeded")
+    counted = turns.prompt_tokens(TurnRequest("", [long, user("a")], options()))
     facts = begun(turns, [long, user("a")], sinks=SINKS)
+    assert facts.prompt_tokens == counted  # what is too long can still be counted
     assert facts.pinned_tokens == SINKS
     with pytest.raises(InvalidArgument, match=rf"`sinks` must be in \[0, {CAPACITY - 1}\]"):
         begun(turns, [user("a")], sinks=CAPACITY)

@@ -110,13 +110,13 @@ def test_a_prompt_that_does_not_fit_is_said_to_once(
     before = server.metric(counted)
     with caplog.at_level(logging.INFO, "sinkstream.server"):
         answer = server.post(CHAT, {"messages": LONG, "n": 2, **SHORT})
+        (line,) = logged(server, caplog, "POST /chat/completions 200")
     facts = own(answer)
     dropped = facts["dropped_prompt_tokens"]
     assert dropped == answer.json["usage"]["prompt_tokens"] - CAPACITY > 0
     assert facts["warning"] == answer.headers["x-sinkstream-warning"]
     assert f"does not see {dropped}" in facts["warning"]
     assert len([line for line in caplog.messages if facts["warning"] in line]) == 1
-    (line,) = logged(server, caplog, "POST /chat/completions 200")
     evicted = sum([facts["evicted_tokens"]] * 2)
     pinned = facts["pinned_tokens"]
     assert f"evicted={evicted} pinned={pinned} dropped={dropped} finish=length" in line
@@ -133,10 +133,10 @@ def test_a_response_says_it(server: Running, caplog: pytest.LogCaptureFixture) -
     body = {"input": "word " * 30, "max_output_tokens": 4, "ignore_eos": True}
     with caplog.at_level(logging.INFO, "sinkstream.server"):
         answer = server.post(RESPONSES, body)
+        (line,) = logged(server, caplog, "POST /responses 200")
     facts = answer.json["sinkstream"]
     assert facts["warning"] == answer.headers["x-sinkstream-warning"]
     assert f"{answer.json['id']} {facts['warning']}" in caplog.messages
-    (line,) = logged(server, caplog, "POST /responses 200")
     assert f" dropped={facts['dropped_prompt_tokens']} " in line
 
 
