@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
 from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
-from sinkstream.server.config import SETTINGS, ServerConfig
+from sinkstream.server.config import SETTINGS, ServerConfig, check_log
 
 if TYPE_CHECKING:
     from sinkstream.server.serve import Alone
@@ -123,6 +122,7 @@ def serve(
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
+        from sinkstream.server.log_output import log_to_stderr
         from sinkstream.server.process_settings import keep_heap_small
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
@@ -131,7 +131,8 @@ def serve(
         loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
     config = replace(config, model_name=shown)
-    _log_to_stderr()
+    check_log(config)
+    log_to_stderr(config.log_level, config.log_format)
     if ray:
         return _serve_with_ray(loading, config, 2 if replicas is None else replicas, max_sequences)
     if replicas is not None:
@@ -196,12 +197,3 @@ def _name_of(model: str | None) -> str:
     """Return a model's name for clients: a file's name without its extension."""
     path = Path(model or "smollm2")
     return re.sub(r"\.gguf$", "", path.name) or "sinkstream"
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("sinkstream.server")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

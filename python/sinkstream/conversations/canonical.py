@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from sinkstream.request.checks import ArgumentName
-from sinkstream.text.messages import Message, check_messages, text_of_parts, without_unknown
+from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
 
@@ -45,8 +45,7 @@ def canonical_messages(
 
 
 def _canonical(message: Message, *, trims: bool) -> Message:
-    content = message.get("content") or ""
-    text = content if isinstance(content, str) else text_of_parts(content)
+    text = text_of(message)
     if trims and message["role"] == "assistant":
         text = text.rstrip()
     if message.keys() == _PLAIN:

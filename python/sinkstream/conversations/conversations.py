@@ -44,6 +44,7 @@ from sinkstream.conversations.turns import (
 from sinkstream.errors import ContextExceeded, SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions.pinned import Pinning
 from sinkstream.streams.served_stream import ServedStream
@@ -84,6 +85,7 @@ class Conversations:
             self.fence = store(identity)
         self._store = self.fence.store
         self._capacity = capacity.tokens
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -118,6 +120,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -131,10 +138,13 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        asked = ReplyOptions(
+            request.options, thinking=request.thinking, tools=request.tools, given=request.given
+        )
         complete = self._host.complete(asked)
-        deadline = deadline_of(complete.options["timeout_s"])
-        start = self._starts.of(request)
+        deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
+        with ACTIVITIES.during("store"):
+            start = self._starts.of(request)
         try:
             return self._begun(request, complete, start, deadline)
         finally:
@@ -152,7 +162,8 @@ class Conversations:
         match = start.match
         try:
             end = self._end(request, match)
-            following = self._following(request, match, end)
+            with ACTIVITIES.during("encoding"):
+                following = self._following(request, match, end)
             if request.refuses_overflow:
                 check_fits(Prompt(end.tokens, len(following)), self._capacity, "messages")
         except BaseException:
@@ -162,12 +173,9 @@ class Conversations:
         found = self._found(request, start, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
-        if deadline is not None:
-            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         try:
-            given = match.unread[-1]["content"] if request.continue_final else ""
             session, ids = found.resident.session, found.ids.tolist()
-            stream = session.reply_to(ServedStream, ids, complete, given)
+            stream = session.reply_to(ServedStream, ids, complete)
         except BaseException:  # such as an option out of range: the session is as it was
             self._restorer.residency.give_back(found.resident)
             raise
@@ -259,7 +267,7 @@ class Conversations:
         prompt = Prompt(end.tokens, len(following))
         native = resident.session.native
         dropped = prompt.dropped(native.sinks, native.window)
-        given = match.unread[-1]["content"] if request.continue_final else ""
+        given = request.given or ""
         thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
@@ -268,7 +276,7 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([without_reasoning(message) for message in match.unread]),
+            messages=encode([*map(without_reasoning, match.unread if given else read)]),
             before=hash_after(match.before, read),
             given=given,
             tokens=prompt.tokens,
@@ -378,8 +386,8 @@ class Conversations:
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
@@ -438,10 +446,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

@@ -21,7 +21,7 @@ from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
 from sinkstream.sessions.pinned import Pinning
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking
+from sinkstream.text.thinking import Thinking, named_variables
 
 _TRIES = 4  # to own the conversation that a request continues
 
@@ -71,7 +71,8 @@ class Lookup:
         """
         tools = "" if request.tools is None else request.tools.key
         sinks = self._pinning.sinks_for(request.sinks, messages, request.thinking, request.tools)
-        identity = self._identity + tools + ("" if sinks is None else f", sinks {sinks}")
+        pinned = "" if sinks is None else f", sinks {sinks}"
+        identity = self._identity + tools + named_variables(request.thinking) + pinned
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
         # The last message is always read, and so is the one before a reply that is continued.
         most = len(messages) - (2 if request.continue_final else 1)

@@ -140,6 +140,11 @@ class NewNode:
     is_after_settled: bool = False
     """Whether `read_ids` follow the parent's settled form."""
 
+    @property
+    def is_unnamed(self) -> bool:
+        """Return whether it begins a conversation that its client can only resend."""
+        return self.parent is None and not self.record and not self.session_key
+
     def without_contents(self) -> NewNode:
         """Return it without what only the store needs, and clients may make long."""
         return replace(self, read_ids=array("i"), messages="", given="", record="", title="")

@@ -32,9 +32,13 @@ class Settings:
     max_replay: int | None = None
     """The most tokens to read again for a turn whose state is lost."""
     ttl_s: float | None = 30 * 86400.0
-    """Conversations that have not been used for this long are deleted."""
+    """Conversations that have not been used for this long are deleted. Only time in which the store
+    is in use counts."""
+    single_ttl_s: float | None = 86400.0
+    """The same of a single turn that was never continued, and that its client cannot name."""
     max_bytes: int | None = 20 << 30
-    """The size of the store beyond which the oldest snapshots, then conversations, are deleted."""
+    """The size of the store beyond which the tenant that takes most loses its oldest snapshots,
+    then its oldest conversations."""
     max_conversations: int | None = None
     """The number per tenant; beyond it, the oldest are deleted."""
     sinks: Sinks = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sinkstream.conversations.canonical import canonical_messages
@@ -19,7 +19,6 @@ from sinkstream.conversations.turns import (
     TurnText,
     Waiting,
 )
-from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.request.stream_request import StreamRequest
@@ -50,6 +49,9 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
+    promises = None
+    trouble = None
+
     def __init__(self, model: Model, sinks: Sinks = None) -> None:
         """Generate with `model`, which the caller closes.
 
@@ -69,20 +71,25 @@ class PlainTurns:
             Exception: Any error that `Model.stream` raises.
         """
         _check_previous(request)
-        given = ""
-        if request.continue_final:
-            prompt, given = _continued(self._host, request)
-        else:
-            wanted = ReplyOptions(
-                request.options,
-                thinking=request.thinking,
-                tools=request.tools,
-                cache_salt=request.engine_salt,
-            )
-            messages = without_unknown(request.messages)
-            prompt = self._host.request_for_chat(messages, wanted)
-        prompt = replace(prompt, sinks=self._sinks_for(request, prompt.prompt))
-        return _turn(self._host, prompt, "messages", given, refuses=request.refuses_overflow)
+        ids = self._encode(request)
+        wanted = ReplyOptions(
+            request.options,
+            sinks=self._sinks_for(request, ids),
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            cache_salt=request.engine_salt,
+        )
+        prompt = self._host.complete(wanted, ids)
+        return _turn(self._host, prompt, "messages", refuses=request.refuses_overflow)
+
+    def _encode(self, request: TurnRequest) -> list[int]:
+        return self._host.formats.encode_chat(
+            without_unknown(request.messages),
+            request.thinking,
+            request.tools,
+            is_open=request.continue_final,
+        )
 
     def _sinks_for(self, request: TurnRequest, ids: Sequence[int]) -> int | None:
         first = leading(request.messages)
@@ -109,8 +116,7 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        encode = self._host.formats.encode_chat
-        return len(encode(without_unknown(request.messages), request.thinking, request.tools))
+        return len(self._encode(request))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
@@ -176,27 +182,11 @@ def begin_text(host: Host, asked: TextRequest, pinning: Pinning) -> PlainTurn:
     return _turn(host, request, "prompt", refuses=asked.refuses_overflow)
 
 
-def _continued(host: Host, request: TurnRequest) -> tuple[StreamRequest, str]:
-    """Return what continues the last message of a conversation, and that message's text."""
-    if request.messages[-1].get("role") != "assistant":
-        raise InvalidArgument(
-            'stream: to be continued, the last message of `prompt` must have the role "assistant".',
-            param="prompt",
-        )
-    ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
-    wanted = ReplyOptions(
-        request.options, thinking=request.thinking, cache_salt=request.engine_salt
-    )
-    return host.complete(wanted, ids), final
-
-
-def _turn(
-    host: Host, request: StreamRequest, name: str, given: str = "", *, refuses: bool
-) -> PlainTurn:
+def _turn(host: Host, request: StreamRequest, name: str, *, refuses: bool) -> PlainTurn:
     prompt, capacity = Prompt(0, len(request.prompt)), sum(host.window)
     if refuses:
         check_fits(prompt, capacity, name)
-    stream = host.start_stream(ServedStream, request, given)
+    stream = host.start_stream(ServedStream, request)
     sinks, window = stream.window
     dropped = prompt.dropped(sinks, window)
     facts = TurnFacts(

@@ -13,12 +13,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.transcript import StoredTurn
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
 from sinkstream.sessions.pinned import Sinks
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.served_stream import ServedStream
+from sinkstream.text.thinking import Thinking
 
 TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
 """Where the conversation before this turn was: in memory, in memory after undoing a turn, in a
@@ -62,8 +64,8 @@ class TurnRequest:
     """If False, nothing is written to disk."""
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
-    thinking: bool | str | None = None
-    """As for `Model.stream`, as the chat template reads it."""
+    thinking: Thinking = None
+    """As for `Model.stream`, and further variables, as the chat template reads them."""
     tools: Tools | None = None
     """What the reply may call."""
     forks: bool = False
@@ -79,6 +81,21 @@ class TurnRequest:
     """Whether a prompt that is longer than what the model sees is an error."""
     has_siblings: bool = False
     """Whether other turns of the same request continue the same turn at the same time."""
+
+    @property
+    def given(self) -> str | None:
+        """Return the text that the reply continues; None if it continues no message.
+
+        Content that is malformed is refused where messages are read, and counts as none here.
+        """
+        if not self.continue_final:
+            return None
+        content = self.messages[-1].get("content")
+        if isinstance(content, str):
+            return content
+        parts = content if isinstance(content, list) else []
+        texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def engine_salt(self) -> str:
@@ -184,6 +201,16 @@ class Turn(Protocol):
 class Turns(Protocol):
     """Begins turns. Any thread may call it."""
 
+    @property
+    def promises(self) -> Promises | None:
+        """Return where promises of replies are kept; None if nothing is."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why no turn can be kept at present; None if all is well."""
+        ...
+
     def begin(self, request: TurnRequest) -> Turn:
         """Start generating a reply. Blocks: it is called in a worker thread.
 
@@ -231,7 +258,11 @@ class Turns(Protocol):
         ...
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's kept conversations and when each was used, latest first."""
+        """Return a tenant's kept conversations and when each was used, latest first.
+
+        A single turn that was never continued, and that its client did not name, is not listed: it
+        may be a title that a program asked for.
+        """
         ...
 
     def titles(self, tenant: str) -> dict[str, str]:

@@ -11,14 +11,21 @@ from typing import Any
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
 from sinkstream.request.options import SAMPLING, StreamOptions
+from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.config import OVERFLOW, ServerConfig
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.request_bodies import ChatRequest, CompletionRequest, Generation
+from sinkstream.server.request_bodies import (
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from sinkstream.server.structured import rule_of
 from sinkstream.sessions.pinned import Sinks, check_sinks
 from sinkstream.text.templates.chat_template import compile_template
-from sinkstream.text.thinking import SWITCHES, Thinking, reads_thinking
+from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
@@ -29,7 +36,6 @@ COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
 _COPIED = (*SAMPLING, "timeout_s")
-_KWARGS = "chat_template_kwargs"
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
 
@@ -102,6 +108,7 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
         _check_whole(tokens_name, max_tokens, " without `stream`")
     options: Any = {name: getattr(body, name) for name in _COPIED}
     options["max_tokens"] = max_tokens
+    options["priority"] = body.priority or 0
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
     options["stop_token_ids"] = body.stop_token_ids or []
     options["ignore_eos"] = bool(body.ignore_eos)
@@ -150,11 +157,7 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise invalid(
-            "body: `add_generation_prompt` must not be true with `continue_final_message`.",
-            "add_generation_prompt",
-        )
+    check_ending(body)
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.functions:
@@ -184,33 +187,63 @@ def refuses_overflow(body: Generation, config: ServerConfig) -> bool:
     return body.on_overflow == "refuse"
 
 
-def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
-    """Return what a chat request says; None if the model's chat template does not read it."""
-    kwargs = body.chat_template_kwargs or {}
-    effort = kwargs.get("reasoning_effort", body.reasoning_effort)
+def check_ending(body: ChatRequest | TemplateRequest | TokenizeRequest) -> None:
+    """Refuse a conversation that both ends with an open message and asks for another one."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid(
+            "body: `add_generation_prompt` must not be true with `continue_final_message`.",
+            "add_generation_prompt",
+        )
+
+
+def thinking_of_chat(
+    host: Host, kwargs: dict[str, Any] | None, effort: str | None = None
+) -> Thinking:
+    """Return what a request says, with further variables of the model's chat template.
+
+    What the template does not read is ignored, like fields that the server does not know.
+
+    Args:
+        host: The model.
+        kwargs: The request's `chat_template_kwargs`.
+        effort: Its `reasoning_effort`.
+    """
+    kwargs = kwargs or {}
+    effort = kwargs.get(EFFORT, effort)
     switch = next((kwargs[name] for name in SWITCHES if name in kwargs), None)
-    _check_type(effort, str, "reasoning_effort", _KWARGS)
-    _check_type(switch, bool, "enable_thinking", _KWARGS)
-    return _as_the_template_reads(host, effort, switch)
+    _check_type(effort, str, EFFORT, KWARGS)
+    _check_type(switch, bool, "enable_thinking", KWARGS)
+    thinking, read = _as_the_template_reads(host, effort, switch)
+    own = (*SWITCHES, EFFORT, *OWN_FIELDS)
+    named = {k: v for k, v in kwargs.items() if k in OWN_FIELDS or k in read - {*own}}
+    try:
+        return with_variables(thinking, named, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), error.param) from None
 
 
 def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinking:
     """Return what the `reasoning` of a response says, in the same way."""
     effort = (reasoning or {}).get("effort")
     _check_type(effort, str, "effort", "reasoning")
-    return _as_the_template_reads(host, effort, None)
+    return _as_the_template_reads(host, effort, None)[0]
 
 
-def _as_the_template_reads(host: Host, effort: str | None, switch: bool | None) -> Thinking:
+def _as_the_template_reads(
+    host: Host, effort: str | None, switch: bool | None
+) -> tuple[bool | str | None, frozenset[str]]:
+    """Return `thinking` if the model's chat template reads it; and the variables that it reads."""
+    try:
+        check_thinking(effort, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), EFFORT) from None
     source = host.text.chat_template
-    if source is None:
-        return None
-    names = compile_template(source).names
+    names = frozenset[str]() if source is None else compile_template(source).variables
     if effort == "none" or switch is False:
-        return False if reads_thinking(names, False) else None
+        return False if reads_thinking(names, False) else None, names
     if effort is not None and reads_thinking(names, effort):
-        return effort
-    return switch if reads_thinking(names, switch) else None
+        return effort, names
+    return switch if reads_thinking(names, switch) else None, names
 
 
 def _check_type(value: Any, kind: type, name: str, param: str) -> None:

@@ -28,6 +28,7 @@ from sinkstream.server.parsing import parse, session_key
 from sinkstream.server.reply_pieces import Piece, as_chunk
 from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -41,15 +42,10 @@ async def chat(request: Request) -> Response:
     options = chat_options(body, service.config.max_tokens)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of_chat(service.host, body)
-    given = body.tools, body.tool_choice, body.parallel_tool_calls
-    tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
-    if tools is not None and body.continue_final_message:
-        raise invalid(
-            "body: `continue_final_message` must not be true with `tools`.",
-            "continue_final_message",
-        )
-    await service.grammars.compile(service.host, options, names, tools, thinking)
+    terms = terms_of(service, log, options)
+    thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
+    asked = body.tools, body.tool_choice, body.parallel_tool_calls
+    tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
     shared = partial(
         TurnRequest,
         tenant=log.tenant,
@@ -65,9 +61,11 @@ async def chat(request: Request) -> Response:
         tools=tools,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
+    given = turns[0].given
+    await service.grammars.compile(service.host, options, names, tools, thinking, given)
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
-    job = Job(service, log, form_of(body), dialect, starts, names=names, whole_bytes=held)
+    job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 

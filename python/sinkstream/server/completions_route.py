@@ -27,6 +27,7 @@ from sinkstream.server.parsing import parse
 from sinkstream.server.reply_pieces import Piece
 from sinkstream.server.request_bodies import CompletionRequest
 from sinkstream.server.request_log import request_log_of
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -48,6 +49,7 @@ async def completions(request: Request) -> Response:
             name,
         )
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
+    terms = terms_of(service, log, options)
     scored = options.get("prompt_logprobs")
     if scored is not None and scored >= 0:  # less is refused where all callers' values are
         prompts = await service.pool.run(partial(_encoded, service, given))
@@ -69,7 +71,7 @@ async def completions(request: Request) -> Response:
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    job = Job(service, log, form_of(body), dialect, starts, len(prompts), names, held)
+    job = Job(service, log, form_of(body), dialect, terms, starts, len(prompts), names, held)
     return Answer(job.run)
 
 

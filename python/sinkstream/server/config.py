@@ -16,6 +16,9 @@ from sinkstream.request.value_kinds import Number
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
 OVERFLOW = ("evict", "refuse")
+LOG_LEVELS = ("debug", "error", "info", "warning")
+LOG_FORMATS = ("json", "text")
+SYNCS = ("full", "normal")
 DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
@@ -59,6 +62,14 @@ class ServerConfig:
             option="api_key",
         ),
     ] = ()
+    api_key_file: Annotated[
+        str,
+        Setting(
+            "A file with further keys, one in a line. A number after a key and a space is its "
+            "weight: a key with 2 gets twice as much of a busy server as one with 1.",
+            metavar="FILE",
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...],
         Setting("Another name to accept in the Host header. May be repeated.", option="allow_host"),
@@ -133,16 +144,36 @@ class ServerConfig:
     ] = 0
     session_ttl: Annotated[
         float,
-        Setting("Seconds after which unused conversations are deleted; 0: never.", Number(0, 1e10)),
+        Setting(
+            "Seconds after which unused conversations are deleted; 0: never. Time in which no "
+            "server uses the store does not count.",
+            Number(0, 1e10),
+        ),
     ] = 30 * 86400.0
+    single_turn_ttl: Annotated[
+        float,
+        Setting(
+            "The same for a chat completion that was never continued, and has no session's name, "
+            "such as a title that a client asked for.",
+            Number(0, 1e10),
+        ),
+    ] = 86400.0
     store_max_gb: Annotated[
         float,
         Setting(
-            "Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
-            "then the oldest conversations; 0: no limit.",
+            "Maximum size of the store in GB; 0: no limit. Beyond it, the key that takes most "
+            "loses its oldest saved states, then its oldest conversations.",
             Number(0, 1e6),
         ),
     ] = 20.0
+    store_sync: Annotated[
+        str,
+        Setting(
+            'What a power cut may lose. "normal": the last turns; "full": nothing that was '
+            "answered, but each turn waits for the disk. With PostgreSQL, its own settings decide.",
+            metavar="full|normal",
+        ),
+    ] = "normal"
     park_s: Annotated[
         float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
     ] = 300.0
@@ -171,6 +202,13 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    max_reply_s: Annotated[
+        float,
+        Setting(
+            "Seconds after which a request ends like one with this `timeout_s`; 0: no limit.",
+            Number(0, 1e9),
+        ),
+    ] = 0.0
     drain_s: Annotated[
         float,
         Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
@@ -192,6 +230,18 @@ class ServerConfig:
         int,
         Setting("Open connections; requests on further ones get status 503.", Number(1, 1 << 20)),
     ] = 2048
+    log_level: Annotated[
+        str,
+        Setting(
+            "The least level that is logged: debug, which includes health checks, info, warning or "
+            "error.",
+            metavar="|".join(LOG_LEVELS),
+        ),
+    ] = "info"
+    log_format: Annotated[
+        str,
+        Setting("How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
+    ] = "text"
     public_metrics: Annotated[bool, Setting("Answer /metrics without a key.")] = False
     no_page: Annotated[bool, Setting("Serve no web page at /.")] = False
     address: Annotated[
@@ -285,11 +335,11 @@ def check_config(config: ServerConfig) -> None:
         value = getattr(config, name)
         if setting.range is not None and value not in setting.range:
             raise _refusal(name, f"must be in {setting.range}, but is {value:g}.")
-    if not config.api_keys and not config.is_loopback:
+    if not (config.api_keys or config.api_key_file) and not config.is_loopback:
         raise _refusal(
             "api_key",
             f'must be set, because `host` is "{config.host}", which is not a loopback address. '
-            "Set SINKSTREAM_API_KEY.",
+            "Set SINKSTREAM_API_KEY, or give --api-key-file.",
         )
     for key in config.api_keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -300,14 +350,27 @@ def check_config(config: ServerConfig) -> None:
         raise _refusal(
             "on_overflow", f'must be "evict" or "refuse", but is {config.on_overflow[:40]!r}.'
         )
+    if config.store_sync not in SYNCS:
+        raise _refusal(
+            "store_sync", f'must be "full" or "normal", but is {config.store_sync[:40]!r}.'
+        )
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    check_log(config)
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(
                 "cors_origin",
                 f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
             )
+
+
+def check_log(config: ServerConfig) -> None:
+    """Check how the log is to be written; `check_config` does, too."""
+    for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+        value = getattr(config, name)
+        if value not in known:
+            raise _refusal(name, f"must be one of {', '.join(known)}, but is {value[:40]!r}.")
 
 
 def _check_types(config: ServerConfig) -> None:

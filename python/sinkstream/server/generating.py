@@ -15,7 +15,7 @@ from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
 from sinkstream.server.request_bodies import Generation, StreamSettings
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.running import Reply, Start, running
+from sinkstream.server.running import Reply, Start, Terms, running
 from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
 from sinkstream.server.usage import (
@@ -92,6 +92,7 @@ class Job:
     log: RequestLog
     form: Form
     dialect: Dialect
+    terms: Terms
     starts: Sequence[Start]
     """They hold the request, and each of them until its reply begins."""
     prompts: int = 1
@@ -104,11 +105,14 @@ class Job:
     async def run(self, send: Send) -> None:
         """Generate and send the response."""
         self.log.choices = len(self.starts)
-        with self.service.whole_replies.taken(self.whole_bytes):
+        with self.service.whole_replies.taken(self.whole_bytes, self.log.tenant):
             replies: Sequence[Reply] = ()
             try:
-                begun = running(self.service, self._take_starts(), self.names, self.log.request_id)
+                starts = self._take_starts()
+                asked_by = self.log.request_id
+                begun = running(self.service, starts, self.terms, self.names, asked_by)
                 async with begun as replies:
+                    del starts
                     if self.form.is_stream:
                         await _stream(self, replies, send)
                     else:
@@ -212,7 +216,7 @@ def _choices(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]]) -> list
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
     """Return one choice, the turn that it is from, and how it ended."""
     turn = await reply.begin()
-    assert turn is not None  # there is no limit of time
+    assert turn is not None  # it was not to return earlier
     piece = await whole(turn.stream, with_tokens=job.dialect.with_tokens)
     return piece, turn, await reply.end()
 
@@ -240,7 +244,7 @@ async def _deliver(
 ) -> tuple[TurnFacts, TurnEnd]:
     """Write one choice, and return how it ended."""
     turn = await reply.begin()
-    assert turn is not None  # there is no limit of time
+    assert turn is not None  # it was not to return earlier
     dialect, continuous = job.dialect, job.form.has_continuous_usage
     if job.form.has_progress:
         async for progress in prompt_progress(turn):

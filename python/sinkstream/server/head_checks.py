@@ -5,11 +5,11 @@ The same checks hold for HTTP and WebSockets, and for paths that do not exist.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
 
+from sinkstream.server.api_keys import tenant_of
 from sinkstream.server.config import ServerConfig, is_loopback
 from sinkstream.server.errors import ApiError
 from sinkstream.server.page_route import FILES
@@ -25,12 +25,13 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 class HeadChecks:
     """The rules of one server."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, tenants: Iterable[str]) -> None:
+        """Check by the settings; `tenants` are those whose keys are accepted, if there are any."""
         names = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
         self._hosts = frozenset(name.strip("[]") for name in names)
         self._takes_any_address = not config.is_loopback
         self._origins = frozenset(config.cors_origins)
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in config.api_keys]
+        self._tenants = [tenant.encode() for tenant in tenants]
         page = () if config.no_page else tuple(FILES)
         self._public = frozenset(_HEALTH + (_METRICS if config.public_metrics else ()) + page)
         self._max_body_bytes = config.max_body_bytes
@@ -103,7 +104,7 @@ class HeadChecks:
                 )
 
     def _tenant(self, headers: RawHeaders) -> str | None:
-        if not self._digests:
+        if not self._tenants:
             return ""
         given = {
             value[7:].strip() if name == b"authorization" else value
@@ -113,11 +114,11 @@ class HeadChecks:
         }
         if len(given) != 1:
             return None
-        digest = hashlib.sha256(given.pop().encode("latin-1")).digest()
+        tenant = tenant_of(given.pop())
         is_known = False
-        for known in self._digests:  # all of them, so that the time says nothing
-            is_known |= hmac.compare_digest(known, digest)
-        return digest.hex() if is_known else None
+        for known in self._tenants:  # all of them, so that the time says nothing
+            is_known |= hmac.compare_digest(known, tenant.encode())
+        return tenant if is_known else None
 
     def _check_content(self, headers: RawHeaders) -> None:
         types = _all(headers, b"content-type")

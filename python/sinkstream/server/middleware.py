@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.websockets import WebSocketDisconnect
@@ -27,7 +28,8 @@ from sinkstream.server.errors import (
 )
 from sinkstream.server.head_checks import HeadChecks, too_large
 from sinkstream.server.http_limits import CONNECTION, Connection
-from sinkstream.server.request_log import KEY, RequestLog, Scope
+from sinkstream.server.idempotency import Repeats, key_of
+from sinkstream.server.request_log import KEY, RequestLog, Scope, is_probe
 from sinkstream.server.server_sent_events import EVENT_HEADERS, Send, error_event
 from sinkstream.server.service import Service
 from sinkstream.server.stalled_engine import unless_stalled
@@ -38,7 +40,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.\-]{1,64}")
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-session-id"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, idempotency-key, x-api-key, x-session-id",
+    ),
     (b"access-control-max-age", b"600"),
 )
 
@@ -61,7 +66,8 @@ class Middleware:
         self.openapi = openapi
         self._app = app
         self._service = service
-        self._checks = HeadChecks(service.config)
+        self._repeats = Repeats(service.weights)
+        self._checks = HeadChecks(service.config, service.weights)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -69,17 +75,15 @@ class Middleware:
             await self._app(scope, receive, send)
             return
         started_at = time.perf_counter()
-        log = RequestLog(_request_id(scope), on_taken=self._service.bodies.give_back)
+        log = RequestLog(_request_id(scope))
         scope[KEY] = log
         is_socket = scope["type"] == "websocket"
         self._service.open_requests += not is_socket
-        self._service.open_sockets += is_socket
         try:
             await self._service.slices.turn()
             await self._answer(scope, receive, self._send_to_client(send, scope, log), log)
         finally:
             self._service.open_requests -= not is_socket
-            self._service.open_sockets -= is_socket
             log.take_body()
             self._note(scope, log, time.perf_counter() - started_at)
 
@@ -87,6 +91,7 @@ class Middleware:
         try:
             self._check_connections(scope)
             log.tenant = self._checks.check(scope)
+            log.on_taken = partial(self._service.bodies.give_back, tenant=log.tenant)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
                 return
@@ -111,8 +116,17 @@ class Middleware:
         told, and the response is aborted.
         """
         from_app = self._send_from_app(send, log)
+        if is_probe(scope["path"]):  # it waits for nothing, and says whether the engine stalls
+            await self._app(scope, receive, from_app)
+            return
+        key = key_of(scope)
+        work = (
+            self._app(scope, receive, from_app)
+            if key is None
+            else self._repeats.run(self._app, key, scope, receive, from_app)
+        )
         try:
-            await unless_stalled(self._service, self._app(scope, receive, from_app))
+            await unless_stalled(self._service, work)
         except ApiError as error:
             log.is_left = True
             if log.status == 0:
@@ -142,7 +156,7 @@ class Middleware:
                     if message["type"] == "http.disconnect":
                         raise ClientLeft
                     part = message.get("body", b"")
-                    self._service.bodies.take(len(part))
+                    self._service.bodies.take(len(part), log.tenant)
                     held += part
                     if len(held) > config.max_body_bytes:
                         raise too_large(config.max_body_bytes)
@@ -157,7 +171,7 @@ class Middleware:
                 f"body: must arrive within {config.body_timeout_s:g} s, but has not.",
             ) from None
         finally:
-            self._service.bodies.give_back(len(held))
+            self._service.bodies.give_back(len(held), log.tenant)
             held.clear()  # an error would hold it
 
     def _send_to_client(self, send: Send, scope: Scope, log: RequestLog) -> Send:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -54,6 +54,8 @@ class Pool:
         self._waiting = 0
         self._is_closed = False
         self._is_retrying = False
+        self.context: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What each call runs in."""
         self._event_loop: asyncio.AbstractEventLoop | None = None
         """Of the last call."""
 
@@ -148,7 +150,8 @@ class Pool:
 
     def _loop(self) -> None:
         while (queued := self._next()) is not None:
-            _run(queued)
+            with self.context():
+                _run(queued)
             del queued  # what it holds is not kept while the thread is idle
             with self._lock:
                 self._threads[threading.current_thread()] = None

@@ -56,6 +56,7 @@ class Generation(Body):
     # This server's: what stays in the window, and whether the rest may leave it.
     sinks: int | str | None = None
     on_overflow: str | None = None
+    priority: int | None = None
     # What the reply follows: vLLM's field, and two of llama.cpp's.
     structured_outputs: dict[str, Any] | None = None
     json_schema: dict[str, Any] | None = None
@@ -115,6 +116,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -130,6 +132,8 @@ class TemplateRequest(Body):
     messages: Messages
     tools: Objects | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 # By name; "Model.name" where the same name means something else.
@@ -143,10 +147,11 @@ FIELDS = {
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
     "prefix.",
-    "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
+    "chat_template_kwargs": "Variables of the chat template by name, such as "
+    "`enable_thinking`; those that it does not read are ignored.",
     "content": "The text, with llama.cpp's names for the other fields.",
-    "continue_final_message": "Whether the reply continues the last message, which must be the "
-    "assistant's.",
+    "continue_final_message": "Whether the reply continues the text of the last message, which "
+    "must be the assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
@@ -192,6 +197,8 @@ FIELDS = {
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
     "presence_penalty": "Subtracted from the logit of each token in the cache.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
+    "priority": "Of the waiting requests of the same key, those with lower numbers begin first, as "
+    "in vLLM. Default: 0; 1 with `background`.",
     "prompt": "A string or token ids, or a list of either.",
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sinkstream.conversations.turns import TurnEnd, TurnFacts
@@ -12,6 +13,8 @@ from sinkstream.conversations.turns import TurnEnd, TurnFacts
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
+FACTS = "facts"
+"""The attribute of a log record with what its line says, by name."""
 KEY = "sinkstream"
 """The key of the log in an ASGI scope."""
 
@@ -39,18 +42,23 @@ class RequestLog:
     """Tokens that the request adds, and that the model does not see, of the reply with the most."""
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
+    arrived_at: float = field(default_factory=time.monotonic)
+    """When the request's head arrived: `timeout_s` counts from here."""
     is_stream: bool = False
     """Whether the response is a stream of events."""
     is_left: bool = False
     """Whether the rest of the app's response is no longer sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
-    on_taken: Callable[[int], None] = lambda count: None
+    body_bytes: int = 0
+    """The size of the body that was taken."""
+    on_taken: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
 
     def take_body(self) -> bytes | bytearray:
         """Return the body, and drop it."""
         body, self.body = self.body, b""
+        self.body_bytes += len(body)
         self.on_taken(len(body))
         return body
 
@@ -61,24 +69,46 @@ class RequestLog:
         self.dropped_tokens = max(facts.dropped_tokens for facts, _ in ends)
 
     def write(self, method: str, route: str, seconds: float) -> None:
-        """Write the line."""
-        logger.info(
-            "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
-            "evicted=%d pinned=%d dropped=%d finish=%s",
+        """Write the line: what fails is a warning, and probes are for debugging."""
+        facts = {
+            "queued": f"{self.queued_s:.3f}s",
+            "choices": self.choices,
+            "prompt_tokens": self.prompt_tokens,
+            "generated_tokens": self.generated_tokens,
+            "evicted": self.evicted_tokens,
+            "pinned": self.pinned_tokens,
+            "dropped": self.dropped_tokens,
+            "finish": self.finish or "none",
+        }
+        level = logging.WARNING if self.status >= 500 else logging.INFO
+        if self.status == 200 and is_probe(route):
+            level = logging.DEBUG
+        logger.log(
+            level,
+            "%s %s %s %d %.3fs %s",
             self.request_id,
             method,
             route,
             self.status,
             seconds,
-            self.queued_s,
-            self.choices,
-            self.prompt_tokens,
-            self.generated_tokens,
-            self.evicted_tokens,
-            self.pinned_tokens,
-            self.dropped_tokens,
-            self.finish or "none",
+            " ".join(f"{name}={fact}" for name, fact in facts.items()),
+            extra={
+                FACTS: {
+                    "request_id": self.request_id,
+                    "method": method,
+                    "route": route,
+                    "status": self.status,
+                    "seconds": round(seconds, 3),
+                    **facts,
+                    "queued": round(self.queued_s, 3),
+                }
+            },
         )
+
+
+def is_probe(path: str) -> bool:
+    """Return whether a path is one that programs ask for again and again."""
+    return path.removeprefix("/v1") in ("/health", "/metrics")
 
 
 def request_log_of(scope: Scope) -> RequestLog:

@@ -67,15 +67,15 @@ async def get_file(request: Request, name: str) -> Response:
     service = ready_service(request)
     log = request_log_of(request.scope)
     save = partial(_save, service, log.tenant, name)
-    service.admission.enter(1)
+    service.admission.enter(1, log.tenant)
     try:
-        await service.take_seat(log)
+        await service.take_seat(log, log.tenant)
         try:
             path = await _found(service, save, Path.unlink)
         finally:
-            service.seats.release()
+            service.seats.release(log.tenant)
     finally:
-        service.admission.leave(1)
+        service.admission.leave(1, log.tenant)
     kind = "application/octet-stream"
     return _TemporaryFile(path, media_type=kind, filename=f"{name}.session")
 

@@ -34,6 +34,8 @@ def limits_of(config: ServerConfig) -> dict[str, Any]:
     return {
         "park_s": config.park_s,
         "ttl_s": config.session_ttl or None,
+        "single_ttl_s": config.single_turn_ttl or None,
+        "full_sync": config.store_sync == "full",
         "max_bytes": int(config.store_max_gb * _GB) or None,
         "snapshot_tokens": config.snapshot_tokens or None,
         "snapshots": config.snapshots,

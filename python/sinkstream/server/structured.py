@@ -117,6 +117,7 @@ class GrammarQueue:
         names: Mapping[str, str],
         tools: Tools | None = None,
         thinking: Thinking = None,
+        given: str | None = None,
     ) -> None:
         """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
@@ -130,7 +131,7 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            wanted = ReplyOptions(options, thinking=thinking, tools=tools)
+            wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
             await loop.run_in_executor(self._executor, host.compile_grammar, wanted)
         except Exception as error:
             raise from_exception(error, names) or error from None

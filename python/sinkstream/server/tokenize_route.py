@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from sinkstream.server.body_options import tools_of
+from sinkstream.server.body_options import check_ending, thinking_of_chat, tools_of
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
@@ -15,6 +16,8 @@ from sinkstream.server.request_log import request_log_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts
 from sinkstream.text.messages import without_unknown
+
+_T = TypeVar("_T")
 
 
 async def tokenize(request: Request) -> dict[str, Any]:
@@ -53,14 +56,8 @@ def _piece(raw: bytes) -> str | list[int]:
 
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
-    if body.messages is not None and body.continue_final_message:
-        ids, _ = service.host.formats.encode_open_reply(without_unknown(body.messages))
-    elif body.messages is not None:
-        ids = texts.encode_messages(
-            without_unknown(body.messages),
-            tools_of(body.tools, None, None),
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
+    if body.messages is not None:
+        ids = _of_conversation(service, body, texts.encode_messages)()
     else:
         add_special = body.add_special_tokens is not False
         ids = texts.encode(body.prompt or "", add_special=add_special, parse_special=False)
@@ -77,12 +74,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
     """Return how many tokens a conversation has."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    count = partial(
-        service.texts.encode_messages,
-        without_unknown(body.messages),
-        tools_of(body.tools, None, None),
-        add_generation_prompt=body.add_generation_prompt is not False,
-    )
+    count = _of_conversation(service, body, service.texts.encode_messages)
     return {"input_tokens": len(await service.pool.run(count))}
 
 
@@ -104,10 +96,20 @@ async def apply_template(request: Request) -> dict[str, Any]:
     """Return what the chat template writes."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    render = partial(
-        service.texts.render,
-        without_unknown(body.messages),
+    render = _of_conversation(service, body, service.texts.render)
+    return {"prompt": await service.pool.run(render)}
+
+
+def _of_conversation(
+    service: Service, body: TokenizeRequest | TemplateRequest, call: Callable[..., _T]
+) -> Callable[[], _T]:
+    """Return a call with what a body says about a conversation, as a chat completion reads it."""
+    check_ending(body)
+    return partial(
+        call,
+        without_unknown(body.messages or []),
+        thinking_of_chat(service.host, body.chat_template_kwargs),
         tools_of(body.tools, None, None),
         add_generation_prompt=body.add_generation_prompt is not False,
+        is_open=bool(body.continue_final_message),
     )
-    return {"prompt": await service.pool.run(render)}

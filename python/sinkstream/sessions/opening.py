@@ -12,8 +12,10 @@ from typing import Any
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import Host
 from sinkstream.request.options import SessionOptions
+from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
+from sinkstream.sessions.history import Remembered, decode_history
 from sinkstream.sessions.pinned import (
     Sinks,
     as_sinks,
@@ -23,12 +25,12 @@ from sinkstream.sessions.pinned import (
     pinned_ids,
 )
 from sinkstream.sessions.session import Session
-from sinkstream.sessions.thoughts import Thoughts, check_thoughts, thinking_of_field
+from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import check_thinking
+from sinkstream.text.thinking import check_thinking, thinking_of_text
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of
 
@@ -57,7 +59,8 @@ def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionSt
     """
     host.lifetime.check_open("session")
     tools = check_tools(given.get("tools"), call="session")
-    thinking = check_thinking(given.get("thinking"), "session")
+    plain = check_thinking(given.get("thinking"), "session")
+    thinking = with_variables(plain, given.get("chat_template_kwargs"), "session")
     tags = host.formats.tags(thinking)
     drops = check_thoughts(given.get("thoughts"), tags)
     sinks = check_sinks(given.get("sinks"), "session")
@@ -73,7 +76,7 @@ def open_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             tokens.read(unread, tokens.state)
-            tokens.turn = None  # the opening is not a turn
+            tokens.turn = tokens.before = None  # the opening is not a turn
     except BaseException:
         session.close()
         raise
@@ -90,7 +93,7 @@ async def aopen_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             await tokens.aread(unread, tokens.state)
-            tokens.turn = None
+            tokens.turn = tokens.before = None
     except BaseException:
         session.close()
         raise
@@ -132,7 +135,14 @@ def _open(
         system_tokens=system_tokens,
         fields=fields_of(start.thoughts, start.tools),
     )
-    session = Session(tokens, turns, thoughts=start.thoughts, tools=tools)
+    said = [] if system is None else [{"role": "system", "content": system}]
+    session = Session(
+        tokens,
+        turns,
+        thoughts=start.thoughts,
+        tools=tools,
+        remembered=Remembered(tuple(history or said)),
+    )
     return session, tokens, ids[native.stats()["tokens"] :]
 
 
@@ -143,17 +153,19 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
     )
-    thinking = thinking_of_field(str(fields.get("thinking", "")))
+    thinking = thinking_of_text(str(fields.get("thinking", "")))
     try:
+        tokens_there = record.state.length + len(record.pending_ids)
+        remembered = decode_history(
+            record.conversation, Path(path).name, tokens_there, host.spec.vocab_size
+        )
         tools = tools_of_fields(fields, Path(path).name)
         turns = host.session_turns("load_session", thinking, tools)
         tags, of_session = host.formats.tags(thinking), tools_of(tools, turns)
     except BaseException:
         native.close()
         raise
-    thoughts = Thoughts()
-    if tags is not None:
-        thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
+    thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
     tokens = TokenSession(
         native,
         host,
@@ -161,7 +173,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
         system_tokens=record.state.system_tokens,
         fields=fields_of(thoughts, tools),
     )
-    return Session(tokens, turns, thoughts=thoughts, tools=of_session)
+    return Session(tokens, turns, thoughts=thoughts, tools=of_session, remembered=remembered)
 
 
 async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:

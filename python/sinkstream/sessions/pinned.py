@@ -160,7 +160,7 @@ class Pinning:
         return None if isinstance(sinks, str) else sinks
 
     def _pinned(self, first: list[Any], thinking: Thinking, tools: Tools | None) -> Sequence[int]:
-        key = json.dumps([first, thinking, "" if tools is None else tools.key])
+        key = json.dumps([first, repr(thinking), "" if tools is None else tools.key])
         digest = blake2b(key.encode(), digest_size=16).digest()  # the texts may be long
         return self._known.get(digest, lambda: self._encoded(first, thinking, tools))
 

@@ -155,6 +155,11 @@ class SessionRecord:
     """The state of each layer that has one, in order; None if there are none."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """Further values to keep with the session."""
+    conversation: bytes = b""
+    """What `History.encode` returns; empty if the session keeps none."""
+    earlier_ids: npt.NDArray[np.int32] | None = None
+    """[any]: the last evicted tokens, up to the oldest live one after the sinks. Saved only with a
+    conversation, which may go back to where they were live."""
     created_by: str = ""
     """The program and version that wrote the file; set on reading."""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -30,6 +30,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message
+from sinkstream.text.open_message import check_open, cut, marked
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import (
     SANDBOX,
@@ -40,7 +41,7 @@ from sinkstream.text.templates.chat_template import (
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
-from sinkstream.text.thinking import Thinking, thinking_variables
+from sinkstream.text.thinking import Thinking, template_variables
 from sinkstream.text.tokenizers import catch_panics
 from sinkstream.text.tokenizers.control_tokens import (
     WHITESPACE,
@@ -48,6 +49,7 @@ from sinkstream.text.tokenizers.control_tokens import (
     control_literals,
     control_tokens,
 )
+from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
@@ -56,19 +58,26 @@ _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
 _FROM_TEMPLATE = re.compile(f"[^{MESSAGE}]+")
 
 
+class Given(TypedDict):
+    """What a request gives the template, apart from messages."""
+
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class _Renderer:
     """Renders conversations. It does not know the format, which would otherwise hold itself."""
 
     template: ChatTemplate
     source: str
-    fixed: Mapping[str, Any]
-    """The template's variables that no conversation changes."""
+    special_tokens: Mapping[str, Any]
+    """The variables with the texts of special tokens."""
 
     def render(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Any],
+        given: Given,
         add_generation_prompt: bool,
         argument: ArgumentName,
     ) -> TracedText:
@@ -78,13 +87,14 @@ class _Renderer:
             InvalidArgument: The template fails, or refuses the messages.
         """
         variables: dict[str, Any] = {
-            **self.fixed,
+            "documents": None,
+            **self.special_tokens,
+            **traced_data(given["variables"], MESSAGE),
             "messages": [_traced_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": traced_data(list(tools), MESSAGE) or None,
-            "documents": None,
+            "tools": traced_data(given["tools"], MESSAGE) or None,
         }
-        size = sum(map(len, strings_of([*messages, *tools])))
+        size = sum(map(len, strings_of([*messages, given])))
         limits = Limits(TEMPLATE_SECONDS, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
         try:
             return SANDBOX.run(self.template.template, variables, limits)
@@ -120,18 +130,17 @@ class ChatFormat:
                 `thinking`.
         """
         self.template = compile_template(source, argument)
-        variables = thinking_variables(self.template.names, thinking, argument)
-        fixed = {**traced_data(text.special_tokens, DERIVED), **traced_data(variables, MESSAGE)}
-        renderer = _Renderer(self.template, source, fixed)
+        variables = template_variables(self.template.variables, thinking, argument)
+        renderer = _Renderer(self.template, source, traced_data(text.special_tokens, DERIVED))
         self._render = renderer.render
-        self._tools = [dict(tool) for tool in tools]
+        self._given: Given = {"tools": [dict(tool) for tool in tools], "variables": variables}
         self.encoder = plain_encoder(tokenizer)
         self.control = control_literals(tokenizer)
         self._whole = _WholeEncoder(tokenizer)
         self.source = source
 
         def probe(said: Sequence[Message]) -> TracedText:
-            return renderer.render(said, [], False, argument)
+            return renderer.render(said, {**self._given, "tools": []}, False, argument)
 
         self.forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
@@ -141,15 +150,22 @@ class ChatFormat:
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
+        is_open: bool = False,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
         """Render well-formed messages. Their content stays plain text, whatever it says.
+
+        Args:
+            messages: The conversation.
+            add_generation_prompt: Whether the start of a reply follows it.
+            is_open: Whether it ends with the text of the last message, which a reply continues.
+            argument: The argument that contains it, for errors.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages; or it hides which control
                 tokens are its own.
         """
-        written, found, _ = self._written(messages, add_generation_prompt, argument)
+        written, found, _ = self._written(messages, add_generation_prompt, is_open, argument)
         return self._in_pieces(written, found)
 
     def encode_whole(
@@ -157,9 +173,10 @@ class ChatFormat:
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
+        is_open: bool = False,
         argument: ArgumentName = PROMPT,
     ) -> list[int]:
-        """Return the ids of well-formed messages, as transformers gives them.
+        """Return the ids of well-formed messages, as transformers gives them; see `render`.
 
         If part of a message is in a control token, the rendering is encoded in pieces instead.
 
@@ -167,7 +184,9 @@ class ChatFormat:
             CheckpointError: The tokenizer fails on them.
             InvalidArgument: As in `render`.
         """
-        written, found, is_spelled = self._written(messages, add_generation_prompt, argument)
+        written, found, is_spelled = self._written(
+            messages, add_generation_prompt, is_open, argument
+        )
         ids = None if is_spelled else self._whole.encode(written, found, argument)
         if ids is not None:
             return ids
@@ -181,23 +200,28 @@ class ChatFormat:
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
+        is_open: bool,
         argument: ArgumentName,
     ) -> tuple[TracedText, list[Found], bool]:
         """Return a rendering, the template's control tokens, and whether a message spells one."""
 
-        def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
-            return self._render(said, tools, add_generation_prompt, argument)
+        def rendering(said: Sequence[Message], given: Given) -> TracedText:
+            if not is_open:
+                return self._render(said, given, add_generation_prompt, argument)
+            return cut(self._render(marked(said), given, False, argument), said, argument)
 
+        if is_open:
+            check_open(messages, argument)
         messages = self.arguments.apply(self.forms.apply(messages), argument)
-        written = rendering(messages, self._tools)
+        written = rendering(messages, self._given)
         found = list(self._own_tokens(written, argument))
-        strings = strings_of([*messages, *self._tools])
+        strings = strings_of([*messages, self._given])
         spelled = next(filter(None, map(self.control.first_in, strings)), None)
         if spelled is not None:
             # See Note: [Messages that spell control tokens].
             harmless = rendering(
                 [_mapped(message, self.control.without) for message in messages],
-                _mapped(self._tools, self.control.without),
+                _mapped(self._given, self.control.without),
             )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
@@ -344,9 +368,11 @@ class _WholeEncoder:
         """
         text = str.__str__(written)
         fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+        check_length(self._tokenizer, text, argument)
         with catch_panics(fails):
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
+        count_tokens(len(ids))
         control = [i for i, token_id in enumerate(ids) if token_id in self._control]
         offsets = encoding.offsets if control else []
         for i in control:

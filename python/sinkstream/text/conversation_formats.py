@@ -16,9 +16,10 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.request.tools import Tools
 from sinkstream.structured.lru_cache import LruCache
-from sinkstream.text.messages import Message, check_messages, check_not_empty, text_of_parts
+from sinkstream.text.messages import Message, check_messages, text_of_parts
+from sinkstream.text.open_message import check_open
 from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.thinking import Thinking, thinking_variables
+from sinkstream.text.thinking import Thinking, template_variables
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
@@ -90,6 +91,7 @@ class ConversationFormats:
         tools: Tools | None = None,
         *,
         add_generation_prompt: bool = True,
+        is_open: bool = False,
     ) -> list[int]:
         """Encode a conversation.
 
@@ -101,6 +103,8 @@ class ConversationFormats:
                 template's default.
             tools: What the model may call.
             add_generation_prompt: Whether to end with the start of the assistant's reply.
+            is_open: Whether to end with the text of the last message, which the reply continues:
+                then there is no generation prompt.
 
         Returns:
             Token ids. If no message contains control tokens, they equal those of transformers'
@@ -109,45 +113,18 @@ class ConversationFormats:
         Raises:
             TypeError: `messages` is not a list of mappings, or a value has the wrong type.
             InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
-                tokenizer or template, or the template fails or refuses.
+                tokenizer or template, or the template fails or refuses. Or the last message cannot
+                be continued.
         """
-        return self._encode(
-            check_messages(messages), thinking, tools, add_generation_prompt=add_generation_prompt
-        )
-
-    def _encode(
-        self,
-        checked: Sequence[Message],
-        thinking: Thinking,
-        tools: Tools | None = None,
-        *,
-        add_generation_prompt: bool = True,
-    ) -> list[int]:
+        checked = check_messages(messages)
         chat = self.chat(thinking, tools)
-        ids = chat.encode_whole(checked, add_generation_prompt)
+        ids = chat.encode_whole(checked, add_generation_prompt, is_open=is_open)
         if omitted := chat.forms.omitted(checked):
             warn_caller(
                 f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s '
                 "chat template omits it."
             )
         return ids
-
-    def encode_open_reply(
-        self, messages: Sequence[Any], thinking: Thinking = None
-    ) -> tuple[list[int], str]:
-        """Encode a conversation whose last message is unfinished; return that message's text, too.
-
-        Raises:
-            InvalidArgument: The messages are malformed, or only one.
-        """
-        *earlier, last = check_messages(messages)
-        check_not_empty(earlier)
-        ids = self._encode(earlier, thinking)
-        assert self.text.tokenizer is not None  # `_encode` has refused
-        content = last["content"]
-        final = content if isinstance(content, str) else text_of_parts(content or [])
-        encoder = plain_encoder(self.text.tokenizer)
-        return ids + (encoder.encode(final, at_start=False) if final else []), final
 
     def turns(self, thinking: Thinking, tools: Tools | None = None) -> TurnFormat:
         """Return the parts of conversations, for the same arguments.
@@ -166,7 +143,7 @@ class ConversationFormats:
         tokenizer there is no text at all: only ids can be fed.
         """
         if self.text.tokenizer is None or self.text.chat_template is None:
-            thinking_variables((), thinking, TEXT)  # refuses any
+            template_variables((), thinking, TEXT)  # refuses any
             return PlainTurns(self.text)
         from sinkstream.text.turns import turn_format
 
@@ -217,6 +194,10 @@ class PlainTurns:
             return self.text.bos_ids
         return self.text.bos_ids + self._encode(system, SYSTEM, is_first=True)
 
+    def whole(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of all texts; the roles have no effect."""
+        return self.history(messages)
+
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all texts; the roles have no effect."""
         ids = self.text.bos_ids
@@ -247,6 +228,11 @@ class PlainTurns:
     def reply(self, content: str) -> list[int]:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
+
+    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages' texts."""
+        check_open((said, *more), PROMPT)
+        return self.request(said, *more, after=after)
 
     def exchange(
         self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False

@@ -34,21 +34,12 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
         raise TypeError(
             f"{argument} must be a list of messages, but is of type {type(messages).__name__}."
         )
-    check_not_empty(messages, argument)
+    if not messages:
+        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
     return [
         dict(message) if _is_plain(message) else _Check(argument, i).message(message)
         for i, message in enumerate(messages)
     ]
-
-
-def check_not_empty(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> None:
-    """Refuse no messages.
-
-    Raises:
-        InvalidArgument: There are none.
-    """
-    if not messages:
-        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
 
 
 def _is_plain(message: Any) -> bool:
@@ -95,6 +86,12 @@ def text_of_parts(parts: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
+def text_of(message: Message) -> str:
+    """Return the text of a message; "" if it has none."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else text_of_parts(content)
+
+
 class _Check:
     """Checks one message."""
 
@@ -108,7 +105,9 @@ class _Check:
         if not isinstance(message, Mapping):
             raise self._wrong_type("", "a mapping", message)
         self._check_names(message)
-        checked = {str.__str__(name): self._field(name, message[name]) for name in message}
+        # Without what is None, as transformers leaves it out: templates write None as a word.
+        fields = {str.__str__(name): self._field(name, message[name]) for name in message}
+        checked = {name: value for name, value in fields.items() if value is not None}
         content = checked.get("content")
         if content is None and not checked.get("tool_calls"):
             raise self._wrong_type(": `content`", "a string or a list of parts", content)

@@ -14,6 +14,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName, check_unicode
 from sinkstream.text.tokenizers import OfTokenizer, catch_panics
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
 
 
 class PlainEncoder:
@@ -58,6 +59,7 @@ class PlainEncoder:
             part = pending.pop()
             tokenizer = self._at_start if at_start else self._inside
             fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+            check_length(tokenizer, part, argument)
             with catch_panics(fails):
                 encoding = tokenizer.encode(part, add_special_tokens=False)
             ids = encoding.ids
@@ -65,6 +67,7 @@ class PlainEncoder:
                 ids = [self._ids.get(token_id, token_id) for token_id in ids]
             if self._forbidden.isdisjoint(ids):
                 done += ids
+                count_tokens(len(ids))
                 at_start = False
                 continue
             # The merges of some vocabularies produce control tokens. A cut prevents such a merge.

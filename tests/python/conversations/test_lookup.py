@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
-from tests.python.conversations.talk import Chat, alone, ask, options, path_ids, user
+from sinkstream.request.template_variables import with_variables
+from tests.python.conversations.talk import (
+    Chat,
+    alone,
+    ask,
+    assistant,
+    open_conversations,
+    options,
+    path_ids,
+    user,
+)  # fmt: skip
+from tests.python.text.reasoning_templates import write_folder
 
 
 def parent(conversations: Conversations, node_id: str) -> str | None:
@@ -26,6 +40,40 @@ def test_a_resent_history_continues_its_last_turn(conversations: Conversations) 
     assert len({reply.facts.session for reply in replies}) == 1
     nodes: list[str | None] = [reply.node for reply in replies]
     assert [parent(conversations, reply.node) for reply in replies] == [None, *nodes[:-1]]
+
+
+def test_other_variables_of_the_template_make_another_conversation(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dated = "{{ date }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    folder = write_folder(tiny_folder("llama"), tmp_path / "dated", dated)
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=3) as model:
+        opened = open_conversations(model, tmp_path / "store")
+        variables = [with_variables(None, {"date": date}, "") for date in ("a", "a", "b")]
+        said: list[Any] = [user("Hi")]
+        first = ask(opened, said, thinking=variables[0])
+        said += [assistant(first.text), user("More")]
+        found = [ask(opened, said, thinking=one).facts for one in variables[1:]]
+        assert [one.session == first.facts.session for one in found] == [True, False]
+        opened.close()
+
+
+@pytest.mark.parametrize("given", ["It is", "It is ", ""])
+def test_a_continued_message_has_the_tokens_of_one_without_a_store(
+    conversations: Conversations, model: sinkstream.Model, given: str
+) -> None:
+    said = [{"role": "system", "content": "Be brief."}, user("Hi"), assistant(given)]
+    plain = PlainTurns(model)
+    for messages, is_open in ((said, True), (said[:1], False)):
+        reply = ask(conversations, messages, continue_final=is_open, seed=1)
+        turn = plain.begin(TurnRequest("", messages, options(1), continue_final=is_open))
+        assert turn.stream.result().token_ids == reply.ids
+        assert turn.facts.prompt_tokens == reply.facts.prompt_tokens
+        turn.end()
+        turns = conversations.transcript("", reply.node)
+        assert [one["content"] for one in turns[0].messages] == [
+            one["content"] for one in messages if one["content"]
+        ]
 
 
 def test_only_new_tokens_are_read(conversations: Conversations) -> None:
@@ -194,7 +242,7 @@ def test_what_is_not_stored_lives_in_memory_alone(conversations: Conversations) 
     second = chat.say("Two", store=False, seed=1)
     assert second.facts.state == "resident"
     assert conversations._store.node(second.node) is None
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     named = ask(conversations, [user("Three")], previous=second.node, store=False, seed=2)
     assert named.facts.state == "resident"
     with pytest.raises(NotFound):  # its session has moved on

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from sinkstream import InvalidArgument
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.turns import TextRequest, TurnRequest, Turns
 from sinkstream.errors import ContextExceeded
 from sinkstream.model import host_of
@@ -270,19 +268,3 @@ def test_tools_are_pinned_with_and_without_a_store(
     for one in (kept, PlainTurns(model, "system")):
         with pytest.raises(ContextExceeded, match=r"`tools` must have, with the system prompt, at"):
             begun(one, [PERSONA, user("a")], tools=many)
-
-
-def test_a_store_of_version_5_is_brought_up(model: sinkstream.Model, tmp_path: Path) -> None:
-    first = open_conversations(model, tmp_path)
-    chat = Chat(first)
-    session = chat.say("One").facts.session
-    first.close()
-    connection = sqlite3.connect(tmp_path / "turns.sqlite")
-    connection.execute("ALTER TABLE conversations DROP COLUMN sinks")
-    connection.execute("PRAGMA user_version=5")
-    connection.close()
-    again = open_conversations(model, tmp_path, sinks="system")
-    chat.conversations = again
-    assert chat.say("Two").facts.session == session
-    assert isinstance(again._store, SqliteStore)
-    assert again._store.sinks_of(session) is None

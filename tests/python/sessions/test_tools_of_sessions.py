@@ -276,25 +276,28 @@ def test_results_are_undone_without_their_question(open_model: Open) -> None:
         think(talk, "so", 3, **CALL)  # compares
 
 
-def test_a_long_loop_of_calls_remembers_its_last_reply_only(open_model: Open) -> None:
+def test_a_long_loop_of_calls_is_undone_reply_by_reply(open_model: Open) -> None:
     model = open_model("opened")
     with model.session(tools=PING) as session:
         talk = Talk(model, session)
         reply = think(talk, "the sea", 0, **CALL)
+        marks, calls = [], [reply]
         for number in range(1, 4):
-            reply = think(talk, results_of(reply), number, **CALL)
-        assert session._dropped.asked is not None
-        assert session._dropped.asked.before is not None
-        assert session._dropped.asked.before.before is None
-        before, options = session.token_ids, letters(model, 4, "</think>", max_tokens=300)
-        last = session.stream(results_of(reply), **CALL, **options)
-        last.result()
-        last.cancel(keep="drop")
-        assert session.token_ids == before
-        with pytest.raises(InvalidArgument, match="already been undone"):
-            session.cancel(keep="drop")
+            marks.append((session.token_ids, session.messages))
+            options = letters(model, number, "</think>", max_tokens=300)
+            calls.append(session.generate(results_of(calls[-1]), **CALL, **options))
+        *_, results, last = session.messages
+        assert results["role"] == "tool"
+        assert last["tool_calls"][0]["id"] == calls[-1].tool_calls[0].id
+        for before, messages in reversed(marks):
+            assert session.undo()[0]["role"] == "tool"
+            assert (session.token_ids, session.messages) == (before, messages)
         think(talk, results_of(reply), 5, tool_choice="none")
         think(talk, "so", 6, **CALL)  # compares
+        assert [one["role"] for one in session.undo()] == ["user", "assistant"]
+        roles = [one["role"] for one in session.undo()]
+        assert roles == ["user", "assistant", "tool", "assistant"], "all read again at once"
+        assert session.stats.turns == 0
 
 
 def test_a_loop_that_was_read_again_is_undone_as_a_whole(open_model: Open) -> None:

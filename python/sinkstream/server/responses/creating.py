@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.conversations.node import new_id
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
 from sinkstream.server.admission import response_bytes
@@ -18,6 +20,7 @@ from sinkstream.server.body_options import sinks_of, thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.producing import begin
@@ -35,11 +38,8 @@ from sinkstream.server.responses.response_bodies import (
     response_tools,
 )
 from sinkstream.server.responses.response_state import ResponseState
-from sinkstream.server.responses.stored_responses import (
-    history_of,
-    opening_of,
-    opening_with,
-)
+from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service
 
 _MANY_ITEMS = 256  # more of them are read on the pool
@@ -127,15 +127,25 @@ def not_found(previous: str | None) -> ApiError:
 
 
 async def create(
-    service: Service, body: ResponseRequest, tenant: str, headers: Headers, *, forks: bool = False
+    service: Service,
+    body: ResponseRequest,
+    log: RequestLog,
+    headers: Headers,
+    *,
+    waited: tuple[float, int] | None = None,
+    forks: bool = False,
 ) -> Live:
     """Return a response that has begun to wait for its turn, or refuse the request.
 
-    With `forks`, a previous response that is not stored can be continued a second time, if there
-    is memory for both.
+    It arrived with the request of `log`; or at a time, with a size, in `waited`. With `forks`, a
+    previous response that is not stored can be continued a second time, if memory suffices.
     """
     service.check_model(body.model)
+    tenant = log.tenant
     options = options_of(body, service.config.max_tokens)
+    terms = terms_of(service, log, options, priority=int(bool(body.background)))
+    if waited is not None:
+        terms = replace(terms, arrived_at=waited[0], size=waited[1])
     names = names_in(body)
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
@@ -169,8 +179,13 @@ async def create(
         tells_usage=bool(settings.continuous_usage_stats),
     )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
-    task = begin(service, live, beginning(asked), held_bytes)
+    if live.state.is_background and fields["store"]:
+        messages = orjson.dumps(asked.turn.messages).decode()
+        live.promise = Promise(name, tenant, record, messages)
+    task = begin(service, live, beginning(asked), terms, held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
+    if live.promise is not None:
+        await live.promised()
     return live
 
 

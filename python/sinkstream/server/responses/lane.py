@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers
 
@@ -33,6 +34,15 @@ def error_event(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "status": error.status, "error": fields}
 
 
+class _Waiting(NamedTuple):
+    """A request that has not begun."""
+
+    body: ResponseRequest
+    forks: bool
+    arrived_at: float
+    size: int
+
+
 class Lane:
     """A lane of one socket, on one event loop. Its requests never overlap."""
 
@@ -54,7 +64,7 @@ class Lane:
         self._headers = headers
         self._send = send
         self._active = active
-        self._waiting: deque[tuple[ResponseRequest, bool, int]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._live: Live | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -66,12 +76,12 @@ class Lane:
     @property
     def waiting_bytes(self) -> int:
         """Return the bytes of these requests, as they came."""
-        return sum(size for _, _, size in self._waiting)
+        return sum(waiting.size for waiting in self._waiting)
 
     def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
         """Handle a request of `size` bytes after those before it, if all that wait have room."""
-        self._service.waiting_requests.take(size)
-        self._waiting.append((body, forks, size))
+        self._service.waiting_requests.take(size, self._log.tenant)
+        self._waiting.append(_Waiting(body, forks, time.monotonic(), size))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -105,7 +115,7 @@ class Lane:
             async with self._active:
                 refusal = None
                 try:
-                    await unless_stalled(self._service, self._answer(*self._next()))
+                    await unless_stalled(self._service, self._answer(self._next()))
                 except Exception as error:
                     refusal = self._refusal(error)
                 if refusal is not None:  # only now: the error holds its request
@@ -119,17 +129,24 @@ class Lane:
         self._log.finish = known.code
         return error_event(known)
 
-    def _next(self) -> tuple[ResponseRequest, bool]:
-        """Return the next request, which does not wait any longer, and whether it forks."""
-        body, forks, size = self._waiting.popleft()
-        self._service.waiting_requests.give_back(size)
-        return body, forks
+    def _next(self) -> _Waiting:
+        """Return the next request, which does not wait any longer."""
+        waiting = self._waiting.popleft()
+        self._service.waiting_requests.give_back(waiting.size, self._log.tenant)
+        return waiting
 
-    async def _answer(self, body: ResponseRequest, forks: bool) -> None:
+    async def _answer(self, asked: _Waiting) -> None:
         service = self._service
         service.check_ready()
-        live = await create(service, body, self._log.tenant, self._headers, forks=forks)
-        del body  # it may be long
+        live = await create(
+            service,
+            asked.body,
+            self._log,
+            self._headers,
+            waited=(asked.arrived_at, asked.size),
+            forks=asked.forks,
+        )
+        del asked  # it may be long
         self._live = live
         try:
             await live.admitted(service.config.keepalive_s)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError
 from sinkstream.server.request_log import RequestLog
@@ -15,6 +17,7 @@ from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
 
+_T = TypeVar("_T")
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
 _UNSTORED = 1024  # whose openings are remembered
@@ -38,6 +41,12 @@ class Live:
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
+        self.promise: Promise | None = None
+        """What is written before a client is told that it may come back for the reply."""
+        self.is_promised = False
+        """Whether it is written."""
+        self.is_announced = False
+        """Whether a client may know of the response."""
         self.task: asyncio.Task[None] | None = None
         """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
@@ -58,6 +67,11 @@ class Live:
             log.generated_tokens += outcome.usage["output_tokens"]
         log.finish = self.failure.code if self.failure is not None else self.state.status
 
+    async def promised(self) -> None:
+        """Wait until the promise is written, or the response ends."""
+        while not self.is_promised and self.state.outcome is None:
+            await self._changed.wait()
+
     async def begun(self) -> None:
         """Wait until the reply begins, or the response ends."""
         while not self.state.is_begun and self.state.outcome is None:
@@ -70,6 +84,7 @@ class Live:
                 await self.begun()
         if self.failure is not None and not self.state.is_begun:
             raise self.failure
+        self.is_announced = True
 
     async def ended(self) -> None:
         """Wait until the response ends."""
@@ -135,13 +150,13 @@ class LiveResponses:
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
-            self.forget(next(iter(self._ended)))
+            self.forget(_oldest_of_most(self._ended, lambda name: self._found[name].state.tenant))
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            self._unstored.popitem(last=False)
+            del self._unstored[_oldest_of_most(self._unstored, itemgetter(0))]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -150,3 +165,10 @@ class LiveResponses:
     def opening_of(self, tenant: str, name: str) -> Opening:
         """Return the opening of such a response."""
         return self._unstored[tenant, name]
+
+
+def _oldest_of_most(kept: Iterable[_T], tenant_of: Callable[[_T], str]) -> _T:
+    """Return the first, which is the oldest, of those of the tenant that has the most."""
+    names = list(kept)
+    most = Counter(map(tenant_of, names)).most_common(1)[0][0]
+    return next(name for name in names if tenant_of(name) == most)

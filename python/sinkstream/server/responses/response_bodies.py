@@ -37,7 +37,9 @@ LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
 ENCRYPTED = "reasoning.encrypted_content"
 """In `include`: asks for thoughts in a form that is sent back."""
-_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as in OpenAI's API
+_NAMES = ("user", "safety_identifier")
+"""Strings that a response repeats, and that nothing reads: no model's window bounds them."""
 _FUNCTION = {"type": "function", "name": "", "description": None, "parameters": None}
 
 
@@ -87,6 +89,7 @@ def check_read(body: ReadRequest) -> None:
 def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a response; refuse fields that are not supported."""
     check_read(body)
+    _check_names(body)
     _check_metadata(body.metadata)
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
@@ -117,6 +120,15 @@ def logprobs_of(body: ResponseRequest) -> int | None:
     if body.top_logprobs:
         return body.top_logprobs
     return 0 if LOGPROBS in (body.include or ()) else None
+
+
+def _check_names(body: ResponseRequest) -> None:
+    for name in _NAMES:
+        length = len(getattr(body, name) or "")
+        if length > _MAX_VALUE:
+            raise invalid(
+                f"body: `{name}` must have at most {_MAX_VALUE} characters, but has {length}.", name
+            )
 
 
 def _check_metadata(metadata: dict[str, Any] | None) -> None:

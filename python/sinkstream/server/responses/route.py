@@ -40,17 +40,17 @@ async def create_response(request: Request) -> Response:
     async def work(send: Send) -> None:
         nonlocal body
         log.choices = 1
-        must_wait = service.seats.locked()
+        must_wait = service.seats.must_wait(log.tenant)
         is_stream, is_background = bool(body.stream), bool(body.background)
-        live = await create(service, body, log.tenant, request.headers)
+        live = await create(service, body, log, request.headers)
         del body  # it may be long
         try:
             if is_stream:
                 await live.admitted(service.config.keepalive_s)
                 await _write(service, live, -1, send)
             elif is_background:
-                if not must_wait:  # what is refused is known when the reply begins
-                    await live.admitted(service.config.keepalive_s)
+                # What is refused is known when the reply begins.
+                await live.admitted(0.0 if must_wait else service.config.keepalive_s)
                 await _send(live, send)
             else:
                 await live.ended()
@@ -93,6 +93,8 @@ async def get_response(request: Request, name: str) -> Response:
     live = service.live.find(log.tenant, name)
     if live is None:
         live = await _stored(service, log.tenant, name, numbered=after >= 0)
+        if streams and live.state.outcome is None:
+            raise _elsewhere(name, "followed")
     if not streams:
         return _json(live.resources.response())
     return Answer(partial(_write, service, live, after))
@@ -135,29 +137,37 @@ async def delete_response(request: Request, name: str) -> dict[str, Any]:
     tenant = request_log_of(request.scope).tenant
     live = service.live.find(tenant, name)
     if live is not None and live.state.outcome is None:
-        raise ApiError(
-            409,
-            "conflict_error",
-            "session_busy",
-            f"server: {name} must have ended before it is deleted. Cancel it first.",
-            headers=((b"x-should-retry", b"false"),),
-        )
-
-    def delete() -> None:
-        stored_responses.stored_state(service.turns, tenant, name)  # not of another API
-        service.turns.delete(tenant, name)
-
-    if live is None or live.state.is_begun:
-        await _found(service, name, delete)
+        raise _busy(f"server: {name} must have ended before it is deleted. Cancel it first.")
+    if live is None or live.state.is_begun or live.is_promised:
+        delete = partial(stored_responses.delete, service.turns, tenant, name)
+        if not await _found(service, name, delete):
+            raise _elsewhere(name, "deleted")
     service.live.forget(name)
     return {"id": name, "object": "response", "deleted": True}
+
+
+def _busy(message: str) -> ApiError:
+    headers = ((b"x-should-retry", b"false"),)
+    return ApiError(409, "conflict_error", "session_busy", message, headers=headers)
+
+
+def _elsewhere(name: str, what: str) -> ApiError:
+    """Return the error for a response that another server of the store has not ended."""
+    return _busy(
+        f"server: {name} must be {what} at the server that was asked for it, until it has ended. "
+        "Each server of the store says how far it is."
+    )
 
 
 async def cancel_response(request: Request, name: str) -> Response:
     """End a response that is in progress, and return it."""
     service = ready_service(request)
     tenant = request_log_of(request.scope).tenant
-    live = service.live.find(tenant, name) or await _stored(service, tenant, name)
+    live = service.live.find(tenant, name)
+    if live is None:
+        live = await _stored(service, tenant, name)
+        if live.state.outcome is None:
+            raise _elsewhere(name, "cancelled")
     if live.state.outcome is None:
         await live.cancel()
     elif not live.state.is_background:

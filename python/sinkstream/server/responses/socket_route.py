@@ -18,6 +18,7 @@ import orjson
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from sinkstream.server.admission import refusal
 from sinkstream.server.errors import ApiError, invalid, not_supported
 from sinkstream.server.parsing import SMALL_BYTES, as_kind, object_of
 from sinkstream.server.pool import Pool
@@ -29,7 +30,6 @@ from sinkstream.server.socket_limits import MESSAGES, HeldMessages
 
 LANE = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 """The name of a lane."""
-MAX_SOCKETS = 1000
 MAX_LANES = 32  # with a name
 MAX_ACTIVE = 16  # responses of a socket
 MAX_WAITING = 64
@@ -101,23 +101,24 @@ def _lane_of(event: dict[str, Any]) -> str | None:
 async def serve_socket(websocket: WebSocket) -> None:
     """Handle the requests of one socket until either side closes it."""
     service: Service = websocket.app.state.service
+    tenant, sockets = request_log_of(websocket.scope).tenant, service.open_sockets
     try:
         service.check_ready()
-        if service.open_sockets > MAX_SOCKETS:
-            raise ApiError(
-                429,
-                "rate_limit_error",
-                "websocket_connection_limit_reached",
-                f"server: at most {MAX_SOCKETS} sockets can be open.",
-                headers=((b"retry-after", b"1"),),
-            )
+        if not sockets.has_room(tenant):
+            rule = f"at most {sockets.limit} sockets can be open"
+            error = refusal(sockets, tenant, 1, rule, "and this is one more")
+            raise replace(error, code="websocket_connection_limit_reached")
     except ApiError as error:
         response = Response(error.as_json(), error.status, media_type="application/json")
         response.raw_headers.extend(error.headers)
         await websocket.send_denial_response(response)
         return
-    await websocket.accept()
-    await _Socket(websocket, service).run()
+    sockets.take(tenant)
+    try:
+        await websocket.accept()
+        await _Socket(websocket, service).run()
+    finally:
+        sockets.give_back(tenant)
 
 
 class _Socket:
@@ -126,6 +127,8 @@ class _Socket:
         self._service = service
         self._log = request_log_of(websocket.scope)
         self._held: HeldMessages | None = websocket.scope["state"].get(MESSAGES)
+        if self._held is not None:
+            self._held.belong_to(self._log.tenant)
         self._sending = asyncio.Lock()
         self._active = asyncio.Semaphore(MAX_ACTIVE)
         self._lanes: dict[str | None, Lane] = {}

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from sinkstream.conversations.promises import BROKEN, Promise
 from sinkstream.conversations.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
+from sinkstream.errors import SessionBusy
 from sinkstream.request.tools import Tools
 from sinkstream.server.body_options import as_chat_tools, tools_of
 from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
@@ -71,13 +73,25 @@ def _deltas(deltas: Deltas, state: ResponseState) -> dict[str, Any]:
     return {"sizes": deltas.sizes, **counts}
 
 
+def as_text(outcome: Outcome) -> str:
+    """Return how a response ended as its promise keeps it."""
+    return orjson.dumps(asdict(outcome)).decode()
+
+
 def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
-    """Return a stored response. Blocks.
+    """Return a stored response, or one that was promised and has not left a turn. Blocks.
 
     Raises:
         NotFound: The tenant has no response with that name.
+        SessionBusy: Another process is generating it, and has not promised it.
     """
-    turn = turns.text_of(tenant, name)
+    promise = promise_of(turns, tenant, name)
+    try:
+        turn = turns.text_of(tenant, name)
+    except (NotFound, SessionBusy):
+        if promise is None:
+            raise
+        return _promised_state(promise)
     state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
     note = orjson.loads(turn.note or "{}")
     calls = calls_of(turn)
@@ -97,6 +111,36 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
             state.text.add(turn.text)
         state.calls += [_call(call, [len(call["function"]["arguments"])]) for call in calls]
     return state
+
+
+def promise_of(turns: Turns, tenant: str, name: str) -> Promise | None:
+    """Return the promise of a tenant's response; None if there is none, or its turn is kept."""
+    return None if turns.promises is None else turns.promises.find(tenant, name)
+
+
+def _promised_state(promise: Promise) -> ResponseState:
+    echo = orjson.loads(promise.record)["echo"]
+    state = ResponseState(echo, promise.tenant, is_begun=promise.is_running)
+    if promise.outcome == BROKEN:
+        state.outcome = Outcome("failed", error=_KILLED)
+    elif promise.outcome:
+        state.outcome = Outcome(**orjson.loads(promise.outcome))
+    return state
+
+
+def delete(turns: Turns, tenant: str, name: str) -> bool:
+    """Delete a response, and all that continue it; return whether it has ended. Blocks.
+
+    Raises:
+        NotFound: The tenant has no response with that name.
+    """
+    if stored_state(turns, tenant, name).outcome is None:
+        return False
+    if promise_of(turns, tenant, name) is None:
+        turns.delete(tenant, name)
+    elif turns.promises is not None:
+        turns.promises.remove(name)
+    return True
 
 
 def _call(call: dict[str, Any], sizes: Sequence[int]) -> CallState:
@@ -122,6 +166,8 @@ def is_numbered(turns: Turns, tenant: str, name: str) -> bool:
     Raises:
         NotFound: The tenant has no response with that name.
     """
+    if promise_of(turns, tenant, name) is not None:
+        return True  # it has no text
     return "outcome" in orjson.loads(turns.text_of(tenant, name).note or "{}")
 
 
@@ -131,6 +177,10 @@ def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     Raises:
         NotFound: The tenant has no response with that name.
     """
+    promise = promise_of(turns, tenant, name)
+    if promise is not None:
+        messages: list[dict[str, Any]] = orjson.loads(promise.messages)
+        return messages
     turn = turns.text_of(tenant, name, may_run=True)
     count: int = _record(turn, name)["messages"]
     found = _conversation(turns, tenant, turn, count)

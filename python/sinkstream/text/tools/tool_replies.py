@@ -14,7 +14,7 @@ from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
+from sinkstream.text.thoughts.thought_reader import Split, ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
@@ -56,41 +56,58 @@ class ToolReplies:
         self._known = LruCache(_MOST)
 
     def options(
-        self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
+        self,
+        options: Mapping[str, Any],
+        tools: Tools,
+        thinking: Thinking,
+        given: str | None = None,
     ) -> dict[str, Any]:
         """Return the options of a reply with tools, whose grammar they set.
 
-        With a `schema`, the text of the reply matches it if no tool is called.
+        With a `schema`, the text of the reply matches it if no tool is called. The reply may
+        continue text that was `given`.
 
         Raises:
             InvalidArgument: The template has no place for tools, or the options set another
                 grammar.
         """
         form, tags = self._found(thinking)
-        given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
-        if given and tools.choice == "none":
+        tags = tags.continuing(given)
+        rules = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
+        if rules and tools.choice == "none":
             return dict(options)
-        for name in given:
+        if form.is_bare and given and given.strip():
+            if tools.choice == "required":
+                raise InvalidArgument(
+                    "stream: `tool_choice` must not require a call in a reply that continues text, "
+                    "because this model's calls only begin replies.",
+                    param="tool_choice",
+                )
+            return dict(options)
+        for name in rules:
             if name != "schema":
                 raise InvalidArgument(
                     f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".',
                     param=name,
                 )
         answer = None
-        if given and tools.choice == "auto":
+        if rules and tools.choice == "auto":
             if form.is_bare:
                 raise InvalidArgument(
                     "stream: `schema` must be None with `tools`, because this model writes its "
                     "calls as JSON, too.",
                     param="schema",
                 )
-            answer = as_schema_text("stream", "schema", given["schema"])
+            answer = as_schema_text("stream", "schema", rules["schema"])
         rest = {name: value for name, value in options.items() if name not in GRAMMARS}
         return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
 
-    def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
-        """Return a reader of a reply with tools, which `read_tools` returns."""
+    def reader(self, tools: Tools, thinking: Thinking, given: str | None = None) -> ThoughtReader:
+        """Return a reader of a reply with tools, which `read_tools` returns; see `options`."""
         form, tags = self._found(thinking)
+        tags = tags.continuing(given)
+        if form.is_bare and given and given.strip():
+            return ThoughtReader(tags)
         return _reader(tags, form, tools)
 
     def split(

@@ -211,7 +211,6 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "must be true or false"),
         ({"tool_choice": "auto", "structured_outputs": {"regex": "a"}}, "structured_outputs",
          "must be None with `tools`"),
-        ({"continue_final_message": True}, "continue_final_message", "must not be true with"),
         ({"max_tokens": 70000, "stream": True}, "max_tokens", "at most 65536 with `tools`"),
     ],
 )  # fmt: skip

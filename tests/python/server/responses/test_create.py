@@ -237,6 +237,8 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(metadata={"a" * 65: ""}), "metadata"),
     (bad(metadata={"a": "b" * 513}), "metadata"),
     (bad(metadata={str(i): "" for i in range(17)}), "metadata"),
+    (bad(user="a" * 513), "user"),
+    (bad(safety_identifier="a" * 513), "safety_identifier"),
     (bad(max_output_tokens=-1), "max_output_tokens"),
     (bad(max_output_tokens=65537), "max_output_tokens"),
     (bad(max_output_tokens=65537, stream=True), "max_output_tokens"),
