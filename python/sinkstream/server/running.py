@@ -89,7 +89,7 @@ class Reply:
         service: Service,
         terms: Terms,
         names: Mapping[str, str],
-        asked_by: str,
+        asked_by: str = "",
     ) -> None:
         self.index = index
         self._service = service
@@ -237,7 +237,7 @@ async def running(
     starts: Sequence[Start],
     terms: Terms,
     names: Mapping[str, str],
-    asked_by: str,
+    asked_by: str = "",
 ) -> AsyncIterator[list[Reply]]:
     """Admit replies, one for each of `starts`; the block begins them, and ends with them.
 
