@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.conversations.transcript import StoredTurn, shown_messages
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline, shown_messages
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import json_response
 from sinkstream.server.errors import ApiError, invalid
