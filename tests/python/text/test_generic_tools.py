@@ -10,7 +10,7 @@ import pytest
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.tools.call_format import CallFormat
-from sinkstream.text.tools.generic_form import GENERIC_CALLS
+from sinkstream.text.tools.generic_form import GENERIC_CALLS, _definitions
 from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.tool_templates import FORMATS, TOOLS, WITHOUT_TOOLS
 
@@ -125,3 +125,29 @@ def test_the_generic_form_can_be_chosen() -> None:
     assert formats.calls(None, tools) == GENERIC_CALLS
     ids = [formats.encode_chat(TALK[:1], None, one) for one in (own, tools)]
     assert ids[0] != ids[1]
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Its name."},
+        "unit": {"enum": ["C", "F"]},
+        "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "hours": {"type": "array", "items": {"type": ["integer", "string"]}},
+        "more": True,
+    },
+    "required": ["city"],
+}
+
+
+def test_many_tools_are_written_as_signatures() -> None:
+    weather = {"name": "get_weather", "description": "Tell the weather\n of a city. Or do not."}
+    few = [weather | {"parameters": PARAMETERS}]
+    assert _definitions(few) == json.dumps(few[0])
+    many = [*few * 20, {"name": "stop"}]
+    *signatures, last = _definitions(many).splitlines()
+    assert set(signatures) == {
+        'get_weather(city: string, unit?: "C" | "F", days?: integer | null, '
+        "hours?: (integer | string)[], more?: any): Tell the weather of a city."
+    }
+    assert last == "stop()"

@@ -38,6 +38,11 @@ Its result comes in <tool_response>. The functions are:
 <tools>
 {tools}
 </tools>"""
+_MOST_JSON = 6_000
+"""Characters of definitions that are written as JSON, about 1,500 tokens. More tools, such as the
+dozens of a chat program, would take most of what a small model sees: of these, only signatures are
+written. The grammar still enforces their arguments."""
+_MOST_VALUES = 8  # of an enumeration that a signature names
 _RESULT = "<tool_response>\n{result}\n</tool_response>"
 _WORDS = ("Placeholderone", "Placeholdertwo", "Placeholderthree")
 _IDS = ("call_placeholder0", "plchldr00")
@@ -177,8 +182,7 @@ def _with_tools(
     messages: list[Message], tools: Sequence[Mapping[str, Any]], reads: TemplateReads
 ) -> list[Message]:
     """Add the tools to the system text; without a place for one, to the first user message."""
-    written = (json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    definitions = _TOOLS.format(tools="\n".join(written))
+    definitions = _TOOLS.format(tools=_definitions([tool["function"] for tool in tools]))
     is_system = messages[0]["role"] in ("system", "developer")
     if is_system and (reads.has_system or messages[0]["role"] == "developer"):
         first, rest = messages[0], messages[1:]
@@ -193,3 +197,40 @@ def _with_tools(
         asked = {**user, "content": f"{definitions}\n\n{_text(user)}"}
         return [*messages[:at], asked, *messages[at + 1 :]]
     return [{**first, "content": f"{text}\n\n{definitions}" if text else definitions}, *rest]
+
+
+def _definitions(functions: Sequence[Mapping[str, Any]]) -> str:
+    written = "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
+    return written if len(written) <= _MOST_JSON else "\n".join(map(_signature, functions))
+
+
+def _signature(function: Mapping[str, Any]) -> str:
+    """Return a line such as `get_weather(city: string, days?: integer): Tell the weather.`."""
+    schema = function.get("parameters") or {}
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    arguments = (
+        f"{name}{'' if name in required else '?'}: {_type_of(each)}"
+        for name, each in properties.items()
+    )
+    text = " ".join(str(function.get("description") or "").split())
+    first = text.partition(". ")[0].rstrip(".")
+    return f"{function['name']}({', '.join(arguments)})" + (f": {first}." if first else "")
+
+
+def _type_of(schema: Any) -> str:
+    """Return the type of an argument in few words."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    values = schema.get("enum")
+    if isinstance(values, list) and len(values) <= _MOST_VALUES:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(parts, list):
+        return " | ".join(dict.fromkeys(map(_type_of, parts)))
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return " | ".join(map(str, kind))
+    if kind != "array":
+        return str(kind)
+    item = _type_of(schema.get("items"))
+    return f"({item})[]" if " " in item else f"{item}[]"
