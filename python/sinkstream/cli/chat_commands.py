@@ -41,7 +41,7 @@ COMMANDS: dict[Name, Rule] = {
     "load": Rule("FILE", "continue a saved conversation"),
     "fork": Rule("", "keep a copy of the current conversation"),
     "back": Rule("", "return to that copy, as often as you like"),
-    "undo": Rule("", "remove the last question and its reply, as often as you like"),
+    "undo": Rule("", "remove the last question and its reply, and so on"),
     "retry": Rule("", "replace the last reply with a new one"),
     "history": Rule("", "show the conversation, and what the model still sees"),
     "set": Rule("[OPTION VALUE]", "change a sampling option, or show them all", is_optional=True),

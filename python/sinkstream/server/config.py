@@ -209,7 +209,7 @@ class ServerConfig:
             "How models are told of the tools in requests. native: in the chat template's own "
             "form, or in the generic form if it has none. generic: always in the generic form. "
             "ignore: not at all. refuse: such requests get status 400.",
-            metavar="native|generic|ignore|refuse",
+            metavar="FORM",
         ),
     ] = "native"
     continue_final_message: Annotated[

@@ -58,9 +58,9 @@ def check_tools(model: Any) -> None:
     agent = Agent(model, model_settings=calls_first)
 
     @agent.tool_plain
-    def depth(place: Annotated[str, Field(max_length=12)]) -> int:
-        """Measure the depth of the sea at a place."""
-        called.append(place)
+    def depth(point: Annotated[str, Field(max_length=12)]) -> int:
+        """Measure the depth of the sea at a point."""
+        called.append(point)
         return 12
 
     for stream in (False, True):

@@ -11,11 +11,11 @@ from smolagents.utils import AgentGenerationError
 
 
 @tool
-def depth(place: str) -> int:
+def depth(point: str) -> int:
     """Measure the depth of the sea.
 
     Args:
-        place: Where.
+        point: Where.
     """
     return 12
 

@@ -10,14 +10,14 @@ const on = (id, event, act) => $(id).addEventListener(event, act);
 
 let key = "";
 let model = null;  // {id, sinks, capacity}
-let session = null;  // the conversation's id; null before the first reply
+let session = null;  // its id; null before the first reply
 let turns = new Map();  // by id, in order of creation
 let path = [];  // ids of turns, up to the last that is shown
 let views = new Map();  // turn id → {element, messages}
 let first = 0;  // turn of the path
 let running = null;  // {turn, reply, id, ...} while a reply is generated
 let lastRun = null;
-let opening = 0;  // answers to earlier ones are stale
+let opening = 0;  // earlier answers are stale
 
 // ---- the API ----
 
@@ -153,16 +153,9 @@ function newChat() {
   $("message").focus();
 }
 
-// A long conversation comes in pages.
-async function turnsOf(id) {
-  const found = [];
-  for (let more = true, after = ""; more;) {
-    const page = await get(`v1/sessions/${id}/turns${after}`);
-    found.push(...page.data);
-    more = page.has_more;
-    after = `?after=${page.last_id}`;
-  }
-  return found;
+async function turnsOf(id, after = "") {
+  const { data, has_more: more, last_id: last } = await get(`v1/sessions/${id}/turns${after}`);
+  return more ? [...data, ...await turnsOf(id, `?after=${last}`)] : data;
 }
 
 async function refresh() {

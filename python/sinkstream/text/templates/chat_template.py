@@ -51,8 +51,10 @@ def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTempla
         constants = {constant.value for constant in tree.find_all(nodes.Const)}
         texts = frozenset(value for value in constants if isinstance(value, str))
         names = frozenset(name.name for name in tree.find_all(nodes.Name))
+        template = SANDBOX.from_string(tree)
+        # Last: the search generates code, which changes the tree.
         variables = frozenset(find_undeclared_variables(tree))
-        return ChatTemplate(SANDBOX.from_string(tree), texts, names, variables)
+        return ChatTemplate(template, texts, names, variables)
     except Exception as error:
         raise template_error(error, source, argument) from None
 

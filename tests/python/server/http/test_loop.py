@@ -29,7 +29,7 @@ MANY = 6000  # messages, parts, ids: more than the calls that are allowed
 MOST_CALLS = 4000
 TEXT = "the sea " * 10_000  # longer than what is handled on the loop
 SHORT: dict[str, Any] = {"max_tokens": 1, "seed": 1}
-RESPONSE: dict[str, Any] = {"max_output_tokens": 1, "seed": 1}
+RESPONSE: dict[str, Any] = {"max_output_tokens": 1, "seed": 1, "sinks": 4}
 PART = {"type": "text", "text": "a"}
 
 

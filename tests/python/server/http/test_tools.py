@@ -215,7 +215,7 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         ({"tools": [function("<x>")]}, "tools", "`name` must be 1 to 64"),
         ({"tools": [function("f", {"type": "string"})]}, "tools", 'schema of the type "object"'),
         ({"tools": [function("f", {"properties": {"a": {"type": "wrong"}}}, strict=True)]}, "tools",
-         "tool `f` of `tools` (at /properties/a) must be valid for llguidance"),
+         "Tool `f` of `tools` (at /properties/a) must be valid for llguidance"),
         ({"tools": [function("f", 3)]}, "tools", "`parameters` must be a JSON schema"),
         ({"tools": 3}, "tools", "`tools` must be an array"),
         ({"tools": [function(f"f{i}") for i in range(129)]}, "tools", "at most 128 tools"),

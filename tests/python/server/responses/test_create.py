@@ -252,7 +252,10 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(top_logprobs=20, max_output_tokens=60000), "top_logprobs"),
     (bad(truncation="some"), "truncation"),
     (bad(text={"format": {"type": "json_schema", "name": "n"}}), "text.format"),
-    (bad(text={"format": {"type": "json_schema", "schema": {"type": "thing"}}}), "text.format"),
+    (
+        bad(text={"format": {"type": "json_schema", "schema": {"type": "thing"}, "strict": True}}),
+        "text.format",
+    ),
     (bad(text={"format": {"type": "json_object"}}, grammar='start: "a"'), "text.format"),
     (bad(text={"format": {"type": "xml"}}), "text.format"),
     (bad(text={"format": "text"}), "text.format"),
