@@ -95,7 +95,7 @@ def pages(server: Running, path: str, limit: int) -> list[list[str]]:
 
 
 def test_lists_come_in_pages(server: Running) -> None:
-    sessions = [talk(server, 1, f"listed {number}")[2] for number in range(3)]
+    sessions = [talk(server, 2, f"listed {number}")[2] for number in range(3)]
     _, nodes, session = talk(server, 3, "long")
     found = pages(server, "/v1/sessions", 2)
     assert all(len(page) == 2 for page in found[:-1])
