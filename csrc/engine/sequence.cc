@@ -13,7 +13,7 @@ int64_t length_of(const std::vector<int32_t>& prompt, const SamplingParams& para
 
 // What a turn of a session reads: what the cache does not have of the session's text, then the
 // prompt. An empty one leaves the pending token alone.
-std::vector<int32_t> read_by_turn(const Session& session, std::vector<int32_t> prompt) {
+std::vector<int32_t> ids_to_read(const Session& session, std::vector<int32_t> prompt) {
   if (session.pending && !prompt.empty()) prompt.insert(prompt.begin(), *session.pending);
   std::vector<int32_t> ids;
   ids.reserve(static_cast<size_t>(session.unread()) + prompt.size());
@@ -61,7 +61,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
 
 Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
                    std::shared_ptr<TokenStream> out, Clock::time_point now)
-    : prompt(read_by_turn(*of, std::move(request.prompt))),
+    : prompt(ids_to_read(*of, std::move(request.prompt))),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(of->window()),
       max_length(kEndlessLength),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
@@ -40,6 +41,10 @@ _AFTER = {
     "ray": "no_page",
     "replicas": "ray",
 }
+
+
+SERVED = 8
+"""Replies at the same time, unless --max-sequences says otherwise."""
 
 
 def takes_settings(command: Callable[..., int]) -> Callable[..., int]:
@@ -99,7 +104,7 @@ def serve(
     ] = None,
     max_sequences: Annotated[
         int, typer.Option(help="Replies that are generated at the same time.")
-    ] = 8,
+    ] = SERVED,
     ray: Annotated[
         bool,
         typer.Option(
@@ -122,6 +127,8 @@ def serve(
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING.format(name=error.name)) from None
+    if isinstance(pinned := config.pinned, int):  # the model is loaded with the number
+        loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
     config = replace(config, model_name=shown)
     check_log(config)
@@ -175,11 +182,13 @@ def _serve_with_ray(
 
 def _report(address: str, model: Model) -> None:
     capacity = model.capacity
+    total = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
     replies = "1 reply" if capacity.max_sequences == 1 else f"{capacity.max_sequences} replies"
     print(f"Listening on {address}", flush=True)
     print(
         f"{Path(model.path).name} with {capacity.sinks:,} sinks and a window of "
-        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.",
+        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.\n"
+        f"Memory: {decimal(total)}, fixed. It does not grow with conversations.",
         file=sys.stderr,
     )
 

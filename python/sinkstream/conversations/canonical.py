@@ -78,7 +78,7 @@ def has_reasoning(message: Message) -> bool:
 def identifying(message: Message) -> Message:
     """Return the parts of a canonical message that distinguish conversations, in one form.
 
-    Many clients trim replies and remove characters that nobody sees. They parse the arguments of
+    Many clients trim replies and remove invisible characters. They parse the arguments of
     tool calls and write them again, with different spaces.
     """
     if message["role"] == "assistant" and isinstance(message.get("content"), str):

@@ -106,9 +106,16 @@ class ConversationWriter:
             ).rowcount  # fmt: skip
             connection.execute(
                 f"INSERT INTO conversations VALUES (?, ?, ?, ?, {NEXT_TICK}, {connection.age}, 0, "
-                "?) ON CONFLICT (id) DO UPDATE SET used = excluded.used, tick = excluded.tick, "
+                "?, ?) ON CONFLICT (id) DO UPDATE SET used = excluded.used, tick = excluded.tick, "
                 "aged = excluded.aged, is_single = conversations.is_single * excluded.is_single",
-                (new.conversation, new.tenant, now, new.title.encode(), int(new.is_unnamed)),
+                (
+                    new.conversation,
+                    new.tenant,
+                    now,
+                    new.title.encode(),
+                    int(new.is_unnamed),
+                    new.sinks,
+                ),
             )
             if inserted == 1:
                 count = TURN_BYTES + sum(map(_size, texts))

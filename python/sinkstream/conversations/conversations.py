@@ -10,6 +10,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
@@ -24,6 +25,7 @@ from sinkstream.conversations.lookup import Lookup, Match, TurnStart, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
 from sinkstream.conversations.node import NewNode, new_id
 from sinkstream.conversations.opening import Opener, Settings, identity_of, open_folder
+from sinkstream.conversations.overflow import Prompt, check_fits, warning_of
 from sinkstream.conversations.plain_turns import PlainTurn, begin_text
 from sinkstream.conversations.reading import read_messages
 from sinkstream.conversations.restore import Found, StateRestorer, found_at
@@ -32,13 +34,20 @@ from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
 from sinkstream.conversations.transcript import StoredTurn, TurnOutline
-from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
-from sinkstream.errors import SessionBusy
+from sinkstream.conversations.turns import (
+    NotFound,
+    TextRequest,
+    TurnFacts,
+    TurnRequest,
+    TurnText,
+    Waiting,
+)
+from sinkstream.errors import ContextExceeded, SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
 from sinkstream.observe.activities import ACTIVITIES
-from sinkstream.request.options import StreamOptions
 from sinkstream.request.stream_request import StreamRequest, called_at
+from sinkstream.sessions.pinned import Pinning
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -76,6 +85,7 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self._capacity = capacity.tokens
         self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
@@ -95,7 +105,8 @@ class Conversations:
         )
         self._session_at = SessionAt(self._restorer, self._store, self._dropped)
         self._running = RunningTurns(self._restorer.residency)
-        lookup = Lookup(self._store, self._restorer.residency, identity)
+        self._pinning = Pinning(self._host, settings.sinks)
+        lookup = Lookup(self._store, self._restorer.residency, identity, self._pinning)
         self._starts = TurnStarts(lookup, self.fence, self._running, self._dropped.loses_thoughts)
         self._is_closed = False
         self.fence.watch(self._running)
@@ -159,6 +170,8 @@ class Conversations:
             with ACTIVITIES.during("encoding"):
                 self._host.check_messages(match.unread)
                 following = self._following(request, match, end)
+            if request.refuses_overflow:
+                check_fits(Prompt(end.tokens, len(following)), self._capacity, "messages")
         except BaseException:
             if match.resident is not None:
                 self._restorer.residency.release(match.resident)
@@ -203,7 +216,10 @@ class Conversations:
         Raises:
             Exception: Any error about a message or a name that `begin` raises.
         """
-        match = self._starts.match(request)
+        try:
+            match = self._starts.match(request)
+        except ContextExceeded:  # too much is pinned: no turn has begun with it
+            match = self._starts.match(replace(request, sinks=0))
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)
@@ -254,7 +270,9 @@ class Conversations:
         match = start.match
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
-        tokens = len(following) + end.tokens
+        prompt = Prompt(end.tokens, len(following))
+        native = resident.session.native
+        dropped = prompt.dropped(native.sinks, native.window)
         given = request.given or ""
         thinking = request.thinking
         new = NewNode(
@@ -267,8 +285,9 @@ class Conversations:
             messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
-            tokens=tokens,
+            tokens=prompt.tokens,
             record=request.record,
+            sinks=match.sinks,
             title=_title(match.unread) if base is None else "",
             is_after_settled=end.node is not None and end.node.is_form,
         )
@@ -299,11 +318,14 @@ class Conversations:
             state=found.state,
             node=new.id,
             session=new.conversation,
-            prompt_tokens=tokens,
-            cached_tokens=tokens - len(found.ids) - found.read,
+            prompt_tokens=prompt.tokens,
+            cached_tokens=prompt.tokens - len(found.ids) - found.read,
             replayed_tokens=found.replayed,
             read_tokens=found.read,
             read_s=found.read_s,
+            pinned_tokens=min(native.sinks, prompt.tokens),
+            dropped_tokens=dropped,
+            warning=warning_of(prompt, dropped, self._capacity),
         )
         turn = RunningTurn(begun, stream, facts, self._restorer.residency, self._running.discard)
         self._running.add(turn)
@@ -333,7 +355,7 @@ class Conversations:
                 resident = self._restorer.fork_of(resident) or resident
             return found_at(resident, "resident", following)
         if end.node is None:
-            return self._restorer.new(following, request.engine_salt)
+            return self._restorer.new(following, request.engine_salt, match.sinks)
         if end.node.is_form:
             return self._session_at.settled(
                 end,
@@ -370,18 +392,16 @@ class Conversations:
         finally:
             self._restorer.residency.free_seat()
 
-    def begin_text(
-        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
-    ) -> PlainTurn:
+    def begin_text(self, asked: TextRequest) -> PlainTurn:
         """Start a completion of plain text or of token ids, outside the tree.
 
         Raises:
             CapacityError: Turns are running in all sequences.
-            Exception: Any error that `Model.stream` raises.
+            Exception: Any error that `Turns.begin_text` names.
         """
         with ExitStack() as stack:
             stack.enter_context(self.room())
-            turn = begin_text(self._host, prompt, options, salt)
+            turn = begin_text(self._host, asked, self._pinning)
             turn.on_end = stack.pop_all().close
             return turn
 

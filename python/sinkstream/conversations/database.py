@@ -29,10 +29,11 @@ TABLES = {
     "meta": "key TEXT PRIMARY KEY, value BLOB NOT NULL",
     # `used` is only shown. `tick` and `aged` say when a conversation was last used, in order and in
     # seconds of the store's age; `bytes` is what its turns take, see `deletion.py`. `is_single` is
-    # 1 as long as it has one turn, which its client did not name.
+    # 1 as long as it has one turn, which its client did not name. `sinks` is S; NULL stands for the
+    # model's.
     "conversations": "id TEXT PRIMARY KEY, tenant TEXT NOT NULL, used REAL NOT NULL, "
     "title BLOB NOT NULL, tick INTEGER NOT NULL, aged REAL NOT NULL, bytes INTEGER NOT NULL, "
-    "is_single INTEGER NOT NULL",
+    "is_single INTEGER NOT NULL, sinks INTEGER",
     # Who may write a conversation; there is a row for each. `replica` is '' after it was given up.
     "owners": "session TEXT PRIMARY KEY, replica TEXT NOT NULL, epoch INTEGER NOT NULL",
     # Processes that use the store, and when each said so last, by the store's clock.

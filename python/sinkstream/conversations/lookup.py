@@ -19,6 +19,7 @@ from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream.sessions.pinned import Pinning
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking, named_variables
 
@@ -37,16 +38,22 @@ class Match:
     """The hash at that turn's end."""
     resident: Resident | None = None
     """The session of a turn that is not in the store, acquired."""
+    sinks: int | None = None
+    """S of a new conversation; None for the model's."""
 
 
 class Lookup:
     """Finds turns in a store, and turns that are only in memory. Any thread may call it."""
 
-    def __init__(self, store: Store, residency: Residency, identity: str) -> None:
-        """Look in `store` and `residency` for turns of the model that `identity` describes."""
+    def __init__(self, store: Store, residency: Residency, identity: str, pinning: Pinning) -> None:
+        """Look in `store` and `residency` for turns of the model that `identity` describes.
+
+        `pinning` chooses S of conversations: only those with the same S are equal.
+        """
         self._store = store
         self._residency = residency
         self._identity = identity
+        self._pinning = pinning
 
     def by_messages(
         self,
@@ -63,7 +70,9 @@ class Lookup:
                 that is not stored and has thoughts is not continued then.
         """
         tools = "" if request.tools is None else request.tools.key
-        identity = self._identity + tools + named_variables(request.thinking)
+        sinks = self._pinning.sinks_for(request.sinks, messages, request.thinking, request.tools)
+        pinned = "" if sinks is None else f", sinks {sinks}"
+        identity = self._identity + tools + named_variables(request.thinking) + pinned
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
         # The last message is always read, and so is the one before a reply that is continued.
         most = len(messages) - (2 if request.continue_final else 1)
@@ -89,7 +98,7 @@ class Lookup:
                 if resident is not None:
                     return Match(resident.node, unread, after, resident)
         if not stored:
-            return Match(None, messages, start)
+            return Match(None, messages, start, sinks=sinks)
         base = self._preferred(stored, request.session_key)
         return Match(base, messages[counts[base.hash] :], base.hash)
 

@@ -130,15 +130,17 @@ def _settled_forms(to: Migration) -> None:
 
 
 def _ticks(to: Migration) -> None:
-    """6: the order of turns and their ages do not depend on clocks; sizes are kept.
+    """6: the order of turns and their ages do not depend on clocks; sizes and S are kept.
 
-    Earlier turns keep the order that clocks gave them. All ages begin now.
+    Earlier turns keep the order that clocks gave them. All ages begin now. Earlier conversations
+    have the model's S, for which NULL stands.
     """
     to.add("nodes", "tick", "INTEGER", 0)  # not numbered: that would write the whole table
     for column, kind in (
         ("tick", "INTEGER"), ("aged", "REAL"), ("bytes", "INTEGER"), ("is_single", "INTEGER")
     ):  # fmt: skip
         to.add("conversations", column, kind, 0)
+    to.execute(f"ALTER TABLE conversations ADD COLUMN sinks{to.typed(' INTEGER')}")
     to.execute(
         "CREATE TABLE found AS SELECT id, ROW_NUMBER() OVER (ORDER BY used, id) AS tick, "
         f"COALESCE(sizes.bytes, 0) AS bytes FROM conversations LEFT JOIN ({_sizes(to.connection)}) "

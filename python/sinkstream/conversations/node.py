@@ -141,6 +141,8 @@ class NewNode:
     """The request's own, kept as it is."""
     title: str = ""
     """How the conversation begins, if this is its first turn."""
+    sinks: int | None = None
+    """S of the conversation, if this is its first turn; None for the model's."""
     is_after_settled: bool = False
     """Whether `read_ids` follow the parent's settled form."""
 

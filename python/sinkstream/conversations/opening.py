@@ -11,6 +11,7 @@ from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.host import Host
+from sinkstream.sessions.pinned import Sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Settings:
     then its oldest conversations."""
     max_conversations: int | None = None
     """The number per tenant; beyond it, the oldest are deleted."""
+    sinks: Sinks = None
+    """What of a conversation stays in the window for good if its request does not say."""
     thoughts: str | None = None
     """Of `Model.session`: what conversations keep of the thoughts of earlier replies."""
     full_sync: bool = False

@@ -221,6 +221,11 @@ class Store(ABC):
         query = "SELECT 1 FROM conversations WHERE id = ? AND tenant = ?"
         return bool(self.rows(query, [name, tenant]))
 
+    def sinks_of(self, conversation: str) -> int | None:
+        """Return S of a conversation; None for the model's."""
+        rows = self.rows("SELECT sinks FROM conversations WHERE id = ?", [conversation])
+        return rows[0][0] if rows else None
+
     def last_turn(self, tenant: str, name: str) -> Node | None:
         """Return the last completed turn of a tenant's conversation, or the turn with an id."""
         rows = self.rows(
@@ -248,7 +253,8 @@ class Store(ABC):
         """Return the completed turns of a tenant's conversation, oldest first, or one turn."""
         rows = self.rows(
             "SELECT nodes.id, parent, conversation, session_key, created, finish_reason, "
-            "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids FROM nodes "
+            "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids, "
+            "(SELECT sinks FROM conversations WHERE id = conversation) FROM nodes "
             f"LEFT JOIN forms ON forms.id = nodes.id || '{SETTLED}' "
             f"WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
             [name, name, tenant],
@@ -268,9 +274,10 @@ class Store(ABC):
         No text is read.
         """
         rows = self.rows(
-            "SELECT id, parent, conversation, created, tokens, LENGTH(read_ids) FROM nodes "
+            "SELECT nodes.id, parent, conversation, created, tokens, LENGTH(read_ids), sinks "
+            "FROM nodes JOIN conversations ON conversations.id = conversation "
             "WHERE conversation = COALESCE((SELECT conversation FROM nodes WHERE id = ?), ?) "
-            "AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
+            "AND nodes.tenant = ? AND hash IS NOT NULL ORDER BY nodes.tick, created",
             [name, name, tenant],
         )
         return [TurnOutline(*row) for row in rows]
@@ -463,14 +470,14 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
-    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-2]
-    form_tokens, form_ids = row[-2:]
+    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-3]
+    form_tokens, form_ids, sinks = row[-3:]
     reply_ids = b"".join(ids for ids, _ in parts)
     reply = b"".join(text for _, text in parts).decode()
     texts = (json.loads(messages), given.decode())
     tokens = (array("i", read_ids), array("i", reply_ids))
     values: Sequence[Any] = (
         node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply,
-        form_tokens, array("i", form_ids or b""),
+        form_tokens, array("i", form_ids or b""), sinks,
     )  # fmt: skip
     return StoredTurn(*values)

@@ -39,6 +39,8 @@ class StoredTurn:
     form_tokens: int | None = None
     """Ids of the conversation up to its settled form's end; None if there is no such form."""
     form_ids: array[int] = field(default_factory=lambda: array("i"))
+    sinks: int | None = None
+    """S of the conversation; None for the model's."""
 
 
 class TurnOutline(NamedTuple):
@@ -52,6 +54,8 @@ class TurnOutline(NamedTuple):
     """Ids of the conversation up to the reply's end, including evicted ones."""
     bytes: int
     """Those of the ids that it read: about as many as their text has."""
+    sinks: int | None
+    """S of the conversation; None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
+from sinkstream.sessions.pinned import Sinks
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.thinking import Thinking
@@ -73,6 +74,11 @@ class TurnRequest:
     """The id that the turn will have; None for a new one."""
     record: str = ""
     """What `Turns.text_of` returns in addition to the text: the caller's own."""
+    sinks: Sinks = None
+    """What of the conversation stays in the window for good, if it begins here; None for what the
+    turns were opened with. One that is continued keeps its own."""
+    refuses_overflow: bool = False
+    """Whether a prompt that is longer than what the model sees is an error."""
     has_siblings: bool = False
     """Whether other turns of the same request continue the same turn at the same time."""
 
@@ -98,6 +104,21 @@ class TurnRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A completion of plain text or of token ids."""
+
+    prompt: str | Sequence[int]
+    options: StreamOptions
+    """As for `Model.stream`."""
+    salt: str = ""
+    """What `engine_salt` returned."""
+    sinks: Sinks = None
+    """As for a turn; plain text has no system prompt, so "system" stands for the model's S."""
+    refuses_overflow: bool = False
+    """As for a turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFacts:
     """What is known about a turn when it begins."""
 
@@ -115,6 +136,12 @@ class TurnFacts:
     """How many of those that are read were read before the turn began."""
     read_s: float = 0.0
     """How long that took."""
+    pinned_tokens: int = 0
+    """How many tokens at the start of the conversation stay in the window for good."""
+    dropped_tokens: int = 0
+    """How many tokens that the request adds have left the window before the reply begins."""
+    warning: str = ""
+    """A sentence about them; "" if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +216,18 @@ class Turns(Protocol):
 
         Raises:
             InvalidArgument: A value is out of range, or a message is malformed.
+            ContextExceeded: What is to be pinned, or a prompt that may not overflow, is too long.
             NotFound: There is no node `previous`.
             SessionBusy: The conversation is in use and cannot be branched.
             CapacityError: There is no memory for another conversation.
         """
         ...
 
-    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions, salt: str) -> Turn:
+    def begin_text(self, asked: TextRequest) -> Turn:
         """Start a completion of plain text or of token ids, which is not kept. Blocks.
 
-        Args:
-            prompt: What it continues.
-            options: As for `Model.stream`.
-            salt: What `engine_salt` returned.
-
         Raises:
+            ContextExceeded: A prompt that may not overflow is too long.
             CapacityError: There is no memory for it.
             Exception: Any error that `Model.stream` raises.
         """

@@ -293,8 +293,8 @@ class SessionOptions(TypedDict, total=False):
     sinks: Annotated[
         int | Literal["system"] | None,
         "Number of tokens at the start of the conversation that the session always keeps (S); if "
-        'None, the model\'s. "system" keeps the whole system prompt. The capacity stays the same, '
-        "so the window shrinks or grows.",
+        'None, the model\'s. "system" keeps the whole system prompt and the tools, which may take '
+        "half of the capacity. The capacity stays the same, so the window shrinks or grows.",
     ]
     thinking: Annotated[
         bool | str | None,

@@ -16,6 +16,7 @@ from sinkstream.host import Host
 from sinkstream.request.options import SAME_AS, SAMPLING, StreamOptions
 from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
 from sinkstream.request.tools import Tools, check_tools
+from sinkstream.server.config import OVERFLOW, ServerConfig
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.request_bodies import (
     ChatRequest,
@@ -25,6 +26,7 @@ from sinkstream.server.request_bodies import (
     TokenizeRequest,
 )
 from sinkstream.server.structured import rule_of
+from sinkstream.sessions.pinned import Sinks, check_sinks
 from sinkstream.text.templates.chat_template import compile_template
 from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
@@ -176,6 +178,27 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("the old form of `tools`", "functions")
     if body.function_call not in (None, "none", "auto"):
         raise not_supported("a forced function call", "function_call")
+
+
+def sinks_of(body: Generation) -> Sinks:
+    """Return what a request pins; None for what the server pins."""
+    try:
+        return check_sinks(body.sinks, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), error.param) from None
+
+
+def refuses_overflow(body: Generation, config: ServerConfig) -> bool:
+    """Return whether a request is refused if the model cannot see all of its prompt."""
+    if body.on_overflow is None:
+        return config.refuses_overflow
+    if body.on_overflow not in OVERFLOW:
+        raise invalid(
+            'body: `on_overflow` must be "evict" or "refuse", but is '
+            f"{body.on_overflow[:_SHOWN]!r}.",
+            "on_overflow",
+        )
+    return body.on_overflow == "refuse"
 
 
 def continues_final(

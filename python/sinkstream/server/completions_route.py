@@ -9,12 +9,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.conversations.turns import engine_salt
+from sinkstream.conversations.turns import TextRequest, engine_salt
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import prompt_bytes, whole_bytes
 from sinkstream.server.answer import Answer
-from sinkstream.server.body_options import completion_options, names_of, with_seed
+from sinkstream.server.body_options import (
+    completion_options,
+    names_of,
+    refuses_overflow,
+    sinks_of,
+    with_seed,
+)
 from sinkstream.server.errors import invalid
 from sinkstream.server.generating import Job, form_of
 from sinkstream.server.parsing import parse
@@ -53,9 +59,14 @@ async def completions(request: Request) -> Response:
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
     await service.grammars.compile(service.host, options, names)
-    salt = engine_salt(log.tenant, body.cache_salt or "")
+    asked = partial(
+        TextRequest,
+        salt=engine_salt(log.tenant, body.cache_salt or ""),
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow(body, service.config),
+    )
     starts = [
-        partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)
+        partial(service.turns.begin_text, asked(prompt, with_seed(options, body.seed, i)))
         for prompt in prompts
         for i in range(n)
     ]

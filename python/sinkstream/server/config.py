@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.value_kinds import Number
@@ -16,6 +16,7 @@ from sinkstream.request.value_kinds import Number
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
 TOOLS = ("generic", "ignore", "native", "refuse")
+OVERFLOW = ("evict", "refuse")
 LOG_LEVELS = ("debug", "error", "info", "warning")
 LOG_FORMATS = ("json", "text")
 SYNCS = ("full", "normal")
@@ -102,10 +103,11 @@ class ServerConfig:
     advertise_context: Annotated[
         int,
         Setting(
-            "The context length that clients see; they may truncate their history to it.",
-            Number(1, 1 << 53),
+            "The context length that clients see; they may truncate their history to it. 0: "
+            "1,048,576, or with --on-overflow refuse what the model sees: sinks + window.",
+            Number(0, 1 << 53),
         ),
-    ] = 1 << 20
+    ] = 0
     store: Annotated[
         str,
         Setting(
@@ -176,6 +178,23 @@ class ServerConfig:
     park_s: Annotated[
         float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
     ] = 300.0
+    sinks: Annotated[
+        str,
+        Setting(
+            'What of each conversation stays in the window for good: "system", its system prompt '
+            "and tools, or a number of tokens at its start. They may take half of the window.",
+            metavar="system|INTEGER",
+        ),
+    ] = "system"
+    on_overflow: Annotated[
+        str,
+        Setting(
+            "What happens to a prompt that is longer than sinks and window together: its oldest "
+            "tokens leave the window (evict), with a warning if they are new, or the request is "
+            "refused (refuse).",
+            metavar="evict|refuse",
+        ),
+    ] = "evict"
     thoughts: Annotated[
         str,
         Setting(
@@ -287,6 +306,24 @@ class ServerConfig:
         return is_loopback(self.host)
 
     @property
+    def pinned(self) -> int | Literal["system"]:
+        """Return `sinks` as requests have it.
+
+        Raises:
+            InvalidArgument: It is neither "system" nor a number.
+        """
+        if self.sinks == "system":
+            return "system"
+        if not (self.sinks.isascii() and self.sinks.isdigit() and len(self.sinks) < 10):
+            raise _refusal("sinks", f'must be "system" or an integer, but is {self.sinks[:40]!r}.')
+        return int(self.sinks)
+
+    @property
+    def refuses_overflow(self) -> bool:
+        """Return whether prompts must fit into what the model sees."""
+        return self.on_overflow == "refuse"
+
+    @property
     def is_in_database(self) -> bool:
         """Return whether `store` is the address of a database, not a folder."""
         return self.store.startswith(DATABASE)
@@ -325,6 +362,11 @@ def check_config(config: ServerConfig) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
+    _ = config.pinned  # is checked
+    if config.on_overflow not in OVERFLOW:
+        raise _refusal(
+            "on_overflow", f'must be "evict" or "refuse", but is {config.on_overflow[:40]!r}.'
+        )
     if config.store_sync not in SYNCS:
         raise _refusal(
             "store_sync", f'must be "full" or "normal", but is {config.store_sync[:40]!r}.'

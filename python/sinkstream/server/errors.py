@@ -124,7 +124,9 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
     message = re.sub(r"`(\w+)`", lambda found: f"`{names.get(found[1], found[1])}`", str(error))
     if isinstance(error, InvalidArgument | CheckpointError):
         param = error.param
-        return invalid(message, names.get(param, param) if param else None)
+        param = names.get(param, param) if param else None
+        code = error.code if isinstance(error, InvalidArgument) else "invalid_argument"
+        return invalid(message, param, code)
     if isinstance(error, TypeError) and (found := _OF_ARGUMENT.match(str(error))):
         named = re.search(r"`(\w+)`", message[found.end() :])
         return invalid(message, named[1] if named else None)

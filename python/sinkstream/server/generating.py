@@ -111,7 +111,9 @@ class Job:
             replies: Sequence[Reply] = ()
             try:
                 starts = self._take_starts()
-                async with running(self.service, starts, self.terms, self.names) as replies:
+                asked_by = self.log.request_id
+                begun = running(self.service, starts, self.terms, self.names, asked_by)
+                async with begun as replies:
                     del starts
                     if self.form.is_stream:
                         await _stream(self, replies, send)
@@ -142,19 +144,23 @@ def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any
     usage = usage_of(ends, job.prompts)
     job.log.prompt_tokens = usage["prompt_tokens"]
     job.log.generated_tokens = usage["completion_tokens"]
+    job.log.note_window(ends)
     job.log.finish = ",".join(sorted({end.finish_reason for _, end in ends}))
     return usage
 
 
 def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers that say where a conversation was; none before its turn begins."""
+    """Return the headers on a conversation and its prompt; none before its turn begins."""
     if turn is None:
         return ()
     facts = turn.facts
+    warning = ((b"x-sinkstream-warning", facts.warning.encode()),) if facts.warning else ()
     return (
         (b"x-sinkstream-state", facts.state.encode()),
         (b"x-sinkstream-session", facts.session.encode()),
         (b"x-sinkstream-node", facts.node.encode()),
+        (b"x-sinkstream-pinned", str(facts.pinned_tokens).encode()),
+        *warning,
     )
 
 

@@ -70,6 +70,9 @@ class Generation(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Ids | None = None
     timeout_s: float | None = None
+    # This server's: what stays in the window, and whether the rest may leave it.
+    sinks: int | str | None = None
+    on_overflow: str | None = None
     priority: int | None = None
     # What the reply follows: vLLM's field, and two of llama.cpp's.
     structured_outputs: dict[str, Any] | None = None
@@ -204,6 +207,9 @@ FIELDS = {
     "`--strict-model`.",
     "n": "How many replies to generate. With a `seed`, reply *i* uses the seed plus *i*.",
     "ResponseRequest.n": "Has no effect: a response has one reply.",
+    "on_overflow": "What happens to a prompt that is longer than sinks and window together: "
+    "`evict` lets its oldest tokens leave the window, `refuse` refuses it. Default: the server's "
+    "`--on-overflow`.",
     "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
     "presence_penalty": "Subtracted from the logit of each token in the cache.",
@@ -232,6 +238,8 @@ FIELDS = {
     "return_token_strs": "Whether the text of each token is returned as well.",
     "safety_identifier": "Accepted, but has no effect.",
     "seed": "Makes the reply reproducible; a 64-bit integer. Default: random.",
+    "sinks": "What stays in the window for good: `system`, the system prompt and the tools, or a "
+    "number of tokens at the start of the conversation. Default: the server's `--sinks`.",
     "stop": "A string, or a list of up to 64, that ends the reply and is not part of it.",
     "stop_token_ids": "Further tokens that end the reply.",
     "store": "Whether the conversation is kept on disk. Default: true.",
@@ -256,8 +264,8 @@ FIELDS = {
     "ResponseRequest.top_logprobs": "How many of the most probable tokens to return for each "
     "token.",
     "top_p": "Keeps the most probable tokens whose probabilities add up to this number.",
-    "truncation": "`auto`, the default: the oldest tokens leave the window. `disabled`: a longer "
-    "conversation is refused.",
+    "truncation": "OpenAI's form of `on_overflow`: `auto` is `evict`, and `disabled` is `refuse`. "
+    "Takes precedence.",
     "user": "Accepted, but has no effect; returned with a response.",
     "web_search_options": "Refused: web search is not supported.",
     "with_pieces": "Whether each id comes with its text.",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -35,6 +37,12 @@ class RequestLog:
     choices: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    evicted_tokens: int = 0
+    """Tokens that have left the window for the replies."""
+    pinned_tokens: int = 0
+    """Tokens that stay in the window for good, of the reply with the most."""
+    dropped_tokens: int = 0
+    """Tokens that the request adds, and that the model does not see, of the reply with the most."""
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
     arrived_at: float = field(default_factory=time.monotonic)
@@ -63,6 +71,12 @@ class RequestLog:
         self.on_taken(len(body))
         return body
 
+    def note_window(self, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> None:
+        """Note what the model has seen of the replies' conversations."""
+        self.evicted_tokens = sum(end.stats.evicted_tokens for _, end in ends)
+        self.pinned_tokens = max(facts.pinned_tokens for facts, _ in ends)
+        self.dropped_tokens = max(facts.dropped_tokens for facts, _ in ends)
+
     def write(self, method: str, route: str, seconds: float) -> None:
         """Write the line: what fails is a warning, and probes are for debugging."""
         facts = {
@@ -70,6 +84,9 @@ class RequestLog:
             "choices": self.choices,
             "prompt_tokens": self.prompt_tokens,
             "generated_tokens": self.generated_tokens,
+            "evicted": self.evicted_tokens,
+            "pinned": self.pinned_tokens,
+            "dropped": self.dropped_tokens,
             "finish": self.finish or "none",
         }
         level = logging.WARNING if self.status >= 500 else logging.INFO

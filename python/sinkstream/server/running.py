@@ -7,6 +7,7 @@ seats.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,8 @@ from sinkstream.server.errors import ApiError, from_exception, internal, unavail
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.service import Service
 from sinkstream.server.stalled_engine import leave
+
+logger = logging.getLogger("sinkstream.server")
 
 _GRACE_S = 1.0  # in which a reply whose time is over ends by itself, with what it has
 Start = Callable[[], Turn]
@@ -86,6 +89,7 @@ class Reply:
         service: Service,
         terms: Terms,
         names: Mapping[str, str],
+        asked_by: str = "",
     ) -> None:
         self.index = index
         self._service = service
@@ -93,6 +97,7 @@ class Reply:
         self._wait = _Wait()
         self._start: Callable[[], Coroutine[Any, Any, Turn]] | None
         """Holds the request; None once it has been called."""
+        self._asked_by = asked_by
         self._start = partial(_begin, start, service, terms, names, self._wait)
         self.has_begun = asyncio.Event()
         """Whether it does not hold its request any longer."""
@@ -140,11 +145,18 @@ class Reply:
         limits = [limit for limit in (within_s, left_s) if limit is not None]
         await asyncio.wait([self._beginning], timeout=min(limits, default=None))
         if self._beginning.done():
-            return self._beginning.result()
+            return self._warned(self._beginning.result())
         if left_s is not None and (within_s is None or left_s <= within_s):
             self._is_late = True
             raise _late(self._terms)
         return None
+
+    def _warned(self, turn: Turn) -> Turn:
+        """Return a turn that has begun; log what the model does not see of its prompt, once."""
+        if turn.facts.warning and self._asked_by:
+            logger.warning("%s %s", self._asked_by, turn.facts.warning)
+            self._asked_by = ""
+        return turn
 
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
@@ -165,6 +177,8 @@ class Reply:
         return self._ending
 
     def _leave(self, turn: Turn) -> None:
+        if (end := self.ended) is not None:
+            self._service.count_window(turn.facts, end)
         self._service.replies.discard(turn.stream)
         self._service.seats.release(self._terms.tenant)
 
@@ -219,11 +233,20 @@ def _late(terms: Terms) -> ApiError:
 
 @asynccontextmanager
 async def running(
-    service: Service, starts: Sequence[Start], terms: Terms, names: Mapping[str, str]
+    service: Service,
+    starts: Sequence[Start],
+    terms: Terms,
+    names: Mapping[str, str],
+    asked_by: str = "",
 ) -> AsyncIterator[list[Reply]]:
     """Admit replies, one for each of `starts`; the block begins them, and ends with them.
 
-    `names` maps arguments of `Model.stream` to the request's fields, for errors.
+    Args:
+        service: The server.
+        starts: Begin the replies.
+        terms: On whose behalf they run, and how.
+        names: Maps arguments of `Model.stream` to the request's fields, for errors.
+        asked_by: The id under which the log warns of the request's prompt, once.
     """
     count = len(starts)
     waiting, tenant = service.waiting_requests, terms.tenant
@@ -233,7 +256,10 @@ async def running(
     except BaseException:
         service.admission.leave(count, tenant)
         raise
-    replies = [Reply(index, start, service, terms, names) for index, start in enumerate(starts)]
+    replies = [
+        Reply(index, start, service, terms, names, asked_by if index == 0 else "")
+        for index, start in enumerate(starts)
+    ]
     del starts, names  # the replies hold them no longer than they need them
     holding = asyncio.create_task(_until_begun(replies))
     holding.add_done_callback(lambda _: waiting.give_back(terms.size, tenant))

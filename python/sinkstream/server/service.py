@@ -14,7 +14,7 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.conversations.turns import Turns
+from sinkstream.conversations.turns import TurnEnd, TurnFacts, Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
 from sinkstream.server.admission import (
@@ -45,6 +45,7 @@ MAX_SOCKETS = 1000
 _WINDOWS = 32  # the length of the text that may be encoded for a request
 _LEAST_TEXT = 1 << 18  # tokens that it may have in any case
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
+_ENDLESS = 1 << 20  # tokens: clients want a number
 _SENTENCES = {
     "loading": "server: the model is loading.",
     "draining": "server: the server is shutting down.",
@@ -94,6 +95,8 @@ class Service:
         """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
         """The number of responses by route and status."""
+        self.window_tokens: Counter[str] = Counter(evicted=0, pinned=0, dropped=0)
+        """Of all replies, what has become of their conversations' tokens."""
         self.started_at = int(time.time())
         self.seats = Seats(0, weights)
         self.open_requests = 0
@@ -202,6 +205,21 @@ class Service:
             f'server: `model` must be "{self.config.model_name}".',
             "model",
         )
+
+    def count_window(self, facts: TurnFacts, end: TurnEnd) -> None:
+        """Count what the model has seen of a reply's conversation."""
+        self.window_tokens.update(
+            evicted=end.stats.evicted_tokens,
+            pinned=facts.pinned_tokens,
+            dropped=facts.dropped_tokens,
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest conversation that a client may send, as it is told."""
+        if self.config.advertise_context:
+            return self.config.advertise_context
+        return self.model.capacity.tokens if self.config.refuses_overflow else _ENDLESS
 
     async def take_seat(self, waiter: Waiter, tenant: str, priority: int = 0) -> None:
         """Wait for a seat, and note how long that took, even if it is cancelled."""

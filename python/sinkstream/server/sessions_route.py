@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.conversations.transcript import StoredTurn, shown_messages
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline, shown_messages
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import json_response
 from sinkstream.server.errors import ApiError, invalid
@@ -98,6 +98,7 @@ def _described(service: Service, tenant: str, name: str) -> bytes:
         "object": "session",
         "created_at": int(turns[0].created),
         "turns": len(turns),
+        "sinks": _sinks_of(service, turns[0]),
         "tokens": max(turn.tokens for turn in turns),
         "heads": [turn.id for turn in turns if turn.id not in parents],
     }
@@ -212,6 +213,11 @@ def _turns(service: Service, tenant: str, name: str, limit: int, after: str | No
     return orjson.dumps(found)
 
 
+def _sinks_of(service: Service, turn: StoredTurn | TurnOutline) -> int:
+    """Return S of a turn's conversation."""
+    return service.model.capacity.sinks if turn.sinks is None else turn.sinks
+
+
 def _turn(service: Service, turn: StoredTurn) -> dict[str, Any]:
     read = turn.tokens - 1  # the last token is read with the next turn
     live = min(read, service.model.capacity.tokens)
@@ -223,6 +229,7 @@ def _turn(service: Service, turn: StoredTurn) -> dict[str, Any]:
         "finish_reason": turn.finish_reason,
         "tokens": turn.tokens,
         "live_tokens": live,
+        "pinned_tokens": min(live, _sinks_of(service, turn)),
         "total_evicted_tokens": read - live,
         "messages": [asdict(one) for one in shown_messages(turn, service.texts.table)],
     }

@@ -84,6 +84,16 @@ def _of_server(service: Service) -> str:
                 "Responses, by route and status.",
                 responses,
             ),
+            family_text(
+                "sinkstream_window_tokens_total",
+                "counter",
+                "Tokens of the conversations of all replies: evicted for the reply, pinned to the "
+                "window, or new but dropped before the reply began.",
+                [
+                    ("", {"kind": kind}, count)
+                    for kind, count in sorted(service.window_tokens.items())
+                ],
+            ),
             *(
                 family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
                 for name, (text, value) in gauges.items()
@@ -139,8 +149,15 @@ def _model_entry(service: Service) -> dict[str, Any]:
         "owned_by": "sinkstream",
         "root": name,
         "parent": None,
-        "max_model_len": service.config.advertise_context,
-        "sinkstream": {"sinks": capacity.sinks, "window": capacity.window},
+        "max_model_len": service.max_model_len,
+        "sinkstream": {
+            "sinks": capacity.sinks,
+            "window": capacity.window,
+            "capacity": capacity.tokens,
+            "trained_length": service.model.spec.trained_length,
+            "pinned": service.config.pinned,
+            "on_overflow": service.config.on_overflow,
+        },
     }
 
 

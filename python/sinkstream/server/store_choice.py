@@ -25,7 +25,7 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
         StoreError: The store cannot be used.
     """
     if config.store == NO_STORE:
-        return PlainTurns(model)
+        return PlainTurns(model, config.pinned)
     return Conversations(model, folder_of(model, config), Settings(**limits_of(config)))
 
 
@@ -39,6 +39,7 @@ def limits_of(config: ServerConfig) -> dict[str, Any]:
         "max_bytes": int(config.store_max_gb * _GB) or None,
         "snapshot_tokens": config.snapshot_tokens or None,
         "snapshots": config.snapshots,
+        "sinks": config.pinned,
         "thoughts": config.thoughts or None,
     }
 

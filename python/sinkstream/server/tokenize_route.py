@@ -70,7 +70,7 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     pieces = json_array(ids, lambda i: _text(texts.piece(i))) if body.return_token_strs else None
     return {
         "count": len(ids),
-        "max_model_len": service.config.advertise_context,
+        "max_model_len": service.max_model_len,
         "tokens": json_array(ids),
         "token_strs": pieces,
     }

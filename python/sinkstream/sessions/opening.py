@@ -11,17 +11,25 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import Host
-from sinkstream.request.checks import as_native_int
 from sinkstream.request.options import SessionOptions
 from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
 from sinkstream.sessions.history import Remembered, decode_history
+from sinkstream.sessions.pinned import (
+    Sinks,
+    as_sinks,
+    check_room,
+    check_sinks,
+    leading,
+    pinned_ids,
+)
 from sinkstream.sessions.session import Session
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
+from sinkstream.text.messages import Message
 from sinkstream.text.thinking import check_thinking, thinking_of_text
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of
@@ -35,8 +43,8 @@ class SessionStart:
     """If None, the template's default, if it has one."""
     messages: Sequence[Any] | None
     """What it continues; it may begin with the system prompt."""
-    sinks: int | str | None
-    """S, "system" for the entire opening, or None for the model's S."""
+    sinks: Sinks
+    """S, "system" for all that comes before the first user message, or None for the model's S."""
     thoughts: Thoughts
     tools: Tools | None = None
 
@@ -55,9 +63,7 @@ def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionSt
     thinking = with_variables(plain, given.get("chat_template_kwargs"), "session")
     tags = host.formats.tags(thinking)
     drops = check_thoughts(given.get("thoughts"), tags)
-    sinks: Any = given.get("sinks")
-    if sinks is not None and not isinstance(sinks, str):
-        sinks = as_native_int("session", "sinks", sinks)
+    sinks = check_sinks(given.get("sinks"), "session")
     thoughts = Thoughts(tags, thinking, drops)
     return SessionStart(system, given.get("messages"), sinks, thoughts, tools)
 
@@ -117,7 +123,7 @@ def _open(
     ids = turns.history(history) if history else opening
     if ids[: len(opening)] != opening:
         opening = []  # the template writes the system prompt elsewhere
-    count = _count_sinks(start.sinks, len(opening))
+    count = _count_sinks(host, start, turns, history, opening)
     tools = tools_of(start.tools, turns)
     native = host.native.open_session(count, opening)
     state = ConversationState(history[-1]["role"] if history else system and "system")
@@ -176,18 +182,21 @@ async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:
     return await in_thread(lambda check: load_session(host, path, check), Session.close)
 
 
-def _count_sinks(sinks: int | str | None, opening: int) -> int | None:
-    if isinstance(sinks, str):
-        if sinks != "system":
-            raise InvalidArgument(
-                f'session: `sinks` must be an integer or "system", but is {sinks[:40]!r}.',
-                param="sinks",
-            )
-        if opening == 0:
-            raise InvalidArgument(
-                "session: `sinks` must be an integer if there is no system prompt, but is "
-                '"system".',
-                param="sinks",
-            )
-        return opening
-    return sinks
+def _count_sinks(
+    host: Host,
+    start: SessionStart,
+    turns: TurnFormat,
+    history: Sequence[Message],
+    opening: list[int],
+) -> int | None:
+    """Return S of a session; None for the model's."""
+    if not isinstance(start.sinks, str):
+        return start.sinks
+    if not opening:
+        raise InvalidArgument(
+            'session: `sinks` must be an integer if there is no system prompt, but is "system".',
+            param="sinks",
+        )
+    pinned = len(pinned_ids(turns, leading(history))) if history else len(opening)
+    check_room(host, pinned, "session", "sinks", "pin")
+    return as_sinks(host, pinned)

@@ -49,7 +49,7 @@ _BEYOND = 10**19
 _SMALLEST = Decimal("1e-20")
 _STEP = Decimal("1e-9")
 _MOST_TRIED = 256
-"""Of a schema that is refused, so many parts are tried by themselves; each takes milliseconds."""
+"""Parts of a refused schema that are tried by themselves; each takes milliseconds."""
 
 Fault = Callable[[Any], str]
 """Returns why llguidance refuses a schema; "" if it takes it."""

@@ -50,7 +50,7 @@ from sinkstream.text.tokenizers.control_tokens import (
     control_literals,
     control_tokens,
 )
-from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
 from sinkstream.text.tools.generic_form import TemplateReads, generic_messages
 
@@ -391,7 +391,6 @@ class _WholeEncoder:
         with catch_panics(fails):
             encoding = encoding_of(self._tokenizer, text, has_offsets=True)
         ids: list[int] = encoding.ids
-        count_tokens(len(ids))
         control = [i for i, token_id in enumerate(ids) if token_id in self._control]
         for i in control:
             # One by one: a list of all offsets is made in one call, which holds the GIL.

@@ -15,7 +15,7 @@ from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName, check_unicode
 from sinkstream.text.tokenizers import OfTokenizer, catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.tokenizers.encoding_limit import check_length, count_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_length
 
 
 class PlainEncoder:
@@ -68,7 +68,6 @@ class PlainEncoder:
                 ids = [self._ids.get(token_id, token_id) for token_id in ids]
             if self._forbidden.isdisjoint(ids):
                 done += ids
-                count_tokens(len(ids))
                 at_start = False
                 continue
             # The merges of some vocabularies produce control tokens. A cut prevents such a merge.

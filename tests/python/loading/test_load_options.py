@@ -89,7 +89,7 @@ def test_sinks_that_fill_the_default_capacity_are_refused(llama: Path) -> None:
 
 def test_the_default_window_is_the_trained_length_less_the_sinks(llama: Path) -> None:
     with sinkstream.load(llama, sinks=3) as model:
-        assert model.capacity.tokens == min(4096, model.spec.trained_length)
+        assert model.capacity.tokens == model.spec.trained_length
         assert model.capacity.sinks == 3
 
 

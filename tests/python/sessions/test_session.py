@@ -539,5 +539,5 @@ class TestSmolLM2:
     def test_a_system_prompt_longer_than_the_cache_cannot_be_pinned(
         self, real: sinkstream.Model
     ) -> None:
-        with pytest.raises(InvalidArgument, match=r"session: `sinks` must be in"):
+        with pytest.raises(InvalidArgument, match=r"session: `sinks` must pin at most 128 tokens"):
             real.session("word " * 400, sinks="system")

@@ -17,7 +17,7 @@ from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.admission import response_bytes
-from sinkstream.server.body_options import thinking_of_response
+from sinkstream.server.body_options import sinks_of, thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
@@ -34,6 +34,7 @@ from sinkstream.server.responses.response_bodies import (
     names_in,
     options_of,
     record_of,
+    refuses_overflow_of,
     request_fields_of,
     response_tools,
 )
@@ -51,36 +52,21 @@ class Asked:
     turn: TurnRequest
     """Its `messages` are the input's."""
     instructions: str | None
-    refuses_eviction: bool = False
-    """Whether a prompt that is longer than the window is an error."""
 
 
 def beginning(asked: Asked) -> Callable[[], Turn]:
     """Return a function that begins the turn; calling it blocks.
 
-    It refuses a previous response that does not exist, and a prompt that is too long.
+    It refuses a previous response that does not exist.
     """
     return lambda: _begin(asked)
 
 
 def _begin(asked: Asked) -> Turn:
-    turns = asked.service.turns
     try:
-        turn = turns.begin(turn_request(asked))
+        return asked.service.turns.begin(turn_request(asked))
     except NotFound:
         raise not_found(asked.turn.previous) from None
-    capacity = asked.service.model.capacity.tokens
-    if asked.refuses_eviction and turn.facts.prompt_tokens > capacity:
-        turn.stream.close()
-        turn.end()
-        raise invalid(
-            'body: with `truncation` "disabled", `input` and the conversation before it must have '
-            f"at most {capacity} tokens together, but have {turn.facts.prompt_tokens}. "
-            '"auto" lets older tokens leave the window.',
-            "input",
-            "context_length_exceeded",
-        )
-    return turn
 
 
 def count(asked: Asked) -> int:
@@ -94,11 +80,11 @@ def count(asked: Asked) -> int:
 def turn_request(asked: Asked) -> TurnRequest:
     """Return the turn to begin. Blocks.
 
-    Instructions and tools are not carried over: if they differ from the previous ones, the
-    conversation is read again with the new ones at its beginning.
+    Instructions and tools are not carried over: if they differ from the previous ones, or if other
+    `sinks` are asked for, the conversation is read again with the new ones.
 
     Raises:
-        ApiError: The previous response is not stored, and has different instructions or tools.
+        ApiError: The previous response is not stored, and differs in one of them.
         NotFound: There is no such previous response.
     """
     turn, previous = asked.turn, asked.turn.previous
@@ -112,10 +98,10 @@ def turn_request(asked: Asked) -> TurnRequest:
         if is_unstored
         else opening_of(turns, turn.tenant, previous)
     )
-    if before == opening_with(asked.instructions, turn.tools):
+    name = opening_with(asked.instructions, turn.tools, turn.sinks).differs_in(before)
+    if name is None:
         return turn
     if is_unstored:
-        name = "tools" if before.instructions == asked.instructions else "instructions"
         raise invalid(
             f"body: `{name}` must be the same as in the previous response, because that response "
             "was not stored.",
@@ -170,8 +156,16 @@ async def create(
     name = new_id("resp")
     describe = partial(_described, service, body, asked, name)
     fields, record = await service.pool.run_if(body.is_long, describe)
-    turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
-    asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
+    turn = replace(
+        asked.turn,
+        options=options,
+        node=name,
+        record=record,
+        forks=forks,
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow_of(service, body),
+    )
+    asked = replace(asked, turn=turn)
     settings = body.stream_options or StreamSettings()
     state = ResponseState(
         fields,

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from sinkstream.conversations.promises import Promise
-from sinkstream.conversations.turns import Turn
+from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
@@ -38,6 +38,8 @@ class Live:
         """The input; None if it is to be read from the store, or cannot be listed."""
         self.turn: Turn | None = None
         """None before the reply begins."""
+        self.end: TurnEnd | None = None
+        """None before the turn is committed."""
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
@@ -59,6 +61,8 @@ class Live:
     def note(self, log: RequestLog) -> None:
         """Add what the response has cost, and how it ended, to the log of its request."""
         log.queued_s = max(log.queued_s, self.queued_s)
+        if self.turn is not None and self.end is not None:
+            log.note_window([(self.turn.facts, self.end)])
         outcome = self.state.outcome
         if outcome is not None and outcome.usage is not None:
             log.prompt_tokens += outcome.usage["input_tokens"]

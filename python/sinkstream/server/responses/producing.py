@@ -48,7 +48,8 @@ async def _produce(
     try:
         async with AsyncExitStack() as stack:
             stack.enter_context(service.whole_replies.taken(held_bytes, terms.tenant))
-            (reply,) = await stack.enter_async_context(running(service, [start], terms, NAMES))
+            begun = running(service, [start], terms, NAMES, state.id)
+            (reply,) = await stack.enter_async_context(begun)
             del start  # it holds the request
             await _promise(service, live)
             turn = live.turn = await reply.begin()
@@ -117,7 +118,7 @@ async def _finish(
     """Store how a response ended, then announce it, even if it cannot be stored."""
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
-    end = reply.ended if reply is not None else None
+    end = live.end = reply.ended if reply is not None else None
     live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""

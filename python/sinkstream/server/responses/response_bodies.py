@@ -13,7 +13,9 @@ from sinkstream.server.body_options import (
     as_chat_tools,
     names_of,
     or_default,
+    refuses_overflow,
     response_options,
+    sinks_of,
     tools_of,
 )
 from sinkstream.server.config import NO_STORE
@@ -29,6 +31,7 @@ NAMES = {
     "logprobs": "top_logprobs",
     "previous": "previous_response_id",
     "thinking": "reasoning",
+    "on_overflow": "truncation",
 }
 """The request's fields by the arguments of `Model.stream`, for errors."""
 LOGPROBS = "message.output_text.logprobs"
@@ -104,6 +107,13 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
         options[rule[0]] = rule[1]
     chosen: StreamOptions = options
     return chosen
+
+
+def refuses_overflow_of(service: Service, body: ResponseRequest) -> bool:
+    """Return whether a prompt that is longer than the window is an error."""
+    if body.truncation is not None:
+        return body.truncation == "disabled"
+    return refuses_overflow(body, service.config)
 
 
 def logprobs_of(body: ResponseRequest) -> int | None:
@@ -199,8 +209,9 @@ def request_fields_of(
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _or(body.top_p, defaults.top_p),
         # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.
-        "truncation": body.truncation or "auto",
+        "truncation": "disabled" if refuses_overflow_of(service, body) else "auto",
         "user": body.user,
+        **({} if body.sinks is None else {"sinks": sinks_of(body)}),
     }
 
 

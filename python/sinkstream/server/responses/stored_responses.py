@@ -15,6 +15,7 @@ from sinkstream.errors import SessionBusy
 from sinkstream.request.tools import Tools
 from sinkstream.server.body_options import as_chat_tools, tools_of
 from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
+from sinkstream.sessions.pinned import Sinks
 from sinkstream.text.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}
@@ -27,19 +28,29 @@ class Opening(NamedTuple):
     instructions: str | None
     tools: str
     """The tools as text with sorted keys; "" without tools."""
+    sinks: Sinks = None
+    """What its request pins; None if that does not say."""
+
+    def differs_in(self, before: Opening) -> str | None:
+        """Return what keeps a request from going on from a response with another opening."""
+        if self.instructions != before.instructions:
+            return "instructions"
+        if self.tools != before.tools:
+            return "tools"
+        return None if self.sinks in (None, before.sinks) else "sinks"
 
 
-def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
+def opening_with(instructions: str | None, tools: Tools | None, sinks: Sinks = None) -> Opening:
     """Return the opening of a request."""
     # A response repeats its tools with their keys in another order.
     text = "" if tools is None else json.dumps(tools.definitions, sort_keys=True)
-    return Opening(instructions, text)
+    return Opening(instructions, text, sinks)
 
 
 def opening_of_fields(fields: dict[str, Any]) -> Opening:
     """Return the opening of a response, from the fields that repeat its request."""
     tools = tools_of(as_chat_tools(fields["tools"]), None, None, "native")
-    return opening_with(fields["instructions"], tools)
+    return opening_with(fields["instructions"], tools, fields.get("sinks"))
 
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:

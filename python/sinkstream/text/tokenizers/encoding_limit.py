@@ -22,25 +22,20 @@ _SLICE = 1 << 14
 _MOST_BYTES = 4  # of UTF-8 for a character; none of them has more tokens
 
 
-class _Counted:
-    """The tokens of one request's texts."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.tokens = 0
-
-
-_COUNTED: ContextVar[_Counted | None] = ContextVar("encoding_limit", default=None)
+_LIMIT: ContextVar[int | None] = ContextVar("encoding_limit", default=None)
 
 
 @contextmanager
 def limiting(tokens: int) -> Iterator[None]:
-    """Limit the tokens of all texts that the block encodes together."""
-    token = _COUNTED.set(_Counted(tokens))
+    """Limit the tokens of each text that the block encodes, and of all messages of a chat.
+
+    Not of all texts together: a history is encoded again and again while it is looked up.
+    """
+    token = _LIMIT.set(tokens)
     try:
         yield
     finally:
-        _COUNTED.reset(token)
+        _LIMIT.reset(token)
 
 
 def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMPT) -> None:
@@ -49,28 +44,28 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
     A text that may be too long is counted in slices. Each cut may add a token or two.
 
     Raises:
-        InvalidArgument: The texts of the request have too many tokens.
+        InvalidArgument: It has too many tokens.
     """
-    counted = _COUNTED.get()
-    if counted is None or counted.tokens + len(text) * _MOST_BYTES <= counted.limit:
+    limit = _LIMIT.get()
+    if limit is None or len(text) * _MOST_BYTES <= limit:
         return
-    tokens = counted.tokens
+    tokens = 0
     for begin in range(0, len(text), _SLICE):
         check_wanted()
         part = text[begin : begin + _SLICE]
         tokens += len(tokenizer.encode_batch_fast([part], add_special_tokens=False)[0])
-        if tokens > counted.limit:
+        if tokens > limit:
             raise InvalidArgument(
-                f"{argument} must have at most {counted.limit} tokens that are not known yet, but "
-                f"the first {begin + len(part)} of {len(text)} characters have more. Send its end, "
-                "or serve the model with a larger `window`, from which the limit follows.",
+                f"{argument} must have at most {limit} tokens, but the first {begin + len(part)} "
+                f"of {len(text)} characters have more. Send its end, or serve the model with a "
+                "larger `window`, from which the limit follows.",
                 param=argument.name,
             )
 
 
 def check_messages(tokenizer: Tokenizer, messages: Iterable[Mapping[str, Any]]) -> None:
     """Refuse chat messages whose texts are too long together, before they are rendered."""
-    if _COUNTED.get() is None:
+    if _LIMIT.get() is None:
         return
     texts = [text for message in messages for text in _texts_of(message.get("content"))]
     if texts:
@@ -85,10 +80,3 @@ def _texts_of(content: Any) -> Iterator[str]:
         for part in content:
             if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
                 yield text
-
-
-def count_tokens(tokens: int) -> None:
-    """Count what has been encoded for a request."""
-    counted = _COUNTED.get()
-    if counted is not None:
-        counted.tokens += tokens

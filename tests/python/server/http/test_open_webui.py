@@ -32,7 +32,6 @@ def tool(name: str, properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 # Every keyword of its 36 tools, but "const".
 TOOLS = [
     tool("get_current_timestamp", {}),
-    tool("list_notes", {"count": {"default": 10, "description": "…", "type": "integer"}}),
     tool("ask_user", {"questions": {
         "items": {"additionalProperties": True, "type": "object"}, "type": "array",
     }}, required=["questions"]),

@@ -20,6 +20,7 @@ LINE = re.compile(
     r"(?P<id>[A-Za-z0-9_.-]+) (?P<method>[A-Z]+) (?P<route>\S+) (?P<status>\d+) "
     r"(?P<seconds>[\d.]+)s queued=(?P<queued>[\d.]+)s "
     r"choices=(?P<choices>\d+) prompt_tokens=(?P<prompt>\d+) generated_tokens=(?P<generated>\d+) "
+    r"evicted=(?P<evicted>\d+) pinned=(?P<pinned>\d+) dropped=(?P<dropped>\d+) "
     r"finish=(?P<finish>\S+)"
 )
 

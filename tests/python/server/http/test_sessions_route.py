@@ -69,6 +69,7 @@ def test_a_conversation_is_described(server: Running) -> None:
             "id": session,
             "object": "session",
             "turns": 4,
+            "sinks": 4,
             "heads": [nodes[2], branch.headers["x-sinkstream-node"]],
         }
     assert get(server, "sess_1").error["code"] == "session_not_found"

@@ -39,7 +39,7 @@ def serve(
                 root = tmp_path_factory.mktemp("server")
                 folder = write_tool_folder(tiny_folder("llama"), root / "model", name)
                 store = str(root / "store") if stored else "none"
-                started = running(folder, store=store, sequences=3, tools=tools)
+                started = running(folder, store=store, sequences=3, tools=tools, sinks="4")
                 found[key] = stack.enter_context(started)
             return found[key]
 

@@ -164,3 +164,28 @@ def test_a_long_conversation_stays_small_in_the_document(server: Running, tab: T
     assert shown() == [f"turn {number}" for number in range(61, 101)]
     assert len(turns_of(server, name)) == 101
     tab.check_clean()
+
+
+def test_the_bar_shows_what_is_pinned_and_a_warning_what_does_not_fit(
+    server: Running, tab: Tab
+) -> None:
+    tab.open(server)
+    tab.one("#toggle-settings").click()
+    tab.set(system="A pirate")
+    tab.say("the sea")
+    turn = turns_of(server, tab.session)[-1]
+    pinned = turn["pinned_tokens"]
+    assert SINKS < pinned <= (SINKS + WINDOW) // 2
+    assert bar(tab)["sinks"] == pinned
+    assert f"{pinned} pinned" in tab.text("#legend")
+    assert f"in the window of {SINKS + WINDOW - pinned}" in tab.text("#legend")
+    assert f"{pinned} pinned, always seen" in tab.text("#sinks")
+    assert not tab.is_shown("#error")
+    tab.say("word " * 30)
+    assert f"the model sees {SINKS + WINDOW} at a time: it does not see" in tab.text("#error")
+    tab.say("the sea")
+    assert not tab.is_shown("#error")
+    tab.reload()
+    tab.until(lambda: len(tab.messages("user")) == 3, "the turns are back")
+    assert bar(tab)["sinks"] == pinned
+    tab.check_clean()
