@@ -66,6 +66,10 @@ def bodies(size: int) -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
     }
 
 
+def _as_json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
 async def _send(port: int, path: str, payload: bytes, leave_s: float) -> str:
     """Send a body, and return the status, or that the client has left."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -85,6 +89,8 @@ async def _send(port: int, path: str, payload: bytes, leave_s: float) -> str:
             return status
     except TimeoutError:
         return "left"
+    except ConnectionError:
+        return "refused"
     finally:
         writer.close()
 
@@ -111,7 +117,7 @@ async def _measure(server: Server, sizes: Sizes) -> tuple[dict[str, tuple[float,
 
     watching = asyncio.create_task(watch())
     for name, (path, make) in {"at rest": ("", dict), **bodies(sizes.mib << 20)}.items():
-        payload = await asyncio.to_thread(lambda make=make: json.dumps(make()).encode())
+        payload = await asyncio.to_thread(lambda make=make: _as_json(make()))
         begin = len(reply.times)
         if path:
             status = await _send(server.port, path, payload, sizes.leave_s)
