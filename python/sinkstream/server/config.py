@@ -252,7 +252,7 @@ class ServerConfig:
         Setting(
             "The least level that is logged: debug, which includes health checks, info, warning or "
             "error.",
-            metavar="|".join(LOG_LEVELS),
+            metavar="LEVEL",
         ),
     ] = "info"
     log_format: Annotated[
