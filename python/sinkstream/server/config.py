@@ -182,7 +182,7 @@ class ServerConfig:
         str,
         Setting(
             'What of each conversation stays in the window for good: "system", its system prompt '
-            "and tools, or a number of tokens at its start. They may take half of the window.",
+            "and tools, or a number of tokens at its start. They may take half of what the model sees.",
             metavar="system|INTEGER",
         ),
     ] = "system"
