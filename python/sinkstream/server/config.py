@@ -104,7 +104,7 @@ class ServerConfig:
         int,
         Setting(
             "The context length that clients see; they may truncate their history to it. 0: "
-            "1,048,576, or with --on-overflow refuse what the model sees: sinks + window.",
+            "1,048,576, or with --on-overflow refuse what the model really sees.",
             Number(0, 1 << 53),
         ),
     ] = 0
@@ -182,7 +182,8 @@ class ServerConfig:
         str,
         Setting(
             'What of each conversation stays in the window for good: "system", its system prompt '
-            "and tools, or a number of tokens at its start. They may take half of what the model sees.",
+            "and tools, or a number of tokens at its start. They may take half of what the model "
+            "sees.",
             metavar="system|INTEGER",
         ),
     ] = "system"
