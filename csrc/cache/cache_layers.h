@@ -55,9 +55,9 @@ struct CacheGroup {
 // A key of the first layer depends on its own token alone. A key of layer l + 1 depends on what
 // layer l made of its token, which saw the sinks and the last W keys of layer l: its own and W − 1
 // before it. So the oldest live key of the last of L layers depends on the tokens from
-// W + (L − 1)(W − 1) before the end on, and on the sinks, which depend on no later token. A sequence
-// that has its sinks can read again from there, and has the same bits as one that never left. A
-// state, which is a sum over all tokens, depends on all of them.
+// W + (L − 1)(W − 1) before the end on, and on the sinks, which depend on no later token. A
+// sequence that has its sinks can read again from there, and has the same bits as one that never
+// left. A state, which is a sum over all tokens, depends on all of them.
 class CacheLayers {
  public:
   struct LayerInGroup {

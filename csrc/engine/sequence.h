@@ -35,8 +35,8 @@ struct Request {
   std::string cache_salt;        // shares a prefix only with sessions of the same salt
   std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
   std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
-  std::string share;  // whose work it is: Note [Fair shares]
-  double weight = 1;  // of that share; above 0
+  std::string share;                               // whose work it is: Note [Fair shares]
+  double weight = 1;                               // of that share; above 0
 };
 
 // A reply with a grammar and no limit of its own gets the matcher's.

@@ -8,10 +8,10 @@
 // the engine acquires it permanently and releases its pages.
 //
 // Note: [Tokens to read again]
-// A session's text is its log; its cache follows. After the session has gone back to where its cache
-// cannot be rewound, the cache is shorter than the log. The next turn reads the difference first.
-// The bits are then those of a session that never went further: all counts are of the log, and a
-// cancelled turn leaves the rest to the one after it.
+// A session's text is its log; its cache follows. After the session has gone back to where its
+// cache cannot be rewound, the cache is shorter than the log. The next turn reads the difference
+// first. The bits are then those of a session that never went further: all counts are of the log,
+// and a cancelled turn leaves the rest to the one after it.
 #pragma once
 
 #include <atomic>
@@ -95,7 +95,7 @@ class Session {
   void release_pages();
 
   std::optional<SequenceCache> cache;  // none before the engine adds it and after release_pages
-  TokenLog tokens;  // the text: Note [Tokens to read again]
+  TokenLog tokens;                     // the text: Note [Tokens to read again]
   // The reply's last token: sampled, but not in the cache until the next turn starts with it.
   std::optional<int32_t> pending;
   int64_t turns = 0;
@@ -103,9 +103,7 @@ class Session {
   // Tokens of the text that the cache does not have.
   int64_t unread() const { return tokens.length() - cache->length(); }
   // The ids of the tokens in the cache, in order.
-  std::vector<int32_t> cached_ids() const {
-    return tokens.live(cache->window(), cache->length());
-  }
+  std::vector<int32_t> cached_ids() const { return tokens.live(cache->window(), cache->length()); }
   SessionPosition position() const { return {tokens.length(), pending, turns}; }
   SessionState state() const;
   // Updates what stats() returns.

@@ -45,9 +45,9 @@ inline size_t next_to_admit(std::span<const Candidate> candidates,
     return std::tuple(!one.has_memory, static_cast<double>(share.running) / share.weight,
                       share.served, one.share, one.priority);
   };
-  const auto next = std::min_element(
-      candidates.begin(), candidates.end(),
-      [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+  const auto next =
+      std::min_element(candidates.begin(), candidates.end(),
+                       [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
   return static_cast<size_t>(next - candidates.begin());
 }
 
@@ -102,10 +102,9 @@ class Shares {
   static constexpr double kLargestLead = 4096;  // tokens, by weight 1
 
   double least_served() const {
-    const auto least =
-        std::min_element(shares_.begin(), shares_.end(), [](const auto& a, const auto& b) {
-          return a->view.served < b->view.served;
-        });
+    const auto least = std::min_element(
+        shares_.begin(), shares_.end(),
+        [](const auto& a, const auto& b) { return a->view.served < b->view.served; });
     return least == shares_.end() ? 0 : (*least)->view.served;
   }
 

@@ -202,8 +202,7 @@ TEST(PlanStep, GivesEachShareAnEqualPartOfThePromptTokensHoweverManyPromptsItHas
   std::vector<RunningView> views(12, of(0, reading(50)));
   for (int i = 0; i < 4; ++i) views.push_back(of(1, reading(50, 0, 7)));
   EXPECT_EQ(tokens_of_shares(views, {{}, {}}), (std::vector<int64_t>{16, 16}));
-  EXPECT_EQ(tokens_of_shares(views, {{.weight = 3}, {.weight = 1}}),
-            (std::vector<int64_t>{24, 8}));
+  EXPECT_EQ(tokens_of_shares(views, {{.weight = 3}, {.weight = 1}}), (std::vector<int64_t>{24, 8}));
 }
 
 TEST(PlanStep, ServesAShareThatHasHadLessFirst) {
@@ -211,8 +210,7 @@ TEST(PlanStep, ServesAShareThatHasHadLessFirst) {
   std::vector<RunningView> both = views;
   both.push_back(of(1, reading(50)));
   both.push_back(of(1, reading(50)));
-  EXPECT_EQ(tokens_of_shares(both, {{.served = 40}, {.served = 0}}),
-            (std::vector<int64_t>{24, 8}));
+  EXPECT_EQ(tokens_of_shares(both, {{.served = 40}, {.served = 0}}), (std::vector<int64_t>{24, 8}));
 }
 
 TEST(PlanStep, LeavesWhatAShareDoesNotUseToTheOthers) {
