@@ -337,7 +337,12 @@ TEST_P(EngineSessionTest, GoesBackWithoutReadingWhileNothingWasEvicted) {
   EXPECT_EQ(engine().ids_of(*session), live);
 }
 
+// The fake model's tokens depend on all before them. With this many layers, so do a cache's: Note
+// [Reach] of cache/cache_layers.h.
+constexpr int64_t kDeepLayers = 40;
+
 TEST_P(EngineSessionTest, GoesBackToAnyTurnThoughTheWindowHasMoved) {
+  options.layers = kDeepLayers;
   const auto session = open();
   Script script;
   std::vector<std::pair<SessionPosition, Script>> turns;
@@ -357,11 +362,12 @@ TEST_P(EngineSessionTest, GoesBackToAnyTurnThoughTheWindowHasMoved) {
     const auto stream = start(session, {7, 8}, 30);
     ASSERT_EQ(read_all(*stream).ids, script.turn({7, 8}, 30)) << "after turn " << to;
     EXPECT_EQ(stream->stats().prompt_tokens, 2 + before.pending.has_value());
-    EXPECT_LE(stream->stats().replayed_tokens, 64) << "one layer depends on one window";
+    if (to > 12) EXPECT_GT(stream->stats().replayed_tokens, 0);
   }
 }
 
 TEST_P(EngineSessionTest, ATurnCancelledWhileItReadsAgainLeavesTheRestToTheNext) {
+  options.layers = kDeepLayers;
   const auto session = open();
   Script script;
   turn(session, Ids(500, 3), 5), script.turn(Ids(500, 3), 5);
@@ -529,6 +535,7 @@ TEST_P(EngineSessionTest, AnErrorOfATurnLeavesWhatIsInTheCache) {
 
 // Whatever the order of operations, each session is one list of ids, and no page is lost.
 TEST_P(EngineSessionTest, RandomUseOfManySessionsNeverMixesThem) {
+  options.layers = kDeepLayers;
   options.max_sequences = 8;
   struct Known {
     std::shared_ptr<Session> session;
