@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -179,6 +178,8 @@ def snapshot_dims(model: SessionModel, state: SessionState) -> list[tuple[int, i
 
 def ropes_digest(ropes: Sequence[RopeSpec]) -> str:
     """Digest rotary settings, including every bit of every frequency: 16 hexadecimal digits."""
+    import hashlib  # only sessions that are saved need it
+
     digest = hashlib.sha256()
     for rope in ropes:
         numbers = (*rope.inverse_frequencies, rope.attention_factor)

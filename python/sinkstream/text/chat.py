@@ -228,7 +228,13 @@ class ChatFormat:
             # See Note: [Messages that spell control tokens].
             harmless = rendering(
                 [_mapped(message, self.control.without) for message in messages],
-                _mapped(given, self.control.without),
+                {
+                    "tools": [_mapped(tool, self.control.without) for tool in given["tools"]],
+                    "variables": {
+                        name: _mapped(value, self.control.without)
+                        for name, value in given["variables"].items()
+                    },
+                },
             )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))

@@ -46,8 +46,14 @@ def expected(turns: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def turns_of(server: Running, name: str) -> list[dict[str, Any]]:
-    turns: list[dict[str, Any]] = server.ask("GET", f"/v1/sessions/{name}/turns").json["data"]
-    return turns
+    turns: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        page = server.ask("GET", f"/v1/sessions/{name}/turns{after}").json
+        turns += page["data"]
+        if not page["has_more"]:
+            return turns
+        after = f"?after={page['last_id']}"
 
 
 def bar(tab: Tab) -> dict[str, float]:

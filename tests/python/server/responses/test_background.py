@@ -34,6 +34,8 @@ from tests.python.server.responses.checking import (
 )
 
 LONG = {**ASKED, "max_output_tokens": 400}
+TOO_LONG = [{"role": "system", "content": "the sea " * 200}, {"role": "user", "content": "a"}]
+"""What a background response is refused for when it begins: half of the window is not enough."""
 
 
 def get(server: Running, name: str, **headers: str) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def test_a_client_that_leaves_ends_its_response_and_finds_it(server: Running) ->
 
 
 def test_a_refused_background_response_is_refused_at_once(server: Running) -> None:
-    body = {"input": [{"role": "system", "content": "only"}], **ASKED, "background": True}
+    body = {"input": TOO_LONG, **ASKED, "background": True}
     refused = server.post(RESPONSES, body, **KEY)
     assert (refused.status, refused.error["param"]) == (400, "input")
 
@@ -307,7 +309,7 @@ def test_a_refused_background_response_leaves_nothing(
         name = begin(server, **ENDLESS)["id"]
         assert server.post(RESPONSES, {"input": "a", "background": True}, **KEY).status == 429
         cancel(server, name)
-        bad = {"input": [{"role": "system", "content": "only"}], **ASKED, "background": True}
+        bad = {"input": TOO_LONG, **ASKED, "background": True}
         assert server.post(RESPONSES, bad, **KEY).status == 400
     with sqlite3.connect(tmp_path / "turns.sqlite") as connection:
         assert connection.execute("SELECT id, outcome FROM promises").fetchall() == []
