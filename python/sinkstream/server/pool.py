@@ -198,17 +198,18 @@ class Pool:
         """
         queued = self._submit(call, may_end=True)
         future: Future[_T] = queued.future
+        waiting = asyncio.wrap_future(future)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if not future.cancel():
                 self._cancel_wait(queued)
-                await _until_done(future)
+                await _until_done(waiting)
                 if future.exception() is None:
-                    await _until_done(self._submit(partial(discard, future.result())).future)
+                    await _until_done(self.submit(partial(discard, future.result())))
             raise
         finally:
-            del queued, future  # or an error, which holds this frame, would hold itself
+            del queued, future, waiting  # or an error, which holds this frame, would hold itself
 
     async def run_if(self, is_long: bool, call: Callable[[], _T]) -> _T:
         """Return what a call returns, which runs here only if it takes long."""
@@ -259,8 +260,9 @@ def _run(queued: _Call) -> None:
         del queued, future  # or the error, which holds this frame, would hold itself
 
 
-async def _until_done(future: Future[Any]) -> None:
-    waiting = asyncio.wrap_future(future)
+async def _until_done(waiting: asyncio.Future[Any]) -> None:
     while not waiting.done():
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # or the loop logs that nobody has asked for it

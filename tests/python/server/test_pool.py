@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -233,6 +234,37 @@ def test_a_cancelled_call_stops_waiting() -> None:
         assert await future
 
     asyncio.run(run())
+
+
+def test_nothing_is_logged_of_a_cancelled_call_that_fails() -> None:
+    """Its error, and all that its frames hold, would live as long as the log's record."""
+    logged: list[str] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: logged.append(context["message"])
+        )
+        pool = Pool()
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def call() -> None:
+            at_work.set()
+            assert go_on.wait(30)
+            raise ValueError("bad")
+
+        task = asyncio.create_task(pool.run(call))
+        await asyncio.to_thread(at_work.wait)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        go_on.set()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        del task
+        await asyncio.to_thread(pool.close)
+        gc.collect()
+
+    asyncio.run(run())
+    assert logged == []
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])
