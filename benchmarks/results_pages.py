@@ -272,8 +272,8 @@ def index() -> str:
     return (
         "# Results by machine\n\n"
         "The newest figures of each machine, each with its commit; `git log` of a file finds the "
-        "older ones. Figures of different\nmachines, or of different hours of a shared machine, are not "
-        "comparable: compare ratios, whose two sides were\nmeasured together. Written by "
+        "older ones. Figures of different\nmachines, or of different hours of a shared machine, "
+        "are not comparable: compare ratios, whose two sides were\nmeasured together. Written by "
         "`benchmarks/results_pages.py`.\n\n"
         f"{table}\nPlots are in [pictures](pictures/README.md).\n\n"
         "```{toctree}\n:hidden:\n:glob:\n\n*/README\n```\n"

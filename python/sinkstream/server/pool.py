@@ -265,4 +265,4 @@ async def _until_done(waiting: asyncio.Future[Any]) -> None:
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([waiting])
     if not waiting.cancelled():
-        waiting.exception()  # or the loop logs that nobody has asked for it
+        waiting.exception()  # or the loop logs that it was never asked for

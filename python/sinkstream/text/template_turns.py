@@ -12,9 +12,8 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.chat import ChatFormat, strings_of
-from sinkstream.text.messages import Message
-from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
-from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
+from sinkstream.text.messages import MESSAGES, SYSTEM, TEXT, Message, check_role, check_text
+from sinkstream.text.templates.chat_template import Passage, Piece, common_prefix, join_pieces
 
 # Note: [Parts of a conversation]
 # A message is rendered after the shortest conversation that ends with a message of the same role as

@@ -15,11 +15,10 @@ from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.messages import Message
-from sinkstream.text.templates.passage import Passage, common_prefix
-from sinkstream.text.thoughts.thought_format import Start, ThoughtFormat, marker
-from sinkstream.text.turns.template_turns import as_message, placeholders
-from sinkstream.text.turns.turn_arguments import TEXT
+from sinkstream.text.messages import TEXT, Message
+from sinkstream.text.template_turns import as_message, placeholders
+from sinkstream.text.templates.chat_template import Passage, common_prefix
+from sinkstream.text.thought_reader import Start, ThoughtFormat, marker
 
 _KNOWN = (
     ("<think>", "</think>"),
