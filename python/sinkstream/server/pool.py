@@ -36,6 +36,7 @@ class _Call:
     def check(self) -> None:
         """End the call, between two parts of its work, once it is cancelled."""
         if self.may_end and self.is_cancelled:
+            del self  # or the error, which holds this frame, would hold itself
             raise ReadingCancelled("server: the request was cancelled before its reply began.")
 
 
