@@ -132,19 +132,11 @@ class Conversations:
         return self._starter.begin(request)
 
     def prompt_tokens(self, request: TurnRequest) -> int:
-        """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`.
-
-        Raises:
-            Exception: Any error about a message or a name that `begin` raises.
-        """
+        """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`."""
         return self._starter.prompt_tokens(request)
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
-        """Return a stored turn as text; see `Turns.text_of`.
-
-        Raises:
-            NotFound: The tenant has no such turn.
-        """
+        """Return a stored turn as text; see `Turns.text_of`."""
         if may_run:
             self._store.write_queued()  # its beginning may be in the queue
         found = self._store.text_of(tenant, name, may_run=may_run)
@@ -210,22 +202,14 @@ class Conversations:
         return self._store.titles(tenant)
 
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
-        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
-
-        Raises:
-            NotFound: The tenant has no such conversation or turn.
-        """
+        """Return a conversation's turns without their text; see `Turns.outline`."""
         turns = self._store.outline(tenant, name)
         if not turns:
             raise _no_session(name)
         return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
-        """Return the turns of a conversation, oldest first, or a single turn.
-
-        Raises:
-            NotFound: The tenant has no such conversation or turn.
-        """
+        """Return the turns of a conversation, oldest first; see `Turns.transcript`."""
         turns = self._store.transcript(tenant, name)
         if not turns:
             raise _no_session(name)
