@@ -21,13 +21,13 @@ from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import REPLY_TOKENS, PromptOptions, SessionOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.template_variables import check_thinking
 from sinkstream.streams.all_replies import name_prompt, results_of_all
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.messages import Message
 from sinkstream.text.prompt import IdArray, Prompt, check_prompts, is_list_of_prompts
-from sinkstream.text.thinking import check_thinking
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
 if TYPE_CHECKING:

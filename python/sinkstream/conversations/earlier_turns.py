@@ -19,7 +19,7 @@ from sinkstream.conversations.reading import Drops, StartPoint, read_earlier, re
 from sinkstream.conversations.turns import note_of_calls
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import Message
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 
 _MOST = 64
 """Turns of one request. The messages before the last ones are one turn."""

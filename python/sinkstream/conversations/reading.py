@@ -12,7 +12,7 @@ from typing import Literal
 
 from sinkstream.conversations.canonical import without_reasoning
 from sinkstream.text.messages import Message
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
 
 
 @dataclass(slots=True)

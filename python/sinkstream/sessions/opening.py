@@ -12,7 +12,7 @@ from typing import Any
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import Host
 from sinkstream.request.options import SessionOptions
-from sinkstream.request.template_variables import with_variables
+from sinkstream.request.template_variables import check_thinking, thinking_of_text, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
 from sinkstream.sessions.history import Remembered, decode_history
@@ -29,10 +29,8 @@ from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.messages import Message
-from sinkstream.text.thinking import check_thinking, thinking_of_text
-from sinkstream.text.turns.turn_arguments import check_history
-from sinkstream.text.turns.turn_format import TurnFormat, difference_of
+from sinkstream.text.messages import Message, check_history
+from sinkstream.text.turn_format import TurnFormat, difference_of
 
 
 @dataclass(frozen=True, slots=True)

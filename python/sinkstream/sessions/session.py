@@ -29,10 +29,9 @@ from sinkstream.sessions.tools import (
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
-from sinkstream.text.turns.turn_arguments import check_content, check_results
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.messages import Message, check_content, check_results
+from sinkstream.text.thought_reader import ThoughtReader
+from sinkstream.text.turn_format import TurnFormat
 
 
 class Session(ClosesOnExit):

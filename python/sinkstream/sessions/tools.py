@@ -10,9 +10,9 @@ from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.request.options import TurnOptions
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions.thoughts import Thoughts
-from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
-from sinkstream.text.turns.template_turns import TemplateTurns
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.find_thoughts import shows_thoughts_of_calls
+from sinkstream.text.template_turns import TemplateTurns
+from sinkstream.text.turn_format import TurnFormat
 
 _FIELD = "tools"
 

@@ -21,14 +21,13 @@ from sinkstream.streams.events import (
 )
 from sinkstream.streams.scored_prompt import ScoredPrompt
 from sinkstream.streams.tail import Tail
-from sinkstream.text.thoughts.thought_reader import joined
+from sinkstream.text.thought_reader import joined
 
 if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
     from sinkstream.streams.read_batch import ReadBatch
-    from sinkstream.text.thoughts.thought_format import Kind
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Kind, Parts
 
 # A reply with `max_tokens` up to the first number is kept completely. Of other replies, only this
 # many of the last tokens and characters are kept.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sinkstream.text.thoughts.thought_reader import ThoughtReader, joined
+from sinkstream.text.thought_reader import ThoughtReader, joined
 
 if TYPE_CHECKING:
     from sinkstream.streams.batch import Batch
-    from sinkstream.text.thoughts.thought_format import Kind
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Kind, Parts
 
 
 class ReadBatch(NamedTuple):

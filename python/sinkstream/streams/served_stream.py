@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from sinkstream.streams.batch import Batch
 from sinkstream.streams.events import Event, FinishReason
 from sinkstream.streams.stream import Stream
-from sinkstream.text.thoughts.thought_reader import joined
+from sinkstream.text.thought_reader import joined
 
 if TYPE_CHECKING:
     from sinkstream.streams.read_batch import ReadBatch
     from sinkstream.streams.scored_prompt import ScoredPrompt
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Parts
 
 
 class ServedStream(Stream):

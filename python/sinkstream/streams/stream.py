@@ -35,13 +35,13 @@ from sinkstream.streams.events import (
 from sinkstream.streams.inbox import PENDING, Inbox, Need
 from sinkstream.streams.live import GrowingText
 from sinkstream.streams.read_batch import ReadBatch, read_batch
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
+from sinkstream.text.thought_reader import ThoughtReader
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Parts
 
 __all__ = [
     "Event",

@@ -17,7 +17,7 @@ from sinkstream.conversations.turns import TextRequest, TurnRequest, Turns
 from sinkstream.errors import ContextExceeded
 from sinkstream.model import host_of
 from sinkstream.request.tools import check_tools
-from sinkstream.text.turns.template_turns import TemplateTurns
+from sinkstream.text.template_turns import TemplateTurns
 from tests.python.conversations.talk import (
     CAPACITY,
     OPENED,

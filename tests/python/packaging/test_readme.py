@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RESULTS = ROOT / "benchmarks" / "results" / "2026-11-24-zen4" / "side_by_side-smollm2-2.json"
+RESULTS = ROOT / "benchmarks" / "results" / "zen4" / "side_by_side-smollm2-2.json"
 
 # Rows of the table, and what their measure is called in the file.
 MEASURES = {

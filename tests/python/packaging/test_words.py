@@ -157,7 +157,7 @@ def test_comments_and_docstrings_of_python_are_not_code() -> None:
 
 
 def test_pages_of_results_are_read_and_their_figures_are_not() -> None:
-    folder = f"{RESULTS}2026-11-27-amx/model-167"
+    folder = f"{RESULTS}amx-167"
     assert readable(f"{folder}/README.md")
     assert not readable(f"{folder}/cluster_calibration.json")
 
