@@ -18,21 +18,12 @@ from rich.filesize import decimal
 
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
-from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError, how_to_install
 from sinkstream.model import Model
 from sinkstream.server.config import SETTINGS, ServerConfig, check_log
 
 if TYPE_CHECKING:
     from sinkstream.server.serve import Alone
-
-MISSING = (
-    "serve: the packages of the extra `serve` must be installed, but {name} is not. "
-    "`pip install 'sinkstream[serve]'` installs them."
-)
-MISSING_RAY = (
-    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,cluster]'` "
-    "installs it."
-)
 
 # The command's own options that `--help` lists among the settings, and what each of them follows.
 _AFTER = {
@@ -126,7 +117,10 @@ def serve(
         from sinkstream.server.request_log import log_to_stderr
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
-        raise SinkstreamError(MISSING.format(name=error.name)) from None
+        raise SinkstreamError(
+            f"serve: the packages of the extra `serve` must be installed, but {error.name} is not. "
+            f"{how_to_install('serve')} installs them."
+        ) from None
     if isinstance(pinned := config.pinned, int):  # the model is loaded with the number
         loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
@@ -172,7 +166,10 @@ def _serve_with_ray(
     try:
         from sinkstream.cluster.ray.deployment import app, run
     except ModuleNotFoundError as error:
-        raise SinkstreamError(MISSING_RAY.format(name=error.name)) from None
+        raise SinkstreamError(
+            f"serve: Ray must be installed, but {error.name} is not. "
+            f"{how_to_install('serve', 'cluster')} installs it."
+        ) from None
     load = {**asdict(loading), "max_sequences": max_sequences}
     model = load.pop("model")
     application = app(model, replicas=replicas, num_cpus=0, server=config, **load)

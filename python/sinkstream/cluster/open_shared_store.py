@@ -16,7 +16,7 @@ from sinkstream.conversations.open_store import Settings, snapshot_folder
 from sinkstream.conversations.snapshot_files import SnapshotFiles
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, how_to_install
 from sinkstream.model import Model
 from sinkstream.server.config import BUCKET, DATABASE
 
@@ -27,7 +27,7 @@ def missing(where: str, what: str, error: ModuleNotFoundError) -> StoreError:
     """Return the error of what needs packages that are not installed."""
     return StoreError(
         f"{where}: the packages of the extra `cluster` must be installed for {what}, but "
-        f"{error.name} is not. `pip install 'sinkstream[cluster]'` installs them."
+        f"{error.name} is not. {how_to_install('cluster')} installs them."
     )
 
 

@@ -31,6 +31,8 @@ RECALL = (  # its argument `place` is public
     "tests/python/evaluate/",
 )
 PHRASES = Phrases(
+    # A package index does not have it.
+    Phrase(r"pip install ['\"]?sinkstream\b", "pip install '.[serve]', how_to_install"),
     Phrase(r"\bby turns?\b", "interleaved, alternating"),
     Phrase(
         r"\bin turns\b",
