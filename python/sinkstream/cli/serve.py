@@ -131,8 +131,8 @@ def serve(
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
-        from sinkstream.server.log_output import log_to_stderr
         from sinkstream.server.process_settings import keep_heap_small
+        from sinkstream.server.request_log import log_to_stderr
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(
