@@ -110,13 +110,7 @@ def _find_earlier(
 ) -> list[EarlierTurn]:
     """Return the turns before the last one in messages that the store does not have.
 
-    Args:
-        turns: The parts of conversations.
-        messages: Canonical ones, which a reply follows.
-        start: Where in the conversation they begin.
-        ids: What is read for all of them. What is returned has these ids, or is [].
-        has_thoughts: As for `read_messages`.
-        drops: As for `read_messages`.
+    `ids` is what is read for all messages. What is returned has these ids, or is [].
     """
     found: list[EarlierTurn] = []
     at = begin = 0
@@ -162,13 +156,9 @@ def _asked(
 def _placed(
     earlier: Sequence[EarlierTurn], whole: NewNode, before: bytes, *, is_settled: bool
 ) -> list[Given]:
-    """Return earlier turns with their places in a conversation.
+    """Return earlier turns with their places in a conversation; `before` is the hash there.
 
-    Args:
-        earlier: The turns.
-        whole: The turn that would read all of them.
-        before: The hash of the conversation before them.
-        is_settled: Whether what they follow is settled.
+    `is_settled` says whether what they follow is settled.
     """
     placed: list[Given] = []
     tokens = whole.tokens - len(whole.read_ids)

@@ -187,10 +187,7 @@ class StateRestorer:
     def _in_memory(self, node: Node, following: array[int], *, moves: bool) -> Resident | None:
         """Acquire a session at a state, or a fork of it; None if there is none.
 
-        Args:
-            node: The state.
-            following: What comes after it.
-            moves: Whether the conversation goes on to a later settled form, in that session.
+        With `moves`, the conversation goes on to a later settled form, in that session.
         """
         if moves:
             resident = self.residency.at(node.id, following)

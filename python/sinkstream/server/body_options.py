@@ -239,11 +239,6 @@ def thinking_of_chat(
     """Return what a request says, with further variables of the model's chat template.
 
     What the template does not read is ignored, like fields that the server does not know.
-
-    Args:
-        host: The model.
-        kwargs: The request's `chat_template_kwargs`.
-        effort: Its `reasoning_effort`.
     """
     kwargs = kwargs or {}
     effort = kwargs.get(EFFORT, effort)
