@@ -61,6 +61,7 @@ def main() -> None:
                     say(read=count)
                 if count == dies_at and tokens > dies_at:
                     wait_for_a_part(conversations, turn.facts.node)
+                    say(generated=turn.stream.stats.generated_tokens)
                     os.kill(os.getpid(), signal.SIGKILL)
         end = turn.end()
         heads[which] = end.node
