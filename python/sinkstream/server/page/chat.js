@@ -1,7 +1,7 @@
 // A chat over this server's own API. The page keeps what it shows, and the key.
 
-import { action, make } from "./markdown.js";
-import { MessageView, clearPaint, copy, withOffsets } from "./transcript.js";
+import { action, copy, make } from "./elements.js";
+import { MessageView, clearPaint, withOffsets } from "./transcript.js";
 
 const TURNS = 40;  // in the document at a time
 const LISTED = 200;  // conversations

@@ -1,24 +1,9 @@
 // Shows messages and the model's window over them. Model text becomes text nodes only.
 
-import { action, build, linesOf, make, split } from "./markdown.js";
+import { action, copy, make } from "./elements.js";
+import { build, linesOf, split } from "./markdown.js";
 
 const SHOWN = 100;  // blocks of a message in the document at a time
-
-// Copies a text, and says so on the button.
-export async function copy(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {  // a page that is not from this machine has no clipboard without TLS
-    const field = make("textarea", text, "hidden");
-    document.body.append(field);
-    field.select();
-    document.execCommand("copy");
-    field.remove();
-    button.focus();
-  }
-  button.classList.add("done");
-  setTimeout(() => button.classList.remove("done"), 1500);
-}
 
 // ---- the window over the text ----
 
