@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from sinkstream.conversations.canonical import encode, hash_after, without_reasoning
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.node import CLOSED, NewNode, Node, new_id
-from sinkstream.conversations.reading import Drops, StartPoint, read_earlier, read_messages
+from sinkstream.conversations.read_messages import Drops, StartPoint, read_earlier, read_messages
 from sinkstream.conversations.turns import note_of_calls
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import Message

@@ -20,7 +20,7 @@ from sinkstream.conversations.node import (
     stored_form,
     turn_of,
 )
-from sinkstream.conversations.reading import BEGINNING, Drops, StartPoint, read_earlier
+from sinkstream.conversations.read_messages import BEGINNING, Drops, StartPoint, read_earlier
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import calls_of, deleted
 from sinkstream.errors import InvalidArgument

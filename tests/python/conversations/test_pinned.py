@@ -11,7 +11,7 @@ import pytest
 import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import TextRequest, TurnRequest, Turns
 from sinkstream.errors import ContextExceeded

@@ -1,4 +1,7 @@
-"""The end of a reply, in bounded memory no matter how long the reply is."""
+"""What is kept of tokens: the end of a reply, in bounded memory, and a scored prompt.
+
+Both are arrays of numbers: there may be millions.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Generic, TypeVar
+
+from sinkstream.streams.events import PromptToken
 
 # 32 bits per character, so that an index counts characters.
 _ENCODING = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
@@ -138,3 +143,38 @@ class Tail:
     def dropped_characters(self) -> int:
         """Return the number of characters before `text`."""
         return self._characters.dropped
+
+
+class ScoredPrompt:
+    """All tokens of a prompt, with log-probabilities of all but the first.
+
+    Example:
+        >>> prompt = ScoredPrompt()
+        >>> prompt.add([(7, None, ()), (8, -0.5, ((8, -0.5),))])
+        >>> prompt.tokens[1].logprob
+        -0.5
+    """
+
+    def __init__(self) -> None:
+        """Expect the first token."""
+        self._first: int | None = None
+        self._others = Tail(None, 0)
+
+    def add(self, scored: Iterable[tuple[int, float | None, Alternatives]]) -> None:
+        """Append tokens; only the very first has no log-probability."""
+        scored = list(scored)
+        if scored and scored[0][1] is None:
+            self._first = scored.pop(0)[0]
+        if scored:
+            ids, logprobs, alternatives = zip(*scored, strict=True)
+            self._others.add("", ids, logprobs, alternatives)
+
+    @property
+    def tokens(self) -> list[PromptToken]:
+        """Return the tokens."""
+        if self._first is None:
+            return []
+        ids, logprobs = self._others.token_ids, self._others.logprobs
+        alternatives = self._others.alternatives or [()] * len(ids)
+        others = zip(ids, logprobs, alternatives, strict=True)
+        return [PromptToken(self._first, None), *(PromptToken(*other) for other in others)]

@@ -12,7 +12,7 @@ from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.fence import Fence
-from sinkstream.conversations.opening import Settings, snapshot_folder
+from sinkstream.conversations.open_store import Settings, snapshot_folder
 from sinkstream.conversations.snapshot_files import SnapshotFiles
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-import sinkstream.streams.tail as tail_module
-from sinkstream.streams.tail import Tail
+from sinkstream.streams import kept_tokens
+from sinkstream.streams.kept_tokens import Tail
 
 
 def test_tail_without_bounds_keeps_everything() -> None:
@@ -59,7 +59,7 @@ def test_tail_takes_no_memory_once_it_is_full() -> None:
 
     def held() -> int:
         snapshot = tracemalloc.take_snapshot()
-        by_tail = snapshot.filter_traces([tracemalloc.Filter(True, tail_module.__file__)])
+        by_tail = snapshot.filter_traces([tracemalloc.Filter(True, kept_tokens.__file__)])
         return sum(trace.size for trace in by_tail.traces)
 
     tracemalloc.start()

@@ -25,9 +25,9 @@ from sinkstream.sessions.pinned import (
     pinned_ids,
 )
 from sinkstream.sessions.session import Session
+from sinkstream.sessions.session_tools import fields_of, tools_of, tools_of_fields
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
-from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
 from sinkstream.text.messages import Message, check_history
 from sinkstream.text.turn_format import TurnFormat, difference_of
