@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.request.abandoned import checking
+from sinkstream.structured.abandoned import checking
 
 _T = TypeVar("_T")
 
@@ -265,4 +265,4 @@ async def _until_done(waiting: asyncio.Future[Any]) -> None:
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([waiting])
     if not waiting.cancelled():
-        waiting.exception()  # or the loop logs that nobody has asked for it
+        waiting.exception()  # or the loop logs that it was not asked for

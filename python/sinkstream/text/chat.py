@@ -27,8 +27,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
+from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message
 from sinkstream.text.open_message import check_open, cut, marked
