@@ -2,8 +2,8 @@
 
 Starts `sinkstream serve`, sends the requests, and reads the process's memory from /proc meanwhile.
 Each kind of text is a worst case of a different part: digits are a token each, letters take long to
-merge, a character beyond ASCII makes Python's string four times as large, and many small messages
-are many objects.
+merge, a character beyond ASCII makes Python's string four times as large, many messages are many
+objects, and a history is looked up before it is read.
 
     python benchmarks/hostile_memory.py [--requests 100] [--at-once 8] [--mib 31] -- MODEL [OPTIONS]
 """
@@ -24,11 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CHAT = "/v1/chat/completions"
+_MOST_MESSAGES = 43_000  # a little less than a body may have
 KINDS: dict[str, Callable[[int], list[str]]] = {
     "digits": lambda size: ["7" * size],
     "letters": lambda size: ["a" * size],
     "one emoji": lambda size: ["7" * (size - 4) + "\N{GRINNING FACE}"],
-    "small messages": lambda size: ["7 "] * (size // 64),
+    "many messages": lambda size: ["7" * (size // _MOST_MESSAGES - 40)] * _MOST_MESSAGES,
+    "a history": lambda size: ["7" * size, "7", "7"],
 }
 
 
