@@ -196,7 +196,7 @@ class Inbox:
         return None if self.is_closed or self.finish_reason is not None else PENDING
 
     def _make(self, most: int | None = None) -> None:
-        """Convert the batch into events, at least one more than `most` if there are so many."""
+        """Convert the batch into events, one more than `most` if it has more."""
         if self._batch is not None:
             self._unmade, self._batch = self._events_of(self._batch), None
         missing = None if most is None else max(0, most + 1 - len(self._events))
