@@ -153,7 +153,8 @@ class GrammarQueue:
             raise at_capacity("server: too many grammars are being compiled.", 2)
         self._waiting += 1
         loop = asyncio.get_running_loop()
-        compilation = _Compilation(host, ReplyOptions(options, thinking, tools, given))
+        wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
+        compilation = _Compilation(host, wanted)
         try:
             await loop.run_in_executor(self._executor, compilation.run)
         except Exception as error:

@@ -15,6 +15,7 @@ from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.turns import Turn
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions
+from sinkstream.request.tools import check_tools
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.running import Reply, Terms, in_time
@@ -114,8 +115,11 @@ def test_what_precedes_a_reply_ends_with_its_request(timeout_s: float | None) ->
 def test_a_grammar_that_is_not_wanted_any_longer_is_not_compiled_to_its_end() -> None:
     begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
 
+    tools = check_tools([{"type": "function", "function": {"name": "f"}}])
+
     class SlowHost:
         def compile_grammar(self, wanted: ReplyOptions) -> None:
+            assert (wanted.thinking, wanted.tools, wanted.given) == ("low", tools, "a")
             begun.set()
             go_on.wait()
             try:
@@ -127,7 +131,8 @@ def test_a_grammar_that_is_not_wanted_any_longer_is_not_compiled_to_its_end() ->
     async def run() -> None:
         queue = GrammarQueue()
         options = cast(StreamOptions, {"regex": "a"})
-        task = asyncio.create_task(queue.compile(cast(Host, SlowHost()), options, {}))
+        host = cast(Host, SlowHost())
+        task = asyncio.create_task(queue.compile(host, options, {}, tools, "low", "a"))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.wait([task])
