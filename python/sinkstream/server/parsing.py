@@ -16,7 +16,7 @@ from sinkstream.server.errors import ApiError, invalid, too_large
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_bodies import SMALL_BYTES, Body
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.running import in_time
+from sinkstream.server.running_replies import in_time
 
 _Body = TypeVar("_Body", bound=Body)
 

@@ -18,7 +18,7 @@ from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import check_tools
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
-from sinkstream.server.running import Reply, Terms, in_time
+from sinkstream.server.running_replies import Reply, Terms, in_time
 from sinkstream.server.service import Service
 from sinkstream.server.shares import Seats
 from sinkstream.server.structured import GrammarQueue
