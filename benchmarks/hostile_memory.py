@@ -2,8 +2,8 @@
 
 Starts `sinkstream serve`, sends the requests, and reads the process's memory from /proc meanwhile.
 Each kind of text is a worst case of a different part: digits are a token each, letters take long to
-merge, a character beyond ASCII makes Python's string four times as large, and many small messages
-are many objects.
+merge, a character beyond ASCII makes Python's string four times as large, many messages are many
+objects, and a history is looked up before it is read.
 
     python benchmarks/hostile_memory.py [--requests 100] [--at-once 8] [--mib 31] -- MODEL [OPTIONS]
 """
@@ -23,12 +23,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.row import Row, table
+from machine import report
+
 CHAT = "/v1/chat/completions"
+_GOAL_MB = 600
+_MOST_MESSAGES = 43_000  # a little less than a body may have
 KINDS: dict[str, Callable[[int], list[str]]] = {
     "digits": lambda size: ["7" * size],
     "letters": lambda size: ["a" * size],
     "one emoji": lambda size: ["7" * (size - 4) + "\N{GRINNING FACE}"],
-    "small messages": lambda size: ["7 "] * (size // 64),
+    "many messages": lambda size: ["7" * (size // _MOST_MESSAGES - 40)] * _MOST_MESSAGES,
+    "a history": lambda size: ["7" * size, "7", "7"],
 }
 
 
@@ -123,7 +129,7 @@ def attack(port: int, bodies: list[bytes], requests: int, at_once: int) -> Count
 
 
 def main() -> None:
-    """Measure, and print a line of a table."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=8)
@@ -138,11 +144,15 @@ def main() -> None:
         statuses = attack(port, bodies, given.requests, given.at_once)
         most, seconds = peak.end(), time.monotonic() - began_at
         alive = ask(port, body_of(["hello"]))
-    print(
-        f"{given.requests} requests of {given.mib} MiB, {given.at_once} at a time: "
-        f"{(most - idle) >> 20} MiB above {idle >> 20} MiB in {seconds:.0f} s; "
-        f"statuses {dict(sorted(statuses.items()))}, then {alive}"
-    )
+    above = Row("memory above idle", (most - idle) / 1e6, "MB", at_most=_GOAL_MB)
+    rows = [above, Row("memory at idle", idle / 1e6, "MB"), Row("time", seconds, "s")]
+    rows += [
+        Row(f"requests with status {status}", count) for status, count in sorted(statuses.items())
+    ]
+    rows.append(Row("status of a request afterwards", alive))
+    print("\n".join(table(rows)), file=sys.stderr)
+    sizes = {"requests": given.requests, "at_once": given.at_once, "mib": given.mib}
+    report("hostile_memory", {**sizes, "rows": [row.as_dict() for row in rows]})
 
 
 if __name__ == "__main__":

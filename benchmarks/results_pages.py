@@ -62,6 +62,10 @@ KINDS = {
     ),
     "first_token": ("First token, and a forward of M tokens", "first_token_bench.py"),
     "gpu": ("Speed on a GPU", "tests/gpu/run.sh --only bench"),
+    "hostile_memory": (
+        "A server's memory under hostile requests",
+        "hostile_memory.py -- --store none",
+    ),
     "latency": ("Time between tokens", "latency_bench.py --tokens 100000"),
     "load": ("Load", "load_bench.py"),
     "memory": ("Memory", "memory_bench.py --tokens 100000"),

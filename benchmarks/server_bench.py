@@ -20,7 +20,7 @@ from typing import Any
 from engine.row import table
 from engine_bench import add_sizes, sizes_of
 from machine import report
-from server import crowd, neighbours, restart, streams, turns
+from server import crowd, flood, neighbours, restart, streams, turns
 from server.setting import Setting
 
 # name -> a module with `Sizes` and `measure(setting, sizes)`
@@ -30,6 +30,7 @@ PARTS: dict[str, Any] = {
     "streams": streams,
     "crowd": crowd,
     "neighbours": neighbours,
+    "flood": flood,
 }
 
 

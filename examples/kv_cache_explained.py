@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        print('No picture: matplotlib is missing. `pip install matplotlib` installs it.')
+        print("No picture: matplotlib is missing. `pip install matplotlib` installs it.")
     else:
         print(f"The curves are in {options.png}.")
 

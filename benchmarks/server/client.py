@@ -32,7 +32,11 @@ class Reply:
 
 
 async def chat(
-    port: int, body: dict[str, Any], seen: Callable[[Reply], object] = lambda _: None
+    port: int,
+    body: dict[str, Any],
+    seen: Callable[[Reply], object] = lambda _: None,
+    *,
+    key: str = "none",
 ) -> Reply:
     """Stream a chat completion on a connection of its own.
 
@@ -40,6 +44,7 @@ async def chat(
         port: The server's.
         body: The request.
         seen: Is called after each event.
+        key: The API key, for servers that have any.
 
     Raises:
         OSError: The connection was lost.
@@ -51,7 +56,10 @@ async def chat(
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     writer.write(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload
+        b"Authorization: Bearer %b\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % (key.encode(), len(payload))
+        + payload
     )
     try:
         status = await reader.readline()

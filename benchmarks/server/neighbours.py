@@ -39,14 +39,30 @@ def _repeated(part: Any, count: int) -> list[Any]:
 
 def bodies(size: int) -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
     """Return each route with a body of about `size` bytes, and of as many values as are allowed."""
-    most = 200_000  # messages or parts: a little less than a body may have
+    most = 43_000  # messages or parts: a little less than a body may have
     text = "1234567890 the sea " * (size // 19)
     said = {"role": "user", "content": "the sea"}
+    history = [{**said, "content": text}, {**said, "role": "assistant"}, said]
+    tool = {"type": "function", "function": {"name": "f", "description": text}}
+    schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"const": text}}}
     part = {"type": "text", "text": "a"}
     parts = {"role": "user", "content": _repeated(part, most)}
     one = {"max_tokens": 1}
+    short = {"messages": [said], **one}
     return {
         "a chat": ("/chat/completions", lambda: {"messages": [{**said, "content": text}], **one}),
+        "a history": ("/chat/completions", lambda: {"messages": history, **one}),
+        "emoji": (
+            "/chat/completions",
+            lambda: {"messages": [{**said, "content": "\N{WATER WAVE}" * (size // 12)}], **one},
+        ),
+        "a tool": ("/chat/completions", lambda: {**short, "tools": [tool]}),
+        "a schema": ("/chat/completions", lambda: {**short, "response_format": schema}),
+        "a bias": (
+            "/chat/completions",
+            lambda: {**short, "logit_bias": {str(i): 0 for i in range(130_000)}},
+        ),
+        "stops": ("/chat/completions", lambda: {**short, "stop": _repeated("a", 1_000_000)}),
         "many messages": ("/chat/completions", lambda: {"messages": _repeated(said, most), **one}),
         "many parts": ("/chat/completions", lambda: {"messages": [parts], **one}),
         "a completion": ("/completions", lambda: {"prompt": text, **one}),

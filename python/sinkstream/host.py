@@ -24,10 +24,11 @@ from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
+from sinkstream.text.messages import Message
 from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, is_chat
 from sinkstream.text.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
-from sinkstream.text.tokenizers.encoding_limit import check_messages
+from sinkstream.text.tokenizers.encoding_limit import check_texts
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 
@@ -157,16 +158,13 @@ class Host:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
         with ACTIVITIES.during("encoding"):
-            self.check_messages(messages)
             ids = self.formats.encode_chat(messages, wanted.thinking, wanted.tools)
         return self.complete(wanted, ids)
 
-    def check_messages(self, messages: Sequence[Any]) -> None:
+    def check_texts(self, messages: Sequence[Message]) -> None:
         """Refuse messages that are longer than the caller may encode, before they are rendered."""
         if self.text.tokenizer is not None:
-            check_messages(
-                self.text.tokenizer, [one for one in messages if isinstance(one, Mapping)]
-            )
+            check_texts(self.text.tokenizer, messages)
 
     def complete(
         self, wanted: ReplyOptions, prompt: Sequence[int] = (), *, is_chat: bool = True

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
-from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import ArgumentName
+from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
@@ -27,6 +28,8 @@ _PLAIN = {"content", "role"}
 _REASONING = ("reasoning", "reasoning_content", "thinking")
 _KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
 _SIZE = 32  # bytes of a hash: 256 bits
+_SLICE = 1 << 20
+"""Characters of a text that are changed in one call, which holds the GIL."""
 # Of replies, clients keep what they can show: no control characters except tabs and line feeds, no
 # marks of direction or width, no byte order mark, no replacement, private or missing characters.
 _UNSEEN = re.compile(
@@ -105,7 +108,7 @@ def _identifying_call(call: Mapping[str, Any]) -> dict[str, Any]:
 def encode(value: Any) -> str:
     """Return the unique JSON text of a canonical message, with sorted keys."""
     if isinstance(value, dict) and value.keys() == _PLAIN and isinstance(value["content"], str):
-        return f'{{"content":{encode_basestring(value["content"])},"role":"{value["role"]}"}}'
+        return f'{{"content":{_quoted(value["content"])},"role":"{value["role"]}"}}'
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -178,7 +181,21 @@ class ReplyHash:
 
 def _seen(text: str) -> str:
     """Return a text without the characters that clients remove."""
-    return _UNSEEN.sub("", text)
+    return _in_slices(partial(_UNSEEN.sub, ""), text)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a JSON string."""
+    if len(text) <= _SLICE:
+        return encode_basestring(text)
+    return f'"{_in_slices(lambda part: encode_basestring(part)[1:-1], text)}"'
+
+
+def _in_slices(change: Callable[[str], str], text: str) -> str:
+    """Return what `change` makes of a text, each of whose characters it changes by itself."""
+    if len(text) <= _SLICE:
+        return change(text)
+    return "".join(change(text[begin : begin + _SLICE]) for begin in range(0, len(text), _SLICE))
 
 
 def _escaped(text: str) -> bytes:

@@ -84,7 +84,6 @@ class TurnStarter:
         try:
             end = self._end(request, match)
             with ACTIVITIES.during("encoding"):
-                self._host.check_messages(match.unread)
                 following = self._following(request, match, end)
             if request.refuses_overflow:
                 check_fits(Prompt(end.tokens, len(following)), self._capacity, "messages")
@@ -116,6 +115,7 @@ class TurnStarter:
 
     def _following(self, request: TurnRequest, match: Match, end: End) -> array[int]:
         """Return the ids of the messages that have not been read yet."""
+        self._host.check_texts(match.unread)
         ids = read_messages(
             self._host.formats.turns(request.thinking, request.tools),
             match.unread,

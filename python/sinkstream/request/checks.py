@@ -23,6 +23,8 @@ class ArgumentName:
 
 
 PROMPT = ArgumentName("stream", "prompt")
+_SLICE = 1 << 20
+"""Characters of a string that are looked at in one call, which holds the GIL."""
 
 
 def as_int(where: str, name: str, value: Any, low: int, high: int) -> int:
@@ -138,14 +140,25 @@ def check_unicode(where: str, string: str, param: str) -> None:
     Raises:
         InvalidArgument: It has one.
     """
-    try:
-        string.encode()
-    except UnicodeEncodeError as error:
+    at = lone_surrogate(string)
+    if at is not None:
         raise InvalidArgument(
             f"{where} must be valid Unicode, but has the lone surrogate "
-            f"U+{ord(string[error.start]):04X} at position {error.start}.",
+            f"U+{ord(string[at]):04X} at position {at}.",
             param=param,
-        ) from None
+        )
+
+
+def lone_surrogate(string: str) -> int | None:
+    """Return the position of the first lone surrogate in a string; None if it has none."""
+    if string.isascii():  # a string knows that, however long it is
+        return None
+    for begin in range(0, len(string), _SLICE):
+        try:
+            string[begin : begin + _SLICE].encode()
+        except UnicodeEncodeError as error:
+            return begin + error.start
+    return None
 
 
 def as_ids(where: str, name: str, value: Any, vocab_size: int) -> list[int]:

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from sinkstream.server.errors import ApiError, StreamAborted, from_exception
 from sinkstream.server.pool import Pool
-from sinkstream.server.request_log import Scope, request_log_of
-from sinkstream.server.running_replies import as_api_error
+from sinkstream.server.request_log import RequestLog, Scope, request_log_of
+from sinkstream.server.running_replies import as_api_error, in_time
 from sinkstream.server.server_sent_events import Send, error_event
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -87,15 +87,17 @@ def json_array(
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
-def json_response(pool: Pool, make: Callable[[], Any]) -> Answer:
-    """Return what a blocking call returns, as JSON; the call ends if the client leaves.
+def json_response(pool: Pool, log: RequestLog, make: Callable[[], Any]) -> Answer:
+    """Return what a blocking call returns, as JSON.
 
-    `prompt` is the messages in its errors.
+    The call ends if the client leaves, or with the time of its request, which `log` knows. `prompt`
+    is the messages in its errors.
     """
 
     async def work(send: Send) -> None:
         try:
-            body = await pool.run(lambda: orjson.dumps(make()))
+            async with in_time(log.arrived_at, log.timeout_s):
+                body = await pool.run(lambda: orjson.dumps(make()))
         except Exception as error:
             known = from_exception(error, {"prompt": "messages"})
             raise known or error from None

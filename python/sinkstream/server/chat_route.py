@@ -29,7 +29,7 @@ from sinkstream.server.reply_pieces import Piece, as_chunk
 from sinkstream.server.reply_response import Job, form_of
 from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.running_replies import terms_of
+from sinkstream.server.running_replies import in_time, terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.kept_tokens import ScoredPrompt
 
@@ -47,7 +47,9 @@ async def chat(request: Request) -> Response:
     terms = terms_of(service, log, options)
     thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
     asked = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
-    tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
+    async with in_time(terms.arrived_at, terms.timeout_s):
+        read_tools = partial(tools_of, *asked)
+        tools = await service.pool.run_if(bool(body.tools), read_tools)
     by_default = service.config.continue_final_message
     shared = partial(
         TurnRequest,
@@ -65,7 +67,8 @@ async def chat(request: Request) -> Response:
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
     given = turns[0].given
-    await service.grammars.compile(service.host, options, names, tools, thinking, given)
+    async with in_time(terms.arrived_at, terms.timeout_s):
+        await service.grammars.compile(service.host, options, names, tools, thinking, given)
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
     job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)

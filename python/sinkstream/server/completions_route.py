@@ -27,7 +27,7 @@ from sinkstream.server.reply_pieces import Piece
 from sinkstream.server.reply_response import Job, form_of
 from sinkstream.server.request_bodies import CompletionRequest
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.running_replies import terms_of
+from sinkstream.server.running_replies import in_time, terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.kept_tokens import ScoredPrompt
 
@@ -53,12 +53,14 @@ async def completions(request: Request) -> Response:
     terms = terms_of(service, log, options)
     scored = options.get("prompt_logprobs")
     if scored is not None and scored >= 0:  # less is refused where all callers' values are
-        prompts = await service.pool.run(partial(_encoded, service, given))
+        async with in_time(terms.arrived_at, terms.timeout_s):
+            prompts = await service.pool.run(partial(_encoded, service, given))
         tokens = sum(map(len, prompts))
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
-    await service.grammars.compile(service.host, options, names)
+    async with in_time(terms.arrived_at, terms.timeout_s):
+        await service.grammars.compile(service.host, options, names)
     asked = partial(
         TextRequest,
         salt=engine_salt(log.tenant, body.cache_salt or ""),

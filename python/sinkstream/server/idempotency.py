@@ -114,7 +114,7 @@ class Repeats:
         if kept is None:
             kept = self._begin(app, name, digest, scope)
         else:
-            log.take_body()
+            log.drop_body()
         await self._follow(kept, log, receive, send)
 
     def _find(self, name: _Name, digest: bytes) -> _Kept | None:
@@ -193,7 +193,7 @@ class Repeats:
         finally:
             watching.cancel()
             kept.task = None
-            kept.log.take_body()
+            kept.log.drop_body()
             if kept.is_failed:
                 self._forget(name, kept)
             kept.notify()

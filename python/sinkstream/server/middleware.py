@@ -77,7 +77,8 @@ class Middleware:
             await self._app(scope, receive, send)
             return
         started_at = time.perf_counter()
-        log = RequestLog(_request_id(scope))
+        most_s = self._service.config.max_reply_s or None
+        log = RequestLog(_request_id(scope), timeout_s=most_s)
         scope[KEY] = log
         is_socket = scope["type"] == "websocket"
         self._service.open_requests += not is_socket
@@ -86,14 +87,14 @@ class Middleware:
             await self._answer(scope, receive, self._send_to_client(send, scope, log), log)
         finally:
             self._service.open_requests -= not is_socket
-            log.take_body()
+            log.drop_body()
             self._note(scope, log, time.perf_counter() - started_at)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, log: RequestLog) -> None:
         try:
             self._check_connections(scope)
             log.tenant = self._checks.check(scope)
-            log.on_taken = partial(self._service.bodies.give_back, tenant=log.tenant)
+            log.on_dropped = partial(self._service.bodies.give_back, tenant=log.tenant)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
                 return
@@ -188,8 +189,7 @@ class Middleware:
             while part := await pool.run(partial(next, parts, b"")):
                 bodies.take(len(part), log.tenant)
                 held += part
-            log.take_body()
-            log.body_bytes = 0  # only what is decoded counts
+            log.drop_body()
             log.body, held = held, bytearray()
         finally:
             bodies.give_back(len(held), log.tenant)

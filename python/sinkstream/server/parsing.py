@@ -16,16 +16,21 @@ from sinkstream.server.errors import ApiError, invalid, too_large
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_bodies import SMALL_BYTES, Body
 from sinkstream.server.request_log import RequestLog
+from sinkstream.server.running_replies import in_time
 
 _Body = TypeVar("_Body", bound=Body)
 
 MOST_VALUES = 1 << 20
 """Keys and values of a body. Each is an object in memory, up to sixty times as large as its text,
-and the GIL is held until all of them are made: a third of a second for as many as these."""
+and the GIL is held until all of them are made: a tenth of a second for as many as these."""
+MOST_PARTS = 1 << 17
+"""Those of them that are keys, arrays or objects, which take longer: as many as these, likewise."""
+_WIDEST = 4  # bytes of each character of a string that has one outside of the first plane
+_SLICE = 1 << 18  # bytes
+# What precedes or begins a key, an array or an object in JSON; a comma, any other value. The first
+# value of an array is not counted.
+_PARTS = (b":", b"[", b"{")
 _SHOWN = 40
-# What precedes or begins a value in JSON; the first value of an object or array is not counted.
-_STRUCTURE = b",:[{"
-_OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
 
 _RULES = {
     "missing": "must be given",
@@ -57,59 +62,79 @@ _MAX_SESSION_KEY = 512
 
 async def parse(log: RequestLog, pool: Pool, kind: type[_Body]) -> _Body:
     """Return the body of a request as `kind`; refuse what is not that."""
-    read = partial(_outcome, log.body, kind)
+    read = partial(_outcome, log, kind)
     try:
-        outcome = read() if len(log.body) <= SMALL_BYTES else await pool.run(read)
+        async with in_time(log.arrived_at, log.timeout_s):
+            outcome = await pool.run_if(len(log.body) > SMALL_BYTES, read)
     finally:
-        log.take_body()  # only now: until then it is held, and counts
-        del read
+        log.drop_body()  # only now: until then it is held, and counts
     if isinstance(outcome, ApiError):
         raise outcome
     return outcome
 
 
-def _outcome(body: bytes | bytearray, kind: type[_Body]) -> _Body | ApiError:
+def _outcome(log: RequestLog, kind: type[_Body]) -> _Body | ApiError:
     """Return the body of a request, or its error: not the one that was raised, which holds it."""
     try:
-        return parse_body(body, kind)
+        read, log.parsed_bytes = parse_body(log.body, kind)
     except ApiError as error:
         return replace(error)
-
-
-def parse_body(body: bytes | bytearray, kind: type[_Body]) -> _Body:
-    """Return the body of a request; if a key occurs twice, the last value counts."""
-    read = as_kind(object_of(body), kind)
-    read.note_size(body)
     return read
 
 
-def object_of(body: bytes | bytearray | str) -> dict[str, Any]:
+def parse_body(body: bytes | bytearray, kind: type[_Body]) -> tuple[_Body, int]:
+    """Return the body of a request, and what its text takes in memory.
+
+    If a key occurs twice, the last value counts.
+    """
+    values, is_plain = _object_of(body)
+    read = as_kind(values, kind)
+    read.note_size(body)
+    return read, len(body) if is_plain else _WIDEST * len(body)
+
+
+def object_of(body: bytes | str) -> dict[str, Any]:
     """Return the JSON object that a body is; refuse any other body."""
-    if len(body) > MOST_VALUES:
-        _check_values(body.encode() if isinstance(body, str) else body)
+    return _object_of(body.encode() if isinstance(body, str) else body)[0]
+
+
+def _object_of(body: bytes | bytearray) -> tuple[dict[str, Any], bool]:
+    """Return the JSON object that a body is, and whether all of its characters are ASCII."""
+    values, parts, is_plain = shape_of(body)
+    if values > MOST_VALUES:
+        raise too_large(f"at most {MOST_VALUES} keys and values")
+    if parts > MOST_PARTS:
+        raise too_large(f"at most {MOST_PARTS} keys, arrays and objects")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid(f"body: must be a JSON object, but is {_kind(value)}.", code="invalid_json")
-    return value
+    return value, is_plain
 
 
-def _check_values(body: bytes | bytearray) -> None:
-    """Refuse a body with too many keys and values."""
-    if sum(body.count(mark) for mark in _STRUCTURE) <= MOST_VALUES:
-        return  # even with those inside of strings
-    if b"\\" in body:  # without escaped quotes, every quote begins or ends a string
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    begin = count = 0
-    while begin >= 0 and count <= MOST_VALUES:
-        end = body.find(b'"', begin)
-        outside = body[begin:end] if end >= 0 else body[begin:]
-        count += len(outside.translate(None, _OTHERS))
-        begin = -1 if end < 0 else body.find(b'"', end + 1) + 1 or -1
-    if count > MOST_VALUES:
-        raise too_large(f"at most {MOST_VALUES} keys and values")
+def shape_of(body: bytes | bytearray) -> tuple[int, int, bool]:
+    """Count the keys and values of a JSON text, and those that are keys, arrays or objects.
+
+    Also return whether all of its characters are ASCII. It need not be valid. A slice is looked at
+    at a time: other threads wait for the GIL during each call.
+    """
+    values = parts = begin = 0
+    is_plain, is_string = body.isascii(), False
+    while begin < len(body):
+        part = bytes(body[begin : begin + _SLICE])
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # it ends within an escaped character
+            part += body[begin + len(part) : begin + len(part) + 1]
+        begin += len(part)
+        part = part.replace(b"\\\\", b"")  # each other backslash belongs to what follows
+        is_plain = is_plain and b"\\u" not in part
+        pieces = part.replace(b'\\"', b"").split(b'"')
+        outside = b"".join(pieces[is_string::2])  # the others are in strings
+        is_string ^= len(pieces) % 2 == 0
+        parts += sum(map(outside.count, _PARTS))
+        values += outside.count(b",")
+    return values + parts, parts, is_plain
 
 
 def as_kind(value: dict[str, Any], kind: type[_Body]) -> _Body:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.request.abandoned import checking
+from sinkstream.structured.abandoned import checking
 
 _T = TypeVar("_T")
 

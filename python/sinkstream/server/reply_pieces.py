@@ -13,6 +13,10 @@ from sinkstream.streams.kept_tokens import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import ToolCall
 
+_MOST_TOKENS = 16
+"""Of a piece with log-probabilities: a client that does not read holds it as objects and as JSON,
+which take a hundred times as much as the core holds of a token."""
+
 
 @dataclass(slots=True)
 class CallDelta:
@@ -66,18 +70,23 @@ async def pieces(
     """Yield a reply in pieces: the first one at once, the others at least `flush_s` apart.
 
     While this waits, the native side joins what is generated. A piece has text, a thought, or a
-    part of a tool call. The stream keeps none of them.
+    part of a tool call. The stream keeps none of them. If more has been generated than a piece with
+    tokens may have, the next one follows at once.
     """
     stream.keep_no_tail()
     calls = CallDeltas()
     as_events = with_tokens or stream.has_parts
-    while (piece := await _next(stream, as_events=as_events)) is not None:
+    most = _MOST_TOKENS if with_tokens else None
+    while (piece := await _next(stream, most, as_events=as_events)) is not None:
         read_at = time.monotonic()
         if piece.thought:
             yield Piece(thought=piece.thought)
-        tokens = piece.tokens if with_tokens else []
+        tokens = piece.tokens
         if piece.text or tokens:
             yield Piece(piece.text, tokens=tokens)
+        if stream.has_events:
+            await asyncio.sleep(0)  # lets other tasks run
+            continue
         deltas = calls.next(stream.tool_calls) if as_events else []
         for delta in deltas:
             yield Piece(delta=delta)
@@ -101,22 +110,22 @@ async def whole(stream: ServedStream, *, with_tokens: bool) -> Piece:
     return reply
 
 
-async def _next(stream: ServedStream, *, as_events: bool) -> Piece | None:
+async def _next(stream: ServedStream, most: int | None, *, as_events: bool) -> Piece | None:
     if not as_events:
         text = await anext(stream, None)
         return None if text is None else Piece(text)
-    events = await stream.anext_events()
+    events = await stream.anext_events(most)
     if not events:
         return None
     text = thought = ""
-    tokens = []
+    tokens: list[Token] = []
     for event in events:
         match event:
             case Token(kind="thought"):
                 thought += event.text
             case Token(kind="text"):
                 text += event.text
-                tokens.append(event)
+                tokens += [event] * (most is not None)
             case Finished():
                 text += event.text
                 thought += event.thought

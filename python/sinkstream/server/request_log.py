@@ -20,7 +20,6 @@ from sinkstream.structured.grammars import logger as schema_logger
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
-_WIDEST = 4  # bytes of each character of a string that has one outside of the first plane
 CLIENT_LEFT = 499
 """The status of a request whose client left before the response began, as in nginx's log."""
 FACTS = "facts"
@@ -54,15 +53,17 @@ class RequestLog:
     """Finish reasons of the replies, or an error's code."""
     arrived_at: float = field(default_factory=time.monotonic)
     """When the request's head arrived: `timeout_s` counts from here."""
+    timeout_s: float | None = None
+    """Seconds after which the server ends what precedes the response; None without a limit."""
     is_stream: bool = False
     """Whether the response is a stream of events."""
     is_left: bool = False
     """Whether the rest of the app's response is no longer sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
-    body_bytes: int = 0
-    """What the body that was taken needs in memory, once it is parsed."""
-    on_taken: Callable[[int], object] = lambda count: None
+    parsed_bytes: int = 0
+    """What the text of the body takes in memory, once it is parsed."""
+    on_dropped: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
 
     def note_left(self) -> None:
@@ -70,13 +71,10 @@ class RequestLog:
         self.finish = "client_left"
         self.status = self.status or CLIENT_LEFT
 
-    def take_body(self) -> bytes | bytearray:
-        """Return the body, and drop it."""
-        body, self.body = self.body, b""
-        is_plain = body.isascii() and b"\\u" not in body
-        self.body_bytes += len(body) if is_plain else _WIDEST * len(body)
-        self.on_taken(len(body))
-        return body
+    def drop_body(self) -> None:
+        """Hold the body no longer."""
+        size, self.body = len(self.body), b""
+        self.on_dropped(size)
 
     def note_window(self, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> None:
         """Note what the model has seen of the replies' conversations."""

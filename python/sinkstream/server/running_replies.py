@@ -47,10 +47,30 @@ class Terms:
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds until the request ends; None if it has no limit."""
-        if self.timeout_s is None:
-            return None
-        return self.arrived_at + self.timeout_s - time.monotonic()
+        """Return the seconds in which its replies must have begun; None if it has no limit."""
+        return _left_s(self.arrived_at, self.timeout_s)
+
+
+def _left_s(arrived_at: float, timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else arrived_at + timeout_s + _GRACE_S - time.monotonic()
+
+
+@asynccontextmanager
+async def in_time(arrived_at: float, timeout_s: float | None) -> AsyncIterator[None]:
+    """End what precedes a reply, such as the compilation of a grammar, when its request ends.
+
+    Raises:
+        ApiError: It has not ended by then.
+    """
+    limit = asyncio.timeout(_left_s(arrived_at, timeout_s))
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        assert timeout_s is not None
+        raise _late(timeout_s) from None
 
 
 def terms_of(service: Service, log: RequestLog, options: StreamOptions, priority: int = 0) -> Terms:
@@ -68,7 +88,7 @@ def terms_of(service: Service, log: RequestLog, options: StreamOptions, priority
         log.arrived_at,
         timeout_s if is_valid else None,
         options.get("priority") or priority,
-        log.body_bytes,
+        log.parsed_bytes,
     )
 
 
@@ -140,15 +160,13 @@ class Reply:
             del start
         assert self._beginning is not None
         left_s = self._terms.left_s
-        if left_s is not None:
-            left_s += _GRACE_S
         limits = [limit for limit in (within_s, left_s) if limit is not None]
         await asyncio.wait([self._beginning], timeout=min(limits, default=None))
         if self._beginning.done():
             return self._warned(self._beginning.result())
         if left_s is not None and (within_s is None or left_s <= within_s):
             self._is_late = True
-            raise _late(self._terms)
+            raise _late(self._terms.timeout_s or 0.0)
         return None
 
     def _warned(self, turn: Turn) -> Turn:
@@ -223,10 +241,10 @@ def _in_origin(start: Start, service: Service, terms: Terms) -> Turn:
         return start()
 
 
-def _late(terms: Terms) -> ApiError:
+def _late(timeout_s: float) -> ApiError:
     return unavailable(
         "timeout",
-        f"server: the reply has not begun within {terms.timeout_s:g} s, the request's `timeout_s` "
+        f"server: the reply has not begun within {timeout_s:g} s, the request's `timeout_s` "
         "or the server's limit. Try again later, or allow more.",
     )
 

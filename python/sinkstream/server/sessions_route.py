@@ -36,8 +36,8 @@ async def list_sessions(request: Request) -> Response:
     """List the conversations, latest first."""
     service = ready_service(request)
     limit, after = _page_of(request, _SESSIONS, _MOST_SESSIONS)
-    tenant = request_log_of(request.scope).tenant
-    return json_response(service.pool, partial(_sessions, service, tenant, limit, after))
+    log = request_log_of(request.scope)
+    return json_response(service.pool, log, partial(_sessions, service, log.tenant, limit, after))
 
 
 def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None]:

@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.request_bodies import Generation
+from sinkstream.structured.abandoned import checking
 from sinkstream.structured.schemas import lenient
 
 Rule = tuple[str, Any]
@@ -105,6 +108,23 @@ def _choice(value: Any, path: str, param: str) -> Rule:
     return "grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
 
 
+@dataclass(slots=True)
+class _Compilation:
+    """The compilation of one grammar, which ends early if it is no longer wanted."""
+
+    host: Host
+    wanted: ReplyOptions
+    is_wanted: bool = True
+
+    def run(self) -> None:
+        with checking(self._check):
+            self.host.compile_grammar(self.wanted)
+
+    def _check(self) -> None:
+        if not self.is_wanted:
+            raise ReadingCancelled("server: the request was cancelled before its reply began.")
+
+
 class GrammarQueue:
     """Compiles grammars outside the pool, where other calls would wait for a slow one."""
 
@@ -123,8 +143,9 @@ class GrammarQueue:
     ) -> None:
         """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
-        What is not valid is refused, and so are requests while too many wait. `names` maps
-        arguments of `Model.stream` to the request's fields.
+        What is not valid is refused, and so are requests while too many wait. If this is cancelled,
+        the compilation ends with the part that has begun. `names` maps arguments of `Model.stream`
+        to the request's fields.
         """
         if tools is None and not has_grammar(options):
             return
@@ -132,12 +153,14 @@ class GrammarQueue:
             raise at_capacity("server: too many grammars are being compiled.", 2)
         self._waiting += 1
         loop = asyncio.get_running_loop()
+        wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
+        compilation = _Compilation(host, wanted)
         try:
-            wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
-            await loop.run_in_executor(self._executor, host.compile_grammar, wanted)
+            await loop.run_in_executor(self._executor, compilation.run)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:
+            compilation.is_wanted = False
             self._waiting -= 1
 
     def close(self) -> None:

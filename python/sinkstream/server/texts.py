@@ -13,7 +13,6 @@ from sinkstream.host import Host
 from sinkstream.request.checks import PROMPT, as_ids
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
-from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import encoding_of
@@ -134,7 +133,9 @@ class Texts:
         if self._text.chat_template is None:
             raise InvalidArgument("stream: the checkpoint must have a chat template, but has none.")
         chat = self._formats.chat(thinking, tools)
-        passage = chat.render(check_messages(messages), add_generation_prompt, is_open=is_open)
+        passage = chat.render(
+            self._formats.checked(messages), add_generation_prompt, is_open=is_open
+        )
         return "".join(
             piece if isinstance(piece, str) else str(tokenizer.id_to_token(piece))
             for piece in passage.pieces

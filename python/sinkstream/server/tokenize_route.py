@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 async def tokenize(request: Request) -> Response:
     """Return the token ids of text or of a conversation."""
     service = ready_service(request)
-    body = await parse(request_log_of(request.scope), service.pool, TokenizeRequest)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, TokenizeRequest)
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise invalid(
@@ -33,8 +34,8 @@ async def tokenize(request: Request) -> Response:
             f"{len(given)} are."
         )
     if body.content is not None:
-        return json_response(service.pool, partial(_as_llama_cpp, service.texts, body))
-    return json_response(service.pool, partial(_as_vllm, service, body))
+        return json_response(service.pool, log, partial(_as_llama_cpp, service.texts, body))
+    return json_response(service.pool, log, partial(_as_vllm, service, body))
 
 
 def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
@@ -79,22 +80,24 @@ def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has."""
     service = ready_service(request)
-    body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, TemplateRequest)
     count = _of_conversation(service, body, service.texts.encode_messages)
-    return json_response(service.pool, lambda: {"input_tokens": len(count())})
+    return json_response(service.pool, log, lambda: {"input_tokens": len(count())})
 
 
 async def tokenizer_info(request: Request) -> Response:
     """Return the control tokens and the chat template, with vLLM's names."""
-    service = ready_service(request)
-    return json_response(service.pool, service.texts.tokenizer_info)
+    service, log = ready_service(request), request_log_of(request.scope)
+    return json_response(service.pool, log, service.texts.tokenizer_info)
 
 
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids, as both `content` and `prompt`."""
     service = ready_service(request)
-    body = await parse(request_log_of(request.scope), service.pool, DetokenizeRequest)
-    return json_response(service.pool, partial(_detokenized, service.texts, body.tokens))
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, DetokenizeRequest)
+    return json_response(service.pool, log, partial(_detokenized, service.texts, body.tokens))
 
 
 def _detokenized(texts: Texts, ids: list[int]) -> dict[str, Any]:
@@ -105,9 +108,10 @@ def _detokenized(texts: Texts, ids: list[int]) -> dict[str, Any]:
 async def apply_template(request: Request) -> Response:
     """Return what the chat template writes."""
     service = ready_service(request)
-    body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
+    log = request_log_of(request.scope)
+    body = await parse(log, service.pool, TemplateRequest)
     render = _of_conversation(service, body, service.texts.render)
-    return json_response(service.pool, lambda: {"prompt": render()})
+    return json_response(service.pool, log, lambda: {"prompt": render()})
 
 
 def _of_conversation(

@@ -150,6 +150,7 @@ class Pinning:
         if not isinstance(sinks, str):
             return None if sinks == self._host.window[0] else sinks
         first = leading(messages)
+        self._host.check_texts(first)
         pinned = self._pinned(first, thinking, tools)
         count = len(pinned) if ids is None else _count_equal(pinned, ids)
         return as_sinks(self._host, count)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sinkstream.streams.events import (
@@ -97,6 +98,7 @@ class Inbox:
         self.is_closed = False
         self._batch: Batch | None = None  # received; neither returned nor converted into events
         self._read: ReadBatch | None = None  # of that batch, if it is a reasoning model's
+        self._unmade: Iterator[Event] = iter(())  # the rest of a batch that is being converted
         self._events: deque[Event] = deque()
         self._rest: Parts = []  # after the last event: belongs to no token, or to the next one
 
@@ -146,6 +148,7 @@ class Inbox:
         """Return all available text; None at the end."""
         if self.is_closed:
             return None
+        self._events += self._unmade
         text = "".join(map(text_of, self._events)) + joined(self._rest, "text")
         self._events.clear()
         self._rest = []
@@ -156,28 +159,35 @@ class Inbox:
 
     def next_event(self) -> Event | Need | None:
         """Return one event; None at the end."""
-        if self._batch is not None:
-            self._add_events(self._batch)
-            self._batch = None
+        self._make()
         events = self._events
         if self.is_closed or not events:
             return self._nothing_left()
         return events.popleft()
 
-    def next_events(self) -> list[Event] | Need:
-        """Return all available events but those of `prompt`; none at the end."""
+    def next_events(self, most: int | None = None) -> list[Event] | Need:
+        """Return all available events but those of `prompt`, or `most` of them; none at the end.
+
+        The others are made when they are asked for: an event takes ten times as much memory as what
+        a batch has of it.
+        """
         if self._batch is not None:
-            self._add_events(self._batch._replace(prompt=()))
-            self._batch = None
+            self._batch = self._batch._replace(prompt=())
+        self._make(most)
         if self.is_closed:
             return []
-        events = list(self._events)
-        self._events.clear()
+        count = len(self._events) if most is None else min(most, len(self._events))
+        events = [self._events.popleft() for _ in range(count)]
         return events or ([] if self.finish_reason is not None else PENDING)
+
+    @property
+    def has_events(self) -> bool:
+        """Return whether `next_events` has left some."""
+        return bool(self._events)
 
     def skip(self) -> Need | None:
         """Discard everything available; return None at the end."""
-        self._batch = None
+        self._batch, self._unmade = None, iter(())
         self._rest = []
         self._events.clear()
         return self._nothing_left()
@@ -185,20 +195,27 @@ class Inbox:
     def _nothing_left(self) -> Need | None:
         return None if self.is_closed or self.finish_reason is not None else PENDING
 
-    def _add_events(self, batch: Batch) -> None:
+    def _make(self, most: int | None = None) -> None:
+        """Convert the batch into events, one more than `most` if it has more."""
+        if self._batch is not None:
+            self._unmade, self._batch = self._events_of(self._batch), None
+        missing = None if most is None else max(0, most + 1 - len(self._events))
+        self._events += islice(self._unmade, missing)
+
+    def _events_of(self, batch: Batch) -> Iterator[Event]:
         text, ids, logprobs, lengths, alternatives, marks, prompt = batch
         next_mark = 0
         if prompt and marks and marks[0][0] == "started":
-            self._events.append(self._event_of(*marks[0][::2]))
+            yield self._event_of(*marks[0][::2])
             next_mark = 1
-        self._events += [PromptToken(*scored) for scored in prompt]
+        yield from (PromptToken(*scored) for scored in prompt)
         begin = 0
         for i in range(len(ids) + 1):
             while next_mark < len(marks):
                 kind, tokens_before, count = marks[next_mark]
                 if tokens_before != i:
                     break
-                self._events.append(self._event_of(kind, count))
+                yield self._event_of(kind, count)
                 next_mark += 1
             if i < len(ids):
                 end = begin + lengths[i]
@@ -206,7 +223,7 @@ class Inbox:
                 shown, kind = text[begin:end], _TEXT
                 if self._read is not None:
                     shown, kind = self._part_of(*self._read.tokens[i])
-                self._events.append(Token(shown, ids[i], logprobs[i], top, kind))
+                yield Token(shown, ids[i], logprobs[i], top, kind)
                 begin = end
         if self._read is not None:
             self._rest += self._read.rest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sinkstream.streams.batch import Batch
@@ -42,13 +43,21 @@ class ServedStream(Stream):
         """Return the tokens of the prompt that have been scored."""
         return self._inbox.prompt
 
+    @property
+    def has_events(self) -> bool:
+        """Return whether `anext_events` has left some."""
+        return self._inbox.has_events
+
     def keep_no_tail(self) -> None:
         """Keep nothing of what will be read: neither `result` nor `thought` will be used."""
         self._inbox.keep_no_tail()
 
-    async def anext_events(self) -> list[Event]:
-        """Return all events since the last read; wait if there are none. [] at the end."""
-        events = await self._aread(self._inbox.next_events)
+    async def anext_events(self, most: int | None = None) -> list[Event]:
+        """Return all events since the last read, or `most`; wait if there are none. [] at the end.
+
+        `has_events` says whether there are more.
+        """
+        events = await self._aread(partial(self._inbox.next_events, most))
         if not events:
             self._raise_error_once()
         return events

@@ -20,6 +20,7 @@ from typing import Any
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, how_to_install
 from sinkstream.structured import schemas
+from sinkstream.structured.abandoned import check_wanted
 from sinkstream.structured.lru_cache import LruCache
 
 logger = logging.getLogger("sinkstream.structured")
@@ -101,6 +102,7 @@ class Grammars:
 
     def _fault(self, option: str, what: str, schema: Any) -> str:
         """Return why llguidance refuses a schema; "" if it takes it."""
+        check_wanted()
         try:
             self._known_vocabulary(option).compile("schema", _written(schema))
         except InvalidArgument as error:

@@ -30,6 +30,7 @@ from sinkstream.text.messages import (
 )
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.thought_reader import ThoughtTags
+from sinkstream.text.tokenizers.encoding_limit import check_texts
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
 
@@ -95,6 +96,19 @@ class ConversationFormats:
         )
         return self._chats.get((thinking, "" if tools is None else tools.key), make)
 
+    def checked(self, messages: Sequence[Any]) -> list[Message]:
+        """Return a conversation as plain data, which is about to be rendered.
+
+        Raises:
+            TypeError: It is not a list of mappings, or a value has the wrong type.
+            InvalidArgument: It is empty, a message is malformed, or its texts are longer than the
+                caller may encode.
+        """
+        checked = check_messages(messages)
+        if self.text.tokenizer is not None:
+            check_texts(self.text.tokenizer, checked)
+        return checked
+
     def encode_chat(
         self,
         messages: Sequence[Any],
@@ -127,7 +141,7 @@ class ConversationFormats:
                 tokenizer or template, or the template fails or refuses. Or the last message cannot
                 be continued.
         """
-        checked = check_messages(messages)
+        checked = self.checked(messages)
         chat = self.chat(thinking, tools)
         ids = chat.encode_whole(checked, add_generation_prompt, is_open=is_open)
         if omitted := chat.forms.omitted(checked):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.abandoned import check_wanted
-from sinkstream.request.checks import PROMPT, ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName, lone_surrogate
+from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.plain_text import check_characters
 
 
@@ -76,11 +76,7 @@ def _is_plain(message: Any) -> bool:
     text, role = message.get("content"), message.get("role")
     if type(text) is not str or type(role) is not str or role not in ROLES:
         return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+    return lone_surrogate(text) is None
 
 
 def without_unknown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sinkstream.conversations import canonical
 from sinkstream.conversations.canonical import (
     ReplyHash,
     beginning,
@@ -206,6 +207,15 @@ def test_a_plain_message_has_the_text_that_any_message_has(content: str, role: s
     named = {**message, "name": None}  # takes the general way
     assert canonical_messages([{"role": role, "content": content}]) == canonical_messages([named])
     assert chain(message) == chain({**message, "thinking": "A thought."})
+
+
+@given(st.lists(st.tuples(st.sampled_from(ROLES), st.text()), min_size=1))
+def test_a_long_text_that_is_read_in_slices_is_the_same(said: list[tuple[str, str]]) -> None:
+    messages = [{"content": text, "role": role} for role, text in said]
+    whole = chain(*messages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "_SLICE", 3)
+        assert chain(*messages) == whole
 
 
 CALL = {

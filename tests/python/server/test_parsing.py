@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import tracemalloc
 from contextlib import suppress
@@ -13,13 +14,24 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sinkstream.server import parsing
 from sinkstream.server.answer import Receive
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.middleware import App, Middleware
-from sinkstream.server.parsing import MOST_VALUES, as_kind, object_of, parse, parse_body
+from sinkstream.server.parsing import (
+    MOST_PARTS,
+    MOST_VALUES,
+    as_kind,
+    object_of,
+    parse,
+    parse_body,
+    shape_of,
+)
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_bodies import SMALL_BYTES, ChatRequest, CompletionRequest
 from sinkstream.server.request_log import RequestLog
@@ -62,7 +74,7 @@ def test_a_body_counts_until_it_is_parsed() -> None:
 
     async def parse_while_busy() -> None:
         busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
-        log = RequestLog("id", body=b" " * (1 << 20), on_taken=freed.append)
+        log = RequestLog("id", body=b" " * (1 << 20), on_dropped=freed.append)
         task = asyncio.create_task(parse(log, pool, CompletionRequest))
         await asyncio.sleep(0.05)
         assert freed == []
@@ -70,6 +82,23 @@ def test_a_body_counts_until_it_is_parsed() -> None:
         with pytest.raises(ApiError, match="must be JSON"):
             await task
         assert freed == [1 << 20]
+        await asyncio.gather(*busy)
+
+    asyncio.run(parse_while_busy())
+    pool.close()
+
+
+def test_a_body_that_is_not_parsed_in_time_is_refused() -> None:
+    pool, go_on = Pool(), threading.Event()
+
+    async def parse_while_busy() -> None:
+        busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
+        log = RequestLog("id", body=b" " * (1 << 20), timeout_s=5)
+        log.arrived_at -= 9
+        with pytest.raises(ApiError, match="has not begun within 5 s"):
+            await parse(log, pool, CompletionRequest)
+        assert not log.body
+        go_on.set()
         await asyncio.gather(*busy)
 
     asyncio.run(parse_while_busy())
@@ -127,24 +156,70 @@ def test_a_template_sees_the_fields_of_a_message_in_one_order() -> None:
     assert list(plain.items()) == list(marked.items()) == [("role", "user"), ("content", "x")]
 
 
-HALF = MOST_VALUES // 2
+VALUES, PARTS = f"{MOST_VALUES} keys and values", f"{MOST_PARTS} keys, arrays and objects"
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("values", "rule"),
     [
-        b'{"prompt": [' + b"1," * MOST_VALUES + b"1]}",
-        b'{"prompt": [' + b"[]," * HALF + b"1]}",
-        b'{"prompt": [' + b'{"a":1},' * (MOST_VALUES // 3 + 1) + b"1]}",
-        b'{"a": "' + rb"\\\"" * 9 + b'", "prompt": [' + b"1," * MOST_VALUES + b"1]}",
+        (b"1," * MOST_VALUES, VALUES),
+        (b"[]," * MOST_PARTS, PARTS),
+        (b'{"a":1},' * (MOST_PARTS // 2), PARTS),
+        (b"{" + b'"a":1,' * MOST_PARTS + b'"b":1},', PARTS),
+        (rb'"\\\"\\\"",' + b"1," * MOST_VALUES, VALUES),
     ],
-    ids=["numbers", "arrays", "objects", "after quotes"],
+    ids=["numbers", "arrays", "objects", "keys", "after quotes"],
 )
-def test_a_body_has_a_largest_number_of_values(body: bytes) -> None:
+def test_a_body_has_a_largest_number_of_values(values: bytes, rule: str) -> None:
     """They take memory and time that the length of a body does not show."""
-    with pytest.raises(ApiError, match=f"at most {MOST_VALUES} keys and values") as caught:
-        object_of(body)
+    with pytest.raises(ApiError, match=f"at most {rule}") as caught:
+        object_of(b'{"prompt": [' + values + b"1]}")
     assert caught.value.status == 413
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda part: st.lists(part) | st.dictionaries(st.text(), part),
+)
+
+
+def counts_of(value: Any) -> tuple[int, int]:
+    """Return what `shape_of` counts in a value's JSON text."""
+    if not isinstance(value, dict | list):
+        return 0, 0
+    inner = [counts_of(part) for part in (value.values() if isinstance(value, dict) else value)]
+    keys = len(value) if isinstance(value, dict) else 0
+    parts = 1 + keys + sum(parts for _, parts in inner)
+    return 1 + keys + max(0, len(value) - 1) + sum(values for values, _ in inner), parts
+
+
+@given(JSON, st.booleans(), st.integers(1, 9))
+def test_the_shape_of_a_text_is_that_of_its_value(value: Any, is_ascii: bool, size: int) -> None:
+    """Wherever the slices of the text end."""
+    text = json.dumps(value, ensure_ascii=is_ascii)
+    is_plain = text.isascii() and "\\u" not in text.replace(r"\\", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "_SLICE", size)
+        found = shape_of(bytearray(text.encode("utf-8", "surrogatepass")))
+    assert found == (*counts_of(value), is_plain)
+
+
+@pytest.mark.parametrize("text", [b"", b'"', b'"\\', b'"\\u', b"\\", b'{"a": "'])
+def test_a_text_that_is_cut_has_a_shape(text: bytes) -> None:
+    values, parts, is_plain = shape_of(text)
+    assert values == parts == 2 * text.startswith(b"{")
+    assert is_plain == (text != b'"\\u')
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("the sea", 1), ("the s\u00e9a", 4), ("the s\\u00e9a", 4)]
+)
+def test_a_request_counts_with_the_memory_of_its_text(text: str, width: int) -> None:
+    body = f'{{"prompt": "{text}"}}'.encode()
+    log, pool = RequestLog("id", body=body), Pool()
+    asyncio.run(parse(log, pool, CompletionRequest))
+    assert log.parsed_bytes == width * len(body)
+    pool.close()
 
 
 @pytest.mark.parametrize("text", [b"1,", b"{[:,", rb"a\\", rb"\",", rb"\\\","], ids=str)

@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.request.abandoned import check_wanted
 from sinkstream.server.pool import THREADS, Pool
+from sinkstream.structured.abandoned import check_wanted
 
 
 def until(is_true: Callable[[], bool]) -> None:

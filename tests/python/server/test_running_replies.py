@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import cast
 
 import pytest
 
@@ -12,11 +13,16 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.turns import Turn
+from sinkstream.host import Host, ReplyOptions
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.tools import check_tools
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
-from sinkstream.server.running_replies import Reply, Terms
+from sinkstream.server.running_replies import Reply, Terms, in_time
 from sinkstream.server.service import Service
 from sinkstream.server.shares import Seats
+from sinkstream.server.structured import GrammarQueue
+from sinkstream.structured.abandoned import check_wanted
 
 
 @pytest.mark.parametrize(
@@ -84,5 +90,55 @@ def test_a_reply_whose_time_is_over_while_it_is_prepared_keeps_its_seat_until_th
         await asyncio.wait({left})
         assert not service.seats.must_wait("")
         service.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("timeout_s", [5, None])
+def test_what_precedes_a_reply_ends_with_its_request(timeout_s: float | None) -> None:
+    async def run() -> None:
+        async with in_time(time.monotonic() - 9, timeout_s):
+            await asyncio.sleep(0)
+            if timeout_s is None:
+                raise TimeoutError("another")
+            await asyncio.Event().wait()
+
+    if timeout_s is None:
+        with pytest.raises(TimeoutError, match="another"):
+            asyncio.run(run())
+        return
+    with pytest.raises(ApiError, match="has not begun within 5 s") as refused:
+        asyncio.run(run())
+    assert (refused.value.status, refused.value.code) == (503, "timeout")
+
+
+def test_a_grammar_that_is_not_wanted_any_longer_is_not_compiled_to_its_end() -> None:
+    begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    tools = check_tools([{"type": "function", "function": {"name": "f"}}])
+
+    class SlowHost:
+        def compile_grammar(self, wanted: ReplyOptions) -> None:
+            assert (wanted.thinking, wanted.tools, wanted.given) == ("low", tools, "a")
+            begun.set()
+            go_on.wait()
+            try:
+                check_wanted()
+            except ReadingCancelled:
+                ended.set()
+                raise
+
+    async def run() -> None:
+        queue = GrammarQueue()
+        options = cast(StreamOptions, {"regex": "a"})
+        host = cast(Host, SlowHost())
+        task = asyncio.create_task(queue.compile(host, options, {}, tools, "low", "a"))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()  # its client does not wait
+        go_on.set()
+        queue.close()
+        assert ended.is_set()
 
     asyncio.run(run())

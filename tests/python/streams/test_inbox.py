@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import Any
+
+import pytest
 
 from sinkstream import Evicted, Finished, Prefill, PromptToken, Started, Token
 from sinkstream.request.options import Sampling
 from sinkstream.request.stream_request import make_request
+from sinkstream.streams import inbox as inbox_module
 from sinkstream.streams.batch import Batch
+from sinkstream.streams.events import Event
 from sinkstream.streams.inbox import PENDING, Inbox
 
 
@@ -137,3 +142,34 @@ def test_a_prompt_of_any_length_takes_few_calls_of_who_reads_all_events() -> Non
     assert events == [Started(2, 1, Sampling(), 1)]
     assert calls < 100
     assert inbox.prompt.tokens == [PromptToken(5, None), *[PromptToken(*scored)] * 2047]
+
+
+def test_events_are_made_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that does not read holds what has been made, and what a batch has of the rest."""
+    made = 0
+
+    def counted(*fields: Any) -> Token:
+        nonlocal made
+        made += 1
+        return Token(*fields)
+
+    monkeypatch.setattr(inbox_module, "Token", counted)
+    marks = [("started", 0, 2), ("evicted", 40, 1)]
+    inbox, whole = make_inbox(), make_inbox()
+    for one in (inbox, whole):
+        one.receive(batch("a" * 50 + "b", *[1] * 50, marks=marks))
+    found: list[Event] = []
+    while (events := inbox.next_events(16)) is not PENDING:
+        assert len(events) <= 16
+        found += events
+        assert inbox.has_events == (len(found) < 52)
+        assert made <= len(found) + 1
+    assert found == whole.next_events()
+    assert inbox.next_text() == whole.next_text() == "b"
+
+
+def test_text_after_some_of_the_events_is_the_rest() -> None:
+    inbox = make_inbox()
+    inbox.receive(batch("abcdef", *[1] * 5))
+    assert inbox.next_events(2) != []
+    assert inbox.next_text() == "cdef"

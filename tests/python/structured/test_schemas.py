@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.model import host_of
+from sinkstream.structured.abandoned import checking
 from sinkstream.structured.schemas import enforceable, exact, lenient
 from tests.python.structured.generated_schemas import GENERATED
 from tests.python.text.tool_templates import function
@@ -191,3 +192,22 @@ def test_strict_is_remembered_but_not_shown(model: sinkstream.Model) -> None:
     assert tools.strict == {"f"}
     assert "strict" not in tools.key
     assert check_tools(tools.as_given) == tools
+
+
+def test_a_schema_that_is_not_wanted_any_longer_is_not_tried_to_its_end(
+    model: sinkstream.Model,
+) -> None:
+    """Each of its parts may take two seconds."""
+    tried = 0
+
+    def check() -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 2:
+            raise TimeoutError
+
+    parts = {name: {"items": {"uniqueItems": True}} for name in "abcdefgh"}
+    text = json.dumps({"type": "object", "properties": parts})  # which of them is it?
+    with checking(check), pytest.raises(TimeoutError):
+        host_of(model).grammars.followed_schema(text, option="tools", what="`f`")
+    assert tried == 2

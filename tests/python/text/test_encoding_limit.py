@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+import sinkstream
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.plain_turns import PlainTurns
+from sinkstream.conversations.turns import TurnRequest, Turns
 from sinkstream.errors import InvalidArgument
 from sinkstream.loading.open_checkpoint import open_checkpoint
+from sinkstream.text.chat import ChatFormat
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.tokenizers import encoding_limit
 from sinkstream.text.tokenizers.encoding_limit import limiting
@@ -42,11 +47,15 @@ def test_a_text_beyond_the_limit_is_refused_after_a_slice(
             counted.append(len(texts[0]))
             return encode(tokenizer, texts, **given)
 
-    rule = r"at most 10 tokens, but the first 64 of 1000000 characters"
+    rule = r"at most 10 tokens, but the first 64 of 160 characters"
     with limiting(10), pytest.raises(InvalidArgument, match=rule) as refused:
-        encoding_limit.check_length(Counting(), "7" * 1_000_000)  # type: ignore[arg-type]
+        encoding_limit.check_length(Counting(), "7" * 160)  # type: ignore[arg-type]
     assert refused.value.param == "prompt"
     assert counted == [64]
+    rule = r"at most 160 characters, but has 161\."
+    with limiting(10), pytest.raises(InvalidArgument, match=rule):
+        encoding_limit.check_length(Counting(), "7" * 161)  # type: ignore[arg-type]
+    assert counted == [64]  # for its characters alone
 
 
 def test_a_text_that_is_encoded_again_and_again_counts_once(tokenizer: Tokenizer) -> None:
@@ -58,10 +67,30 @@ def test_a_text_that_is_encoded_again_and_again_counts_once(tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("content", ["7" * 60, [{"type": "text", "text": "7" * 60}]])
-def test_messages_are_refused_before_they_are_rendered(tokenizer: Tokenizer, content: Any) -> None:
+def test_the_texts_of_messages_count_together(tokenizer: Tokenizer, content: Any) -> None:
     messages = [{"role": "user", "content": content}]
     with limiting(100):
-        encoding_limit.check_messages(tokenizer, messages)
+        encoding_limit.check_texts(tokenizer, messages)
         with pytest.raises(InvalidArgument, match="at most 100 tokens"):
-            encoding_limit.check_messages(tokenizer, messages * 2)
-    encoding_limit.check_messages(tokenizer, messages * 100)  # not of a request
+            encoding_limit.check_texts(tokenizer, messages * 2)
+    encoding_limit.check_texts(tokenizer, messages * 100)  # not of a request
+
+
+@pytest.mark.parametrize("way", ["a turn", "counted", "a whole prompt", "pinned"])
+def test_messages_that_are_too_long_are_not_rendered(
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    """A template handles all of their characters in each step."""
+    role = "system" if way == "pinned" else "user"
+    asked = TurnRequest("", [{"role": role, "content": "7" * 2000}], {}, sinks="system")
+    with sinkstream.load(tiny_folder("llama"), max_sequences=1, threads=1) as model:
+        turns: Turns = PlainTurns(model)
+        if way != "a whole prompt":
+            turns = Conversations(model, tmp_path / "store")
+        monkeypatch.setattr(ChatFormat, "_written", None)  # what renders
+        with limiting(100), pytest.raises(InvalidArgument, match="at most 1600 characters"):
+            turns.prompt_tokens(asked) if way == "counted" else turns.begin(asked)
+        turns.close()

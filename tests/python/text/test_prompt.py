@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.request import checks
 from sinkstream.text import plain_text
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.tokenizers import control_tokens as control_tokens_module
@@ -207,6 +208,14 @@ def test_no_ids_at_all_are_an_error(empty: Any) -> None:
 def test_a_lone_surrogate_is_named_with_its_position(prompt: str, position: int) -> None:
     with pytest.raises(InvalidArgument, match=rf"lone surrogate U\+D\w+ at position {position}"):
         encode_prompt(vocabularies.llama3(), VOCAB, prompt)
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_a_lone_surrogate_is_found_in_slices(text: str) -> None:
+    first = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "_SLICE", 3)
+        assert checks.lone_surrogate(text) == first
 
 
 def test_without_a_tokenizer_ids_work_and_text_says_so() -> None:

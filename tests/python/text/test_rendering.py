@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sinkstream.text.templates.traced_text import (
+    DERIVED,
+    MESSAGE,
+    UNKNOWN,
+    TracedText,
+    origin_of_all,
+)
 from tests.python.text import template_fuzz
 from tests.python.text.expressions import CONTENTS
 from tests.python.text.llama_cpp_sources import files_of_sdist
@@ -26,6 +35,15 @@ def test_every_expression_gives_transformers_text(source: str) -> None:
 
 def test_random_conversations_give_transformers_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert template_fuzz.main(["--cases", "600"]) == 0, capsys.readouterr().out
+
+
+@given(st.lists(st.text("\x00\x01\x02\x03\x04")))
+def test_several_texts_have_the_origin_that_all_characters_share(each: list[str]) -> None:
+    several = set("".join(each))
+    expected = UNKNOWN if several & {UNKNOWN, MESSAGE} else DERIVED
+    if len(several) == 1:
+        (expected,) = several
+    assert origin_of_all([TracedText("a" * len(one), one) for one in each]) == expected
 
 
 @pytest.fixture(scope="session")

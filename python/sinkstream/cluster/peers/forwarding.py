@@ -222,7 +222,7 @@ class Forwarding:
             del body
             if response.status == 503:  # it drains, or is no server of ours
                 return False
-            log.take_body()  # the reply may take long, and others wait for the memory
+            log.drop_body()  # the reply may take long, and others wait for the memory
             await _start(response, send)
             async for part in response.parts():
                 await send({"type": "http.response.body", "body": part, "more_body": True})

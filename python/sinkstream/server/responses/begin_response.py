@@ -40,7 +40,7 @@ from sinkstream.server.responses.response_bodies import (
 from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
-from sinkstream.server.running_replies import terms_of
+from sinkstream.server.running_replies import in_time, terms_of
 from sinkstream.server.service import Service
 
 
@@ -145,9 +145,10 @@ async def create(
     terms = terms_of(service, log, options, priority=int(bool(body.background)))
     if waited is not None:
         terms = replace(terms, arrived_at=waited[0], size=waited[1])
-    asked = await asked_of(service, body, tenant, headers)
-    tools = asked.turn.tools
-    await service.grammars.compile(service.host, options, names, tools, asked.turn.thinking)
+    async with in_time(terms.arrived_at, terms.timeout_s):
+        asked = await asked_of(service, body, tenant, headers)
+        tools, thinking = asked.turn.tools, asked.turn.thinking
+        await service.grammars.compile(service.host, options, names, tools, thinking)
     if tools is None:  # after their grammar, which is compiled elsewhere
         check = partial(_check_options, service, options, names)
         await service.pool.run_if(body.is_long, check)

@@ -188,8 +188,8 @@ async def cancel_response(request: Request, name: str) -> Response:
 
 async def input_items(request: Request, name: str) -> Response:
     """List the items of a response's input."""
-    service = ready_service(request)
-    tenant = request_log_of(request.scope).tenant
+    service, log = ready_service(request), request_log_of(request.scope)
+    tenant = log.tenant
     limit = number_in(request, "limit", _PAGE, 1, _MOST)
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -202,7 +202,7 @@ async def input_items(request: Request, name: str) -> Response:
         )
     after = request.query_params.get("after")
     page = partial(_page, messages, name.rpartition("_")[2], order, after, limit)
-    return json_response(service.pool, page)
+    return json_response(service.pool, log, page)
 
 
 def _page(

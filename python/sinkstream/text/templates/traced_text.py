@@ -10,6 +10,7 @@ never the text, and never turns a message into a control token.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, SupportsIndex
@@ -22,6 +23,7 @@ UNKNOWN = "\x00"
 MESSAGE = "\x01"
 DERIVED = "\x02"  # computed from the template's own strings and from numbers
 _FIRST_STRING = 3
+_known = re.compile(f"[^{UNKNOWN}]")
 _MAX_RUNS = 64
 
 
@@ -246,7 +248,7 @@ def traced_data(value: Any, origin: str) -> Any:
 
 def traced_result(result: Any, inputs: Iterable[Any]) -> Any:
     """Return the result of a function that depends on its inputs alone, with its origin."""
-    if not isinstance(result, str) or set(origins_of(result)) - {UNKNOWN}:
+    if not isinstance(result, str) or _known.search(origins_of(result)):
         return result
     return traced(result, origin_of_all(inputs))
 
@@ -259,7 +261,7 @@ def origin_of_all(values: Iterable[Any]) -> str:
     while pending:
         value = pending.pop()
         if isinstance(value, str):
-            origins.update(origins_of(value))
+            origins |= _summary(origins_of(value))
         elif isinstance(value, list | tuple | Mapping):
             if id(value) not in seen:
                 seen.add(id(value))
@@ -270,3 +272,13 @@ def origin_of_all(values: Iterable[Any]) -> str:
     if len(origins) == 1:
         return origins.pop()
     return UNKNOWN if origins & {UNKNOWN, MESSAGE} else DERIVED
+
+
+def _summary(origins: str) -> set[str]:
+    """Return enough of the origins of a text for `origin_of_all`, without a look at each.
+
+    Texts have millions of characters: a set of all would hold the GIL for half a second.
+    """
+    if not origins or origins.count(origins[0]) == len(origins):
+        return set(origins[:1])
+    return {DERIVED, origins[0], *(one for one in (UNKNOWN, MESSAGE) if one in origins)}

@@ -14,14 +14,16 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
+from sinkstream.structured.abandoned import check_wanted
 
 _SLICE = 1 << 14
 """Characters that are counted at a time: they take at most 26 MB."""
 _MOST_BYTES = 4  # of UTF-8 for a character; none of them has more tokens
-
-
+_MOST_CHARACTERS = 16
+"""Characters for each token that a text may have. Prose has four or five. A longer text is refused
+at once, since templates handle all of its characters in each step."""
+_REMEDY = "Send its end, or serve the model with a larger `window`, from which the limit follows."
 _LIMIT: ContextVar[int | None] = ContextVar("encoding_limit", default=None)
 
 
@@ -41,7 +43,8 @@ def limiting(tokens: int) -> Iterator[None]:
 def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMPT) -> None:
     """Refuse a text that is about to be encoded if it is too long for its request.
 
-    A text that may be too long is counted in slices. Each cut may add a token or two.
+    A text that may be too long, but is not for its characters, is counted in slices. Each cut may
+    add a token or two.
 
     Raises:
         InvalidArgument: It has too many tokens.
@@ -49,6 +52,12 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
     limit = _LIMIT.get()
     if limit is None or len(text) * _MOST_BYTES <= limit:
         return
+    most = _MOST_CHARACTERS * limit
+    if len(text) > most:
+        raise InvalidArgument(
+            f"{argument} must have at most {most} characters, but has {len(text)}. {_REMEDY}",
+            param=argument.name,
+        )
     tokens = 0
     for begin in range(0, len(text), _SLICE):
         check_wanted()
@@ -57,13 +66,12 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
         if tokens > limit:
             raise InvalidArgument(
                 f"{argument} must have at most {limit} tokens, but the first {begin + len(part)} "
-                f"of {len(text)} characters have more. Send its end, or serve the model with a "
-                "larger `window`, from which the limit follows.",
+                f"of {len(text)} characters have more. {_REMEDY}",
                 param=argument.name,
             )
 
 
-def check_messages(tokenizer: Tokenizer, messages: Iterable[Mapping[str, Any]]) -> None:
+def check_texts(tokenizer: Tokenizer, messages: Iterable[Mapping[str, Any]]) -> None:
     """Refuse chat messages whose texts are too long together, before they are rendered."""
     if _LIMIT.get() is None:
         return

@@ -54,7 +54,7 @@ class Talk:
         self.sent: list[Any] = []
         self.freed: list[int] = []
         self.body_here: bytes | bytearray | None = None
-        self.log = RequestLog("r1", body=bytearray(BODY), on_taken=self.freed.append)
+        self.log = RequestLog("r1", body=bytearray(BODY), on_dropped=self.freed.append)
 
     async def run(self) -> None:
         async with await asyncio.start_server(self._answer, "127.0.0.1", 0) as peer:
