@@ -82,7 +82,11 @@ template <>
 constexpr auto kChoices<RouterScore> = std::to_array<std::pair<const char*, RouterScore>>(
     {{"softmax", RouterScore::kSoftmax},
      {"sigmoid", RouterScore::kSigmoid},
-     {"softmax_of_chosen", RouterScore::kSoftmaxOfChosen}});
+     {"softmax_of_chosen", RouterScore::kSoftmaxOfChosen},
+     {"sparse_mixer", RouterScore::kSparseMixer}});
+template <>
+constexpr auto kChoices<GroupScore> = std::to_array<std::pair<const char*, GroupScore>>(
+    {{"largest", GroupScore::kLargest}, {"sum_of_two", GroupScore::kSumOfTwo}});
 
 template <typename Spec>
 Spec spec_of(const py::dict& fields);

@@ -282,9 +282,48 @@ FAMILY_CONFIGS |= {
     "starcoder2-no-biases": {**_STARCODER2, "use_bias": False, "tie_word_embeddings": False},
 }
 
+_EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3}
+_LOCAL_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+_QWEN3_MOE = {
+    **_SIZES,
+    **_EXPERTS,
+    "model_type": "qwen3_moe",
+    "head_dim": 32,
+    "moe_intermediate_size": 48,
+}
+
+FAMILY_CONFIGS |= {
+    "mixtral": {**_SIZES, **_LOCAL_EXPERTS, "model_type": "mixtral"},
+    "mixtral-windows": {
+        **_SIZES,
+        **_LOCAL_EXPERTS,
+        "model_type": "mixtral",
+        "sliding_window": 40,
+    },
+    "qwen3_moe": {**_QWEN3_MOE, "norm_topk_prob": True},
+    "qwen3_moe-dense-layers": {
+        **_QWEN3_MOE,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+    },
+    "qwen2_moe": {
+        **_SIZES,
+        **_EXPERTS,
+        "model_type": "qwen2_moe",
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 72,
+    },
+    "olmoe": {**_SIZES, **_EXPERTS, "model_type": "olmoe"},
+    "granitemoe": {**_GRANITE, **_LOCAL_EXPERTS, "model_type": "granitemoe"},
+}
+
 INTERLEAVED = ("cohere", "cohere2", "glm4")
 """Families that rotate adjacent dimensions."""
-PERMUTED = ("arcee", "granite", "llama", "ministral3", "mistral", "smollm3")
+PERMUTED = (
+    "arcee", "granite", "granitemoe", "llama", "ministral3", "mistral", "mixtral", "smollm3",
+)  # fmt: skip
 """Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
 
 NOT_IN_GGUF = {
@@ -293,7 +332,9 @@ NOT_IN_GGUF = {
     "gemma2-no-caps": "its scale, which is not that of the head's size",
     "gemma3-linear": "its scale, and which layers have windows",
     "gpt_neox-sequential": "its activation",
+    "mixtral-windows": "windows",
     "mpt-clipped": "its scale",
+    "qwen3_moe-dense-layers": "layers without experts",
     "smollm3-windows": "windows",
 }
 """What the GGUF files of some variants cannot say: no such file is written by family_gguf.py."""
@@ -328,6 +369,7 @@ NOT_WRITTEN = {
     "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.mixer\.scale` would be',
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "mistral-windows": _WINDOWS,
+    "mixtral-windows": _WINDOWS,
     "nemotron-tied": r'must have the tensor "output\.weight"',
     "qwen2-windows": _WINDOWS,
     "qwen3-all-windows": _WINDOWS,

@@ -32,12 +32,18 @@ def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     _add_rope(writer, config)
     _add_windows(writer, config, has_pattern="attention.sliding_window_pattern" in written.fields)
     _add_scales(writer, config)
+    _add_experts(writer, config)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
     for tensor, weight in model.named_parameters():  # those that are tied, once
         if "vision" in tensor or "multi_modal" in tensor:
             continue
         name = tensor.replace("model.language_model.", "model.")
+        name = name.replace(".router.weight", ".router.layer.weight")  # as in Granite's files
+        if ".experts." in name:
+            for part, numbers in _of_experts(name, weight.detach().numpy()).items():
+                writer.add_tensor(part, numbers)
+            continue
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, f"gguf has no name for {name}"
         norm = model.get_submodule(tensor.rpartition(".")[0])
@@ -48,6 +54,32 @@ def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _of_experts(name: str, weight: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the tensors for a parameter [experts, rows, cols], in which gate and up are one."""
+    layer = name.split(".")[2]
+    if name.endswith("down_proj"):
+        parts = {"down": weight}
+    else:
+        gate, up = np.split(weight, 2, axis=1)
+        parts = {"gate": gate, "up": up}
+    return {
+        f"blk.{layer}.ffn_{part}_exps.weight": np.ascontiguousarray(each)
+        for part, each in parts.items()
+    }
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    count = _of(config, "num_experts", "num_local_experts")
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
 def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:

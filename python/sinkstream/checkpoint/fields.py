@@ -173,6 +173,16 @@ class Fields:
             raise self.error(name, rule, value)
         return list(value)
 
+    def indices(self, name: str, count: int) -> list[int]:
+        """Return a list of integers in [0, count); empty if it is absent."""
+        value = self._get(name, [])
+        if not isinstance(value, list) or any(
+            not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < count
+            for each in value
+        ):
+            raise self.error(name, f"be a list of integers from 0 to {count - 1}", value)
+        return list(value)
+
     def all_must_be(self, name: str, word: str, reason: str = "") -> None:
         """Refuse a list with an element other than `word`; the field may be absent."""
         value = self._get(name, [])

@@ -15,9 +15,9 @@ from sinkstream.checkpoint.checkpoint import (
     TensorSource,
     row_bytes,
 )
-from sinkstream.checkpoint.families.weight_names import WeightNames
+from sinkstream.checkpoint.families.weight_names import EXPERTS, Fused, WeightNames
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
+from sinkstream.checkpoint.spec import DecoderSpec, Experts, WeightSlot, weight_slots
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
@@ -164,26 +164,55 @@ def split_fused(
     for layer in range(spec.layers):
         for name, fused in names.fused.items():
             tensor = names.layer_prefix.format(layer) + name
-            needed = [f"layers.{layer}.{part}" for part in fused.parts]
-            held = [slots[slot] for slot in needed if slot in slots]
-            if tensor in entries and held:
-                parts = _parts_of(found.pop(tensor), held, fused.groups(spec), where)
-                names_of_parts = (names.tensor(slot.name) for slot in held)
-                found.update(zip(names_of_parts, parts, strict=True))
+            if tensor not in entries:
+                continue
+            held = [
+                [slots[slot] for slot in needed if slot in slots]
+                for needed in _slots_of(spec, layer, fused)
+            ]
+            if all(held):
+                found.pop(tensor)
+                for entry, parts in zip(_stacked(entries[tensor], held, where), held, strict=True):
+                    groups = fused.groups(spec, parts[0].rows)
+                    names_of_parts = (names.tensor(slot.name) for slot in parts)
+                    entries_of_parts = _parts_of(entry, parts, groups, where)
+                    found.update(zip(names_of_parts, entries_of_parts, strict=True))
     return found
+
+
+def _slots_of(spec: DecoderSpec, layer: int, fused: Fused) -> list[list[str]]:
+    """Return the slots of a fused tensor; those of each expert by themselves."""
+    slots = [f"layers.{layer}.{part}" for part in fused.parts]
+    if not fused.parts[0].startswith(EXPERTS):
+        return [slots]
+    block = spec.blocks[spec.block_of_layer[layer]]
+    count = block.feed_forward.experts if isinstance(block.feed_forward, Experts) else 0
+    return [[slot.replace("*", str(expert)) for slot in slots] for expert in range(count)]
+
+
+def _stacked(
+    entry: TensorEntry, held: Sequence[Sequence[WeightSlot]], where: str
+) -> Iterator[TensorEntry]:
+    """Yield the entry of each expert in a tensor of all experts; of another tensor, itself."""
+    slots = held[0]
+    shape = _shape_of(sum(slot.rows for slot in slots), slots[0].cols)
+    is_of_experts = slots[0].name.split(".")[2] + "." == EXPERTS
+    whole = (len(held), *shape) if is_of_experts else shape
+    if entry.shape != whole:
+        raise CheckpointError(
+            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(whole)}, but has "
+            f"{list(entry.shape)}."
+        )
+    size = entry.size // len(held)
+    for i in range(len(held)):
+        yield replace(entry, shape=shape, offset=entry.offset + i * size, size=size)
 
 
 def _parts_of(
     entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
 ) -> Iterator[TensorEntry]:
     """Yield each part's entry. The tensor consists of `groups` equal groups with all parts."""
-    cols = slots[0].cols
-    shape = _shape_of(sum(slot.rows for slot in slots), cols)
-    if entry.shape != shape:
-        raise CheckpointError(
-            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(shape)}, but has "
-            f"{list(entry.shape)}."
-        )
+    cols, shape = slots[0].cols, entry.shape
     # Of a storage type that cannot be loaded no row is read: matching refuses it.
     of_row = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
     stride, offset = shape[0] // groups * of_row, entry.offset

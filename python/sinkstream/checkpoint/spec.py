@@ -26,7 +26,8 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 Recurrence = Literal["short_conv", "delta_net", "mamba2"]
 """How a recurrent layer's state follows from the one before."""
 
-RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"]
+GroupScore = Literal["largest", "sum_of_two"]
 """What a router makes of its logits: a softmax over all experts, a sigmoid of each, or a softmax
 over those with the best logits."""
 
@@ -173,7 +174,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The feed-forward part of a layer, if a router chooses experts. Not supported yet."""
+    """The feed-forward part of a layer, if a router chooses experts."""
 
     kind: ClassVar[str] = "experts"
     experts: int
@@ -186,15 +187,21 @@ class Experts:
     """Whether the logits have a bias."""
     choice_bias: bool = False
     """Whether a bias is added to the scores that choose, but not to those that weigh."""
+    expert_scale: bool = False
+    """Whether each expert's weight is multiplied by a number of its own."""
     groups: int = 1
     """Groups that the experts are divided into."""
     chosen_groups: int = 1
     """Groups outside of which no expert is chosen."""
+    group_score: GroupScore = "largest"
+    """By what groups are chosen: their largest score, or the sum of their two largest."""
     normalize: bool = False
     """Whether the weights are divided by their sum plus `normalize_eps`."""
     normalize_eps: float = 0.0
     weight_scale: float = 1.0
     """Multiplies the weights."""
+    jitter: float = 0.0
+    """How close logits are that share a weight, with the score "sparse_mixer"."""
     shared_size: int = 0
     """Width of the expert that every token goes through; 0 if there is none."""
     shared_gate: bool = False

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/table.h"
 #include "model/random_decoder.h"
 
 namespace sinkstream {
@@ -282,14 +283,62 @@ class LiteralDecoder {
   }
 
   Row transform(const Layer& layer, const Row& x) const {
-    const DenseSpec& mlp = layer.block.dense();
-    Row inner = linear(layer, mlp.gated ? "gate" : "up", mlp.bias, x);
+    const ExpertsSpec* const experts = layer.block.experts();
+    return experts == nullptr ? transform(layer, layer.block.dense(), "", x)
+                              : mix(layer, *experts, x);
+  }
+
+  // `prefix`: of the names of its weights.
+  Row transform(const Layer& layer, const DenseSpec& mlp, const std::string& prefix,
+                const Row& x) const {
+    Row inner = linear(layer, prefix + (mlp.gated ? "gate" : "up"), mlp.bias, x);
     for (double& number : inner) number = activated(mlp.activation, number);
     if (mlp.gated) {
-      const Row up = linear(layer, "up", mlp.bias, x);
+      const Row up = linear(layer, prefix + "up", mlp.bias, x);
       for (size_t i = 0; i < inner.size(); ++i) inner[i] *= up[i];
     }
-    return linear(layer, "down", mlp.bias, inner);
+    return linear(layer, prefix + "down", mlp.bias, inner);
+  }
+
+  // The choice itself is the op's: kernels/route_test.cc compares that with its definition.
+  Row mix(const Layer& layer, const ExpertsSpec& spec, const Row& x) const {
+    const Row logits = linear(layer, "router", spec.router_bias, x);
+    const std::vector<float> given(logits.begin(), logits.end());
+    std::vector<int32_t> ids(static_cast<size_t>(spec.chosen));
+    std::vector<float> weights(static_cast<size_t>(spec.chosen));
+    const auto numbers_of = [&](bool has, const char* name) {
+      return has ? at(layer.at + name).data() : nullptr;
+    };
+    ThreadPool pool(1);
+    reference_kernels().route(
+        {.logits = given.data(),
+         .choice_bias = numbers_of(spec.choice_bias, "choice_bias"),
+         .expert_scale = numbers_of(spec.expert_scale, "expert_scale"),
+         .rows = 1,
+         .experts = spec.experts,
+         .chosen = spec.chosen,
+         .score = spec.score,
+         .groups = spec.groups,
+         .chosen_groups = spec.chosen_groups,
+         .group_score = spec.group_score,
+         .normalize = spec.normalize,
+         .normalize_eps = spec.normalize_eps,
+         .weight_scale = spec.weight_scale,
+         .jitter = spec.jitter,
+         .ids = ids.data(),
+         .weights = weights.data()},
+        {&pool});
+    Row sum(x.size());
+    for (size_t r = 0; r < ids.size(); ++r) {
+      const std::string prefix = "experts." + std::to_string(ids[r]) + ".";
+      add(times(weights[r], transform(layer, spec.expert, prefix, x)), &sum);
+    }
+    if (spec.shared_size > 0) {
+      const double gate =
+          spec.shared_gate ? 1 / (1 + std::exp(-linear(layer, "shared_gate", false, x)[0])) : 1;
+      add(times(gate, transform(layer, spec.shared(), "shared.", x)), &sum);
+    }
+    return sum;
   }
 
   DecoderSpec spec_;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from sinkstream.checkpoint.families.architecture import (
     ALL_BIASES,
     Architecture,
@@ -11,6 +13,7 @@ from sinkstream.checkpoint.families.architecture import (
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
+    Sizes,
     gguf_rope,
     rms_norm_from_config,
     rms_norm_from_gguf,
@@ -20,10 +23,10 @@ from sinkstream.checkpoint.families.sizes import (
 from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
-from sinkstream.checkpoint.spec import NO_ROPE, Block, DecoderSpec, usual_scale
+from sinkstream.checkpoint.spec import NO_ROPE, Block, DecoderSpec, Dense, Experts, usual_scale
 
 _SCALES = (1e-6, 1e6)
-_FIELDS: dict[str, Value] = {
+GGUF_SCALES: dict[str, Value] = {
     "attention.scale": lambda spec: attention_of(spec).scale,
     "embedding_scale": lambda spec: spec.embedding_scale,
     "logit_scale": lambda spec: 1 / spec.logit_scale,
@@ -31,40 +34,57 @@ _FIELDS: dict[str, Value] = {
 }
 
 
-def _from_config(config: Fields) -> DecoderSpec:
-    config.must_be("num_local_experts", 0, "Load a Granite model without experts.")
+def spec_from_config(
+    family: str, config: Fields, feed_forward_of: Callable[[Sizes], Dense | Experts]
+) -> DecoderSpec:
+    """Return a decoder with Granite's scales."""
     no_windows(config)
     sizes = sizes_from_config(config)
     rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
     scale = config.number("attention_multiplier", *_SCALES, 1.0)
     residual_scale = config.number("residual_multiplier", *_SCALES, 1.0)
     attention = sizes.attention(rope, scale=scale, **biases_from_config(config))
-    dense = sizes.dense(bias=config.flag("mlp_bias", False))
     norm = rms_norm_from_config(config)
     return sizes.spec(
-        "granite",
-        Block(attention, dense, norm, residual_scale=residual_scale),
+        family,
+        Block(attention, feed_forward_of(sizes), norm, residual_scale=residual_scale),
         embedding_scale=config.number("embedding_multiplier", *_SCALES, 1.0),
         logit_scale=1 / config.number("logits_scaling", *_SCALES, 1.0),
     )
 
 
-def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    metadata, sizes = file.metadata, sizes_from_gguf(file, _FIELDS)
+def _from_config(config: Fields) -> DecoderSpec:
+    config.must_be("num_local_experts", 0, "This family has no experts.")
+    has_bias = config.flag("mlp_bias", False)
+    return spec_from_config("granite", config, lambda sizes: sizes.dense(bias=has_bias))
+
+
+def spec_from_gguf(
+    family: str,
+    file: GgufDescription,
+    feed_forward_of: Callable[[Sizes], Dense | Experts],
+    reads: Collection[str] = (),
+) -> DecoderSpec:
+    """Return a decoder with Granite's scales; `reads`: other fields that its family reads."""
+    metadata, sizes = file.metadata, sizes_from_gguf(file, (*GGUF_SCALES, *reads))
     # Granite 4 uses the field for whether it rotates.
     rotates = metadata.flag("rope.scaling.finetuned", True)
     rope = gguf_rope(file, sizes, "interleaved") if rotates else NO_ROPE
     scale = metadata.number("attention.scale", *_SCALES, usual_scale(sizes.head_dim))
     residual_scale = metadata.number("residual_scale", *_SCALES, 1.0)
     attention = sizes.attention(rope, scale=scale, **biases_from_gguf(file))
-    dense = sizes.dense(bias="blk.0.ffn_gate.bias" in file.tensors)
     norm = rms_norm_from_gguf(metadata)
     return sizes.spec(
-        "granite",
-        Block(attention, dense, norm, residual_scale=residual_scale),
+        family,
+        Block(attention, feed_forward_of(sizes), norm, residual_scale=residual_scale),
         embedding_scale=metadata.number("embedding_scale", *_SCALES, 1.0),
         logit_scale=1 / metadata.number("logit_scale", *_SCALES, 1.0),
     )
+
+
+def _from_gguf(file: GgufDescription) -> DecoderSpec:
+    has_bias = "blk.0.ffn_gate.bias" in file.tensors
+    return spec_from_gguf("granite", file, lambda sizes: sizes.dense(bias=has_bias))
 
 
 FAMILY = Family(
@@ -72,9 +92,8 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     written=Architecture(
-        "granite", _FIELDS, schemes=("llama3",), biases=ALL_BIASES, pairs_adjoin=True
+        "granite", GGUF_SCALES, schemes=("llama3",), biases=ALL_BIASES, pairs_adjoin=True
     ),
     models="Granite 3",
-    notes="No mixture of experts, no hybrids (`-h`). Other Granite 4 models load as GGUF files "
-    "only.",
+    notes="No hybrids (`-h`). Other Granite 4 models load as GGUF files only.",
 )

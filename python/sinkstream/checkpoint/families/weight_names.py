@@ -12,21 +12,29 @@ from typing import Literal
 
 from sinkstream.checkpoint.spec import DecoderSpec
 
+EXPERTS = "experts."
+"""How the slots of experts begin, before the expert's number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fused:
     """A tensor of a layer that holds the rows of several weights."""
 
     parts: tuple[str, ...]
-    """Their slots, in the order of the rows."""
-    per: Literal["layer", "kv_head", "head"] = "layer"
+    """Their slots, in the order of the rows. Those of experts, such as "experts.*.gate", are in a
+    tensor with one more dimension: the experts, each with all parts."""
+    per: Literal["layer", "kv_head", "head", "row"] = "layer"
     """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`: such heads
     are stacked, each with its share of every part. Falcon has, for each key head, the queries that
-    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head."""
+    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head.
+    `"row"`: rows of the parts take turns."""
 
-    def groups(self, spec: DecoderSpec) -> int:
-        """Return how many groups of rows are stacked, each with an equal share of every part."""
-        return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads}[self.per]
+    def groups(self, spec: DecoderSpec, rows: int) -> int:
+        """Return how many groups of rows are stacked, each with an equal share of every part.
+
+        `rows`: of one part.
+        """
+        return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads, "row": rows}[self.per]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,10 @@ class WeightNames:
         """
         if not slot.startswith("layers."):
             return self.model[slot]
-        _, number, part = slot.split(".")
-        return self.layer_prefix.format(number) + self.layer[part]
+        _, number, part = slot.split(".", 2)
+        expert = part.split(".")[1] if part.startswith(EXPERTS) else ""
+        name = self.layer[part.replace(f".{expert}.", ".*.") if expert else part]
+        return self.layer_prefix.format(number) + name.replace("*", expert)
 
     def stored(self, slot: str) -> str:
         """Return the name of the tensor in the file, which may hold other slots' rows too."""
@@ -195,6 +205,14 @@ FOLDER_NAMES = WeightNames(
         "up_bias": "mlp.up_proj.bias",
         "down": "mlp.down_proj.weight",
         "down_bias": "mlp.down_proj.bias",
+        "router": "mlp.gate.weight",
+        "experts.*.gate": "mlp.experts.*.gate_proj.weight",
+        "experts.*.up": "mlp.experts.*.up_proj.weight",
+        "experts.*.down": "mlp.experts.*.down_proj.weight",
+    },
+    fused={
+        "mlp.experts.gate_up_proj": Fused(("experts.*.gate", "experts.*.up")),
+        "mlp.experts.down_proj": Fused(("experts.*.down",)),
     },
     wrappers=(
         {"model.": "model.language_model."},
@@ -241,6 +259,28 @@ GGUF_NAMES = WeightNames(
         "up_bias": "ffn_up.bias",
         "down": "ffn_down.weight",
         "down_bias": "ffn_down.bias",
+        "router": "ffn_gate_inp.weight",
+        "router_bias": "ffn_gate_inp.bias",
+        "choice_bias": "exp_probs_b.bias",
+        "expert_scale": "ffn_down_exps.scale",
+        "experts.*.gate": "ffn_gate_exps.weight[*]",
+        "experts.*.gate_bias": "ffn_gate_exps.bias[*]",
+        "experts.*.up": "ffn_up_exps.weight[*]",
+        "experts.*.up_bias": "ffn_up_exps.bias[*]",
+        "experts.*.down": "ffn_down_exps.weight[*]",
+        "experts.*.down_bias": "ffn_down_exps.bias[*]",
+        "shared.gate": "ffn_gate_shexp.weight",
+        "shared.up": "ffn_up_shexp.weight",
+        "shared.down": "ffn_down_shexp.weight",
+        "shared_gate": "ffn_gate_inp_shexp.weight",
+    },
+    fused={
+        "ffn_gate_up_exps.weight": Fused(("experts.*.gate", "experts.*.up")),
+        **{
+            f"ffn_{part}_exps.{kind}": Fused((f"experts.*.{part}{end}",))
+            for part in ("gate", "up", "down")
+            for kind, end in (("weight", ""), ("bias", "_bias"))
+        },
     },
     other_parts=("a.*", "mm.*", "v.*"),
     unused=(

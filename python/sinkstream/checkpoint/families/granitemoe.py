@@ -1,0 +1,53 @@
+"""Granite 3 with experts: Granite's scales; a softmax over the chosen experts."""
+
+from __future__ import annotations
+
+from sinkstream.checkpoint.families.architecture import Architecture
+from sinkstream.checkpoint.families.experts import (
+    COUNTS,
+    GGUF_FIELDS,
+    experts_from_config,
+    experts_from_gguf,
+)
+from sinkstream.checkpoint.families.family import Family, GgufDescription
+from sinkstream.checkpoint.families.granite import (
+    GGUF_SCALES,
+    spec_from_config,
+    spec_from_gguf,
+)
+from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, Fused
+from sinkstream.checkpoint.fields import Fields
+from sinkstream.checkpoint.spec import DecoderSpec
+
+
+def _from_config(config: Fields) -> DecoderSpec:
+    experts = experts_from_config(config, "intermediate_size", score="softmax_of_chosen")
+    return spec_from_config("granitemoe", config, lambda sizes: experts)
+
+
+def _from_gguf(file: GgufDescription) -> DecoderSpec:
+    return spec_from_gguf(
+        "granitemoe",
+        file,
+        lambda sizes: experts_from_gguf(file, sizes.intermediate_size, score="softmax_of_chosen"),
+        GGUF_FIELDS,
+    )
+
+
+_EXPERTS = "block_sparse_moe."
+
+FAMILY = Family(
+    "granitemoe",
+    _from_config,
+    _from_gguf,
+    folder_names=FOLDER_NAMES.with_names({"router": f"{_EXPERTS}router.layer.weight"}).with_fused(
+        {
+            f"{_EXPERTS}input_linear.weight": Fused(("experts.*.gate", "experts.*.up")),
+            f"{_EXPERTS}output_linear.weight": Fused(("experts.*.down",)),
+        }
+    ),
+    written=Architecture(
+        "granitemoe", {**GGUF_SCALES, **COUNTS}, schemes=("llama3",), pairs_adjoin=True
+    ),
+    models="Granite 3 1B-A400M, 3B-A800M",
+)
