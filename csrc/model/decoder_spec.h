@@ -101,6 +101,7 @@ struct AttentionSpec {
   // A query of rank r is multiplied by 1 + temperature · ln(1 + ⌊r / temperature_length⌋).
   float temperature = 0;
   int64_t temperature_length = 1;
+  bool sink_logits = false;  // a weight: one more score of each head, Note [Scores]
 
   static constexpr const char* kKind = "attention";
   int64_t query_size() const { return heads * head_dim; }
@@ -122,6 +123,7 @@ struct AttentionSpec {
     visit("clip", &AttentionSpec::clip, NotNegative{});
     visit("temperature", &AttentionSpec::temperature, Finite{});
     visit("temperature_length", &AttentionSpec::temperature_length, Whole{1, int64_t{1} << 40});
+    visit("sink_logits", &AttentionSpec::sink_logits, AnyValue{});
   }
 };
 

@@ -36,6 +36,7 @@ struct LayerWeights {
   NormWeights attention_norm;  // [hidden]
   PackedMatrix q, k, v, o;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
+  const float* sink_logits = nullptr;  // [heads]
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
   NormWeights mlp_norm;             // [hidden]
@@ -152,6 +153,7 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   }
   if (block.attention_post_norm) norm("attention_post_norm", hidden, layer.attention_post_norm);
   if (block.mlp_post_norm) norm("mlp_post_norm", hidden, layer.mlp_post_norm);
+  if (attention.sink_logits) vector("sink_logits", attention.heads, layer.sink_logits);
 }
 
 }  // namespace sinkstream

@@ -47,6 +47,10 @@ SMALLEST = {
     "vocab_size": 8,
     "max_position_embeddings": 8,
     "rms_norm_eps": 1e-6,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
 }
 NORMS = {"rms": "RMS", "layer": "layer norm"}
 NORM_SIDES = {
@@ -162,11 +166,12 @@ def parts(name: str) -> dict[str, str]:
     return {
         "norms": f"{NORMS[block.norm.kind]}, {NORM_SIDES[norms]}",
         "queries, keys": QK_NORMS[block.attention.qk_norm],
-        "MLP": f"{ACTIVATIONS[block.dense.activation]}{', gated' if block.dense.gated else ''}"
+        "MLP": f"{ACTIVATIONS[block.mlp.activation]}{', gated' if block.mlp.gated else ''}"
         f"{', parallel to attention' if block.parallel else ''}",
         "bias of q, k, v": both(plain, full, lambda each: each.attention.qkv_bias),
         "bias of output": both(plain, full, lambda each: each.attention.output_bias),
-        "bias of MLP": both(plain, full, lambda each: each.dense.bias),
+        "bias of MLP": both(plain, full, lambda each: each.mlp.bias),
+        "experts": experts(full),
         "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
@@ -176,7 +181,7 @@ def parts(name: str) -> dict[str, str]:
 def parts_of_file(name: str, written: Architecture) -> dict[str, str]:
     """Return the cells of a family's row: what a GGUF file of it can, must or cannot have."""
     spec = spec_of(name, True)
-    has_biases = any(block.attention.output_bias or block.dense.bias for block in spec.blocks)
+    has_biases = any(block.attention.output_bias or block.mlp.bias for block in spec.blocks)
     needs_biases = any(slot.endswith("_bias") for slot in written.needs)
     has_windows = spec.own_windows and written.has_windows
     at = "" if written.windows_at is None else f"in models of {written.windows_at} layers"
@@ -211,6 +216,14 @@ def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) ->
     """Return whether the blocks of a family have a part: always, optional or never."""
     words = {(True, True): "always", (False, True): "optional", (False, False): ""}
     return words[has(plain.blocks[0]), has(full.blocks[0])]
+
+
+def experts(spec: DecoderSpec) -> str:
+    """Return what experts a family has."""
+    found = next((block.experts for block in spec.blocks if block.experts is not None), None)
+    if found is None:
+        return ""
+    return "and a shared one" if found.shared_size else "yes"
 
 
 def rotary_pairing(spec: DecoderSpec) -> str:

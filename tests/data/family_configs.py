@@ -355,6 +355,7 @@ NOT_CONVERTED = {
     "cohere2-untied": "llama.cpp's Command R7B has no output matrix but the embedding",
     "falcon-alibi": "llama.cpp's Falcon has neither ALiBi nor a second norm in each layer",
     "gemma2-no-caps": "llama.cpp's Gemma 2 always has soft caps",
+    "qwen3_moe-dense-layers": "llama.cpp's Qwen3 has experts in every layer",
 }
 """Variants of which llama.cpp's converter makes no file."""
 

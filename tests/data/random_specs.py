@@ -137,7 +137,7 @@ def _random_block(draw: Draw) -> Block:
     heads, head_dim = kv_heads * group, _one_of(draw, (2, 6, 8, 14, 16, 34))
     attention_norm, attention_post_norm = _sometimes(draw, 3), _sometimes(draw)
     mlp_norm, mlp_post_norm = _sometimes(draw, 3), _sometimes(draw)
-    activations = ["silu", "gelu", "gelu_tanh"]
+    activations = ["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
     if mlp_norm or mlp_post_norm:
         activations.append("relu2")  # without a norm its squares grow beyond float32's precision
     return Block(
@@ -156,6 +156,7 @@ def _random_block(draw: Draw) -> Block:
             clip=_one_of(draw, (0.0, 0.0, 0.7)),
             temperature=_one_of(draw, (0.0, 0.0, 0.4)),
             temperature_length=_one_of(draw, (1, 2, 5)),
+            sink_logits=_sometimes(draw),
         ),
         feed_forward=_random_feed_forward(draw, activations),
         norm=_random_norm(draw),

@@ -54,6 +54,9 @@ class Decoder:
             scale=attention.scale,
             soft_cap=attention.soft_cap,
             bias=alibi(slopes).bias if len(slopes) else None,
+            sink_logits=(
+                self.weights[f"layers.{layer}.sink_logits"] if attention.sink_logits else None
+            ),
             temperature=lambda position: 1 + attention.temperature * math.log(
                 1 + position // attention.temperature_length
             ),

@@ -37,6 +37,8 @@ def transform(mlp: Any, x: Array, linear: Linear, prefix: str = "") -> Array:
     """Return down(f(gate(x)) * up(x)), or down(f(up(x))) where it has no gate."""
     up = linear(x, f"{prefix}up", mlp.bias)
     if mlp.gated:
+        if mlp.activation == "clamped_swiglu":
+            up = np.clip(up, -7, 7) + 1
         inner = ACTIVATIONS[mlp.activation](linear(x, f"{prefix}gate", mlp.bias)) * up
     else:
         inner = ACTIVATIONS[mlp.activation](up)
@@ -121,4 +123,15 @@ def _relu2(x: Array) -> Array:
     return np.maximum(x, 0) ** 2
 
 
-ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu2": _relu2}
+def _clamped_silu(x: Array) -> Array:
+    gate = np.minimum(x, 7)
+    return gate / (1 + np.exp(-1.702 * gate))
+
+
+ACTIVATIONS = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu2": _relu2,
+    "clamped_swiglu": _clamped_silu,
+}

@@ -308,6 +308,7 @@ void Decoder::attend(const AttentionSpec& attention, LayerRows* rows, const Roun
   args.scale = attention.scale;
   args.soft_cap = attention.soft_cap;
   args.slopes = attention.slopes.empty() ? nullptr : attention.slopes.data();
+  args.sink_logits = weights_.layers[static_cast<size_t>(layer)].sink_logits;
   args.scratch = attention_scratch_.data();
   args.scratch_pages = options_.pages;
   kernels_.attention(args, launch_);

@@ -20,7 +20,7 @@ QkNorm = Literal["none", "head", "full"]
 """How queries and keys are normalized before they are rotated: not at all, each head by itself, or
 all heads together."""
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"]
 """`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
 
 Recurrence = Literal["short_conv", "delta_net", "mamba2"]
@@ -137,6 +137,9 @@ class Attention:
     `1 + b * ln(1 + floor(p / temperature_length))` (Ministral 3); 0 means no scaling."""
     temperature_length: int = 1
     """Number of consecutive positions with the same temperature."""
+    sink_logits: bool = False
+    """Whether each head has a learned sink logit: a score in the softmax without a value, which is
+    always seen (gpt-oss). It is no token, and independent of the cache's sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +243,15 @@ class Block:
         raise TypeError(f"the mixer of this block is {self.mixer.kind}")
 
     @property
-    def dense(self) -> Dense:
-        """Return the feed-forward of a block without experts."""
-        if isinstance(self.feed_forward, Dense):
-            return self.feed_forward
-        raise TypeError(f"the feed-forward of this block is {self.feed_forward.kind}")
+    def experts(self) -> Experts | None:
+        """Return the feed-forward of a block with experts; None if it has none."""
+        return self.feed_forward if isinstance(self.feed_forward, Experts) else None
+
+    @property
+    def mlp(self) -> Dense:
+        """Return the MLP of a block, or what each of its experts is."""
+        found = self.feed_forward
+        return found.expert if isinstance(found, Experts) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +343,8 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Return the width of the widest feed-forward part."""
-        return max(block.dense.intermediate_size for block in self.blocks)
+        """Return the width of the widest MLP or expert."""
+        return max(block.mlp.intermediate_size for block in self.blocks)
 
     @property
     def own_windows(self) -> tuple[int, ...]:

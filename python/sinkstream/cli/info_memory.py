@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Block, DecoderSpec, cache_groups, weight_slots
+from sinkstream.checkpoint.spec import Block, DecoderSpec, Dense, cache_groups, weight_slots
 from sinkstream.host import ModelOptions
 
 _GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
@@ -52,7 +52,7 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
         InvalidArgument: An option does not fit this machine.
     """
     block = spec.blocks[0]
-    block = replace(block, feed_forward=replace(block.dense, intermediate_size=_SIZE))
+    block = replace(block, feed_forward=Dense(_SIZE))
     small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
     builder = _core.ModelBuilder(small.as_dict())
     zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
@@ -175,6 +175,16 @@ def _has_branch(block: Block) -> bool:
     return block.attention_post_norm or block.mlp_post_norm or block.residual_scale != 1
 
 
+def _feed_forward(spec: DecoderSpec, block: Block) -> int:
+    """Return the numbers that a row has in a feed-forward."""
+    experts = block.experts
+    if experts is None:
+        return 2 * block.mlp.intermediate_size
+    inner = max(experts.chosen * experts.expert.intermediate_size, experts.shared_size)
+    outputs = (experts.chosen + 1) * spec.hidden_size
+    return 2 * inner + outputs + experts.experts + 2 * experts.chosen + 1
+
+
 def _scratch(
     spec: DecoderSpec,
     tensors: Sequence[TensorSource],
@@ -187,8 +197,9 @@ def _scratch(
     attentions = [block.attention for block in spec.blocks]
     query = max(each.heads * each.head_dim for each in attentions)
     kv = max(each.kv_heads * each.head_dim for each in attentions)
-    # Attention and the MLP of a block use the same memory.
-    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, 2 * spec.intermediate_size)
+    # Attention and the feed-forward of a block use the same memory.
+    feed_forward = max(_feed_forward(spec, block) for block in spec.blocks)
+    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, feed_forward)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size

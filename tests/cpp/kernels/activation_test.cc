@@ -11,7 +11,7 @@ namespace sinkstream {
 namespace {
 
 constexpr Activation kKinds[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                 Activation::kRelu2};
+                                 Activation::kRelu2, Activation::kClampedSwiglu};
 
 const char* name_of(Activation kind) {
   switch (kind) {
@@ -19,6 +19,7 @@ const char* name_of(Activation kind) {
     case Activation::kGelu: return "gelu";
     case Activation::kGeluTanh: return "gelu_tanh";
     case Activation::kRelu2: return "relu2";
+    case Activation::kClampedSwiglu: return "clamped_swiglu";
   }
   return "";
 }

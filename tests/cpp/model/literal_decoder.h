@@ -225,11 +225,13 @@ class LiteralDecoder {
     for (size_t i = 0; i < positions; ++i) {
       turns.push_back(turns_at(attention.rope, static_cast<int64_t>(i)));
     }
+    const float* const sinks =
+        attention.sink_logits ? at(layer.at + "sink_logits").data() : nullptr;
     std::vector<Row> found;
     for (size_t t = 0; t < input.size(); ++t) {
       Row read;
       for (int64_t head = 0; head < attention.heads; ++head) {
-        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values);
+        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values, sinks);
         read.insert(read.end(), out.begin(), out.end());
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
@@ -241,7 +243,8 @@ class LiteralDecoder {
   static Row attend_head(const AttentionSpec& attention,
                          const std::vector<std::vector<Turn>>& turns, const Row& query,
                          int64_t head, const std::vector<int64_t>& live,
-                         const std::vector<Row>& keys, const std::vector<Row>& values) {
+                         const std::vector<Row>& keys, const std::vector<Row>& values,
+                         const float* sinks) {
     const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
     const double temperature =
@@ -250,7 +253,7 @@ class LiteralDecoder {
                                         static_cast<double>(attention.temperature_length)));
     const Row rotated_query = times(temperature, rotated(attention, query, head, turns[last]));
     Row out(attention.head_dim);
-    double total = 0;
+    double total = sinks == nullptr ? 0 : std::exp(double{sinks[head]});
     for (int64_t rank = 0; rank <= last; ++rank) {
       const Row key = rotated(attention, keys[live[rank]], kv_head, turns[rank]);
       double score = 0;
@@ -278,8 +281,16 @@ class LiteralDecoder {
       case Activation::kGeluTanh:
         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
       case Activation::kRelu2: return x > 0 ? x * x : 0;
+      case Activation::kClampedSwiglu: {
+        const double gate = std::min(x, 7.0);
+        return gate / (1 + std::exp(-1.702 * gate));
+      }
     }
     return NAN;
+  }
+  // What the activated gate is multiplied by.
+  static double factor(Activation activation, double up) {
+    return activation == Activation::kClampedSwiglu ? std::clamp(up, -7.0, 7.0) + 1 : up;
   }
 
   Row transform(const Layer& layer, const Row& x) const {
@@ -295,7 +306,7 @@ class LiteralDecoder {
     for (double& number : inner) number = activated(mlp.activation, number);
     if (mlp.gated) {
       const Row up = linear(layer, prefix + "up", mlp.bias, x);
-      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= up[i];
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= factor(mlp.activation, up[i]);
     }
     return linear(layer, prefix + "down", mlp.bias, inner);
   }

@@ -182,6 +182,14 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
 
   add("layers that differ in heads, key heads and head size", two_shapes_spec(plain));
 
+  DecoderSpec trained_sinks = with_blocks(bare, [](BlockSpec* block) {
+    block->attention().sink_logits = true;
+    block->attention().qkv_bias = block->attention().output_bias = block->dense().bias = true;
+    block->dense().activation = Activation::kClampedSwiglu;
+  });
+  add("a learned sink logit of each head, windows, clamped SwiGLU",
+      with_windows(trained_sinks, {32, 0}));
+
   add("query temperature", with_blocks(bare, [](BlockSpec* block) {
         block->attention().temperature = 0.3f;
         block->attention().temperature_length = 11;

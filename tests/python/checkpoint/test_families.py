@@ -32,6 +32,10 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10_000.0,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 72,
 }
 
 
@@ -69,7 +73,7 @@ def switches(spec: DecoderSpec) -> tuple[bool, bool, bool, str]:
         (
             block.attention.qkv_bias,
             block.attention.output_bias,
-            block.dense.bias,
+            block.mlp.bias,
             block.attention.qk_norm,
         )
         for block in spec.blocks
@@ -297,7 +301,7 @@ def test_any_config_gives_an_error_or_a_sound_description(
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("qwen3_moe", "mixture-of-experts layers"), ("gpt-oss", "mixture-of-experts layers"),
+    [("phimoe", "experts of another kind"), ("gpt-oss", "experts of another kind"),
      ("qwen3_5_text", "recurrent layers"), ("lfm2", "recurrent layers"),
      ("gemma4", "heads of different sizes")],
 )  # fmt: skip

@@ -84,8 +84,7 @@ ARCHITECTURES: dict[str, Family] = {
 # Model types and architectures whose layers have parts that no decoder here has yet.
 _EXPERTS = (
     "deepseek2", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "glm4moe",
-    "gpt-oss", "gpt_oss", "granitemoe", "hunyuan_v1_moe", "minimax_m2", "mixtral", "olmoe",
-    "phimoe", "qwen2_moe", "qwen2moe", "qwen3_moe", "qwen3moe",
+    "gpt-oss", "gpt_oss", "hunyuan_v1_moe", "minimax_m2", "phimoe",
 )  # fmt: skip
 _RECURRENT = (
     "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba", "lfm2",
@@ -94,7 +93,7 @@ _RECURRENT = (
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {
-    **dict.fromkeys(_EXPERTS, "mixture-of-experts layers"),
+    **dict.fromkeys(_EXPERTS, "experts of another kind"),
     **dict.fromkeys(_RECURRENT, "recurrent layers"),
     **dict.fromkeys(_SHAPES, "heads of different sizes"),
 }

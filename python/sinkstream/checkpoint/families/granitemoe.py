@@ -10,7 +10,7 @@ from sinkstream.checkpoint.families.experts import (
     experts_from_gguf,
 )
 from sinkstream.checkpoint.families.family import Family, GgufDescription
-from sinkstream.checkpoint.families.granite import (
+from sinkstream.checkpoint.families.granite_parts import (
     GGUF_SCALES,
     spec_from_config,
     spec_from_gguf,

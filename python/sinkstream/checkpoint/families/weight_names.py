@@ -58,6 +58,11 @@ class WeightNames:
     unused: tuple[str, ...] = ()
     """Patterns of tensors without use here: buffers, and layers that predict further tokens."""
 
+    @property
+    def is_fused(self) -> bool:
+        """Return whether some weights never have a tensor of their own."""
+        return any("[" in name for name in self.layer.values())
+
     def tensor(self, slot: str) -> str:
         """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
 

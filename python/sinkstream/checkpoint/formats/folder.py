@@ -81,7 +81,7 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     spec = family.spec_from_config(config.decoder)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
     quantization = read_quantization(folder, config.whole)
-    if quantization is not None and family.folder_names.fused:
+    if quantization is not None and family.folder_names.is_fused:
         raise CheckpointError(
             f"load: {_CONFIG} must not have `quantization_config` if model_type is "
             f"{quoted(model_type)}, because tensors of this family hold several weights each. Load "
