@@ -1,4 +1,4 @@
-"""Prints requirements of pyproject.toml, one per line, for `pip install`.
+"""Prints requirements of pyproject.toml, one per line, quoted for `xargs pip install`.
 
 The arguments name extras, or `build-system`. The Makefile installs tools without building the
 package, which pip can do only from a list.
@@ -6,6 +6,7 @@ package, which pip can do only from a list.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -26,4 +27,4 @@ def requirements(group: str) -> list[str]:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print("\n".join(requirements(name)))
+        print("\n".join(map(shlex.quote, requirements(name))))

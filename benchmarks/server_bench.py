@@ -1,4 +1,5 @@
-"""Measures `sinkstream serve`: long conversations, many streams, clients that do not read.
+"""Measures `sinkstream serve`: long conversations, many streams, clients that do not read,
+and what a client's longest requests do to others.
 
     python benchmarks/server_bench.py                          # all parts
     python benchmarks/server_bench.py --only turns --turns-turns 50
@@ -19,11 +20,17 @@ from typing import Any
 from engine.row import table
 from engine_bench import add_sizes, sizes_of
 from machine import report
-from server import crowd, restart, streams, turns
+from server import crowd, neighbours, restart, streams, turns
 from server.setting import Setting
 
 # name -> a module with `Sizes` and `measure(setting, sizes)`
-PARTS: dict[str, Any] = {"turns": turns, "restart": restart, "streams": streams, "crowd": crowd}
+PARTS: dict[str, Any] = {
+    "turns": turns,
+    "restart": restart,
+    "streams": streams,
+    "crowd": crowd,
+    "neighbours": neighbours,
+}
 
 
 def main() -> None:

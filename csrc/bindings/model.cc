@@ -263,17 +263,29 @@ void register_model(py::module_& module) {
           },
           py::arg("sinks"), py::arg("contents"), py::arg("cache_salt") = "")
       .def(
-          "take_back",
-          [](LoadedModel& self, const SessionHandle& session, const StreamHandle& turn) {
-            self.engine().take_back(*session.session(), turn.shared());
+          "position_of",
+          [](LoadedModel& self, const SessionHandle& session) {
+            const SessionPosition at = [&] {
+              const ReleaseGil released;
+              return self.engine().position_of(*session.session());
+            }();
+            return py::make_tuple(at.length, at.pending, at.turns);
           },
-          py::arg("session"), py::arg("turn"), py::call_guard<ReleaseGil>())
+          py::arg("session"))
+      .def(
+          "go_back",
+          [](LoadedModel& self, const SessionHandle& session,
+             const std::tuple<int64_t, std::optional<int32_t>, int64_t>& to, bool reads_again) {
+            const auto& [length, pending, turns] = to;
+            return self.engine().go_back(*session.session(), {length, pending, turns}, reads_again);
+          },
+          py::arg("session"), py::arg("to"), py::arg("reads_again"), py::call_guard<ReleaseGil>())
       .def(
           "ids_of",
-          [](LoadedModel& self, const SessionHandle& session) {
-            return self.engine().ids_of(*session.session());
+          [](LoadedModel& self, const SessionHandle& session, bool kept) {
+            return self.engine().ids_of(*session.session(), kept);
           },
-          py::arg("session"), py::call_guard<ReleaseGil>())
+          py::arg("session"), py::arg("kept") = false, py::call_guard<ReleaseGil>())
       .def(
           "last_token",
           [](LoadedModel& self, const SessionHandle& session) {

@@ -23,6 +23,7 @@ py::dict stats_of(const SessionHandle& self) {
   fields["live_tokens"] = stats.live_tokens;
   fields["evicted_tokens"] = stats.evicted_tokens;
   fields["cache_bytes"] = stats.cache_bytes;
+  fields["unread_tokens"] = stats.unread_tokens;
   return fields;
 }
 
@@ -71,6 +72,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   SessionState state;
   state.sequence.length = contents["length"].cast<int64_t>();
   state.sequence.begins = contents["begins"].cast<std::vector<int64_t>>();
+  state.length = state.sequence.length;
   state.ids = contents["ids"].cast<std::vector<int32_t>>();
   state.pending = contents["pending"].cast<std::optional<int32_t>>();
   state.turns = contents["turns"].cast<int64_t>();
@@ -100,6 +102,7 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
 }
 
 void register_session(py::module_& module) {
+  module.attr("UNDONE_TOKENS") = kUndoneTokens;
   py::class_<SessionHandle>(module, "Session", "A conversation that keeps its cache.")
       .def("close", [](SessionHandle& self) { self.session()->close(); })
       .def("stats", &stats_of)

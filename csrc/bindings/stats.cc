@@ -38,6 +38,7 @@ py::dict stats_for_python(const Engine& engine) {
   }
   fields["is_dead"] = stats.is_dead;
   fields["waiting"] = stats.waiting;
+  fields["waiting_for_memory"] = stats.waiting_for_memory;
   fields["running"] = stats.running;
   fields["parked"] = stats.parked;
   fields["pages"] = stats.pages;

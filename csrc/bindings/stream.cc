@@ -139,6 +139,7 @@ py::dict stream_stats(const StreamHandle& self) {
   fields["prompt_tokens"] = stats.prompt_tokens;
   fields["generated_tokens"] = stats.generated_tokens;
   fields["cached_tokens"] = stats.cached_tokens;
+  fields["replayed_tokens"] = stats.replayed_tokens;
   fields["evicted_tokens"] = stats.evicted_tokens;
   fields["live_tokens"] = stats.live_tokens;
   fields["cache_bytes"] = stats.cache_bytes;
@@ -183,6 +184,9 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   native.sinks = request.attr("sinks").cast<std::optional<int64_t>>();
   native.continues_text = request.attr("continues_text").cast<bool>();
   native.cache_salt = request.attr("cache_salt").cast<std::string>();
+  const py::object origin = request.attr("origin");
+  native.share = origin.attr("share").cast<std::string>();
+  native.weight = origin.attr("weight").cast<double>();
   native.called_at = time_of(request.attr("called_at").cast<double>());
   native.grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
   const ReleaseGil released;

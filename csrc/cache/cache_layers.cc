@@ -60,6 +60,24 @@ Window CacheLayers::main_window(const Window& sequence) const {
   return groups_[static_cast<size_t>(main_group(sequence))].window_of(sequence);
 }
 
+int64_t CacheLayers::reach(const Window& sequence) const {
+  if (has_states()) return kNoReach;
+  int64_t reach = 1;
+  for (const CacheGroup& group : groups_)
+    reach += group.count() * (group.window_of(sequence).window - 1);
+  return reach;
+}
+
+int64_t CacheLayers::first_to_read(const Window& sequence, int64_t length) const {
+  if (has_states()) return 0;
+  const int64_t begin = length - reach(sequence);
+  if (begin > sequence.sinks) return begin;
+  const bool all_keep_sinks = std::ranges::all_of(groups_, [&](const CacheGroup& group) {
+    return group.window_of(sequence).sinks == sequence.sinks;
+  });
+  return all_keep_sinks && length > sequence.sinks ? sequence.sinks : 0;
+}
+
 MemoryAmount CacheLayers::most_memory(const Window& sequence) const {
   const Window largest = main_window(sequence);
   MemoryAmount most{.states = has_states() ? 1 : 0};

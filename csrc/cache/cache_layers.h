@@ -51,6 +51,13 @@ struct CacheGroup {
   }
 };
 
+// Note: [Reach]
+// A key of the first layer depends on its own token alone. A key of layer l + 1 depends on what
+// layer l made of its token, which saw the sinks and the last W keys of layer l: its own and W − 1
+// before it. So the oldest live key of the last of L layers depends on the tokens from
+// W + (L − 1)(W − 1) before the end on, and on the sinks, which depend on no later token. A
+// sequence that has its sinks can read again from there, and has the same bits as one that never
+// left. A state, which is a sum over all tokens, depends on all of them.
 class CacheLayers {
  public:
   struct LayerInGroup {
@@ -58,6 +65,7 @@ class CacheLayers {
     int64_t layer = 0;  // among the group's, or among those with states
   };
   static constexpr int64_t kNoGroup = -1;
+  static constexpr int64_t kNoReach = -1;
 
   // `count` >= 1 layers that all keep the sinks and the window, in pages of one shape.
   CacheLayers(int64_t count);  // NOLINT(google-explicit-constructor): the number says it all
@@ -83,6 +91,12 @@ class CacheLayers {
   // What that group keeps: the sequence's own sinks and window unless all layers have windows of
   // their own.
   Window main_window(const Window& sequence) const;
+  // How many of its last tokens determine, together with the sinks, what a sequence of any length
+  // has in its cache: Note [Reach]. kNoReach: all of them.
+  int64_t reach(const Window& sequence) const;
+  // The index from which a sequence must read its tokens again to have the same cache as after
+  // `length` tokens, bit for bit: 0, S, or above S. It still has the sinks if it is not 0.
+  int64_t first_to_read(const Window& sequence, int64_t length) const;
   // The maximum memory that a sequence of this capacity needs, however it is divided into sinks and
   // window, as long as the same layers keep windows of their own.
   MemoryAmount most_memory(const Window& sequence) const;

@@ -286,14 +286,12 @@ bool SequenceCache::can_rewind(int64_t length) const {
          });
 }
 
-bool SequenceCache::rewind(int64_t length) {
-  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0,
-                   "cannot rewind a sequence of ", length_, " tokens, with ", in_flight_,
-                   " more in flight, to ", length);
+// Makes pages writable that are full of sinks and are not once there are `length` tokens. Returns
+// false, and does nothing, if no page is free for a copy.
+bool SequenceCache::own_sinks_from(int64_t length) {
   std::vector<std::pair<const GroupPages*, int64_t>> shared;
   MemoryAmount copies;
   for (const GroupPages& group : groups_) {
-    // Pages that were full of sinks and will no longer be.
     const int64_t begin = full_sink_pages(group.window, length);
     const int64_t end = full_sink_pages(group.window, length_);
     for (int64_t layer = 0; layer < group.layers; ++layer) {
@@ -308,8 +306,31 @@ bool SequenceCache::rewind(int64_t length) {
   }
   if (!copies.fits_in(pools_.free())) return false;
   for (const auto& [group, page] : shared) own_page(*group, page);
+  return true;
+}
+
+bool SequenceCache::rewind(int64_t length) {
+  SINKSTREAM_CHECK(length >= 0 && can_rewind(length) && in_flight_ == 0,
+                   "cannot rewind a sequence of ", length_, " tokens, with ", in_flight_,
+                   " more in flight, to ", length);
+  if (!own_sinks_from(length)) return false;
   length_ = length;
   if (states_) states_->rewind(length);
+  return true;
+}
+
+bool SequenceCache::restart_at(int64_t index) {
+  SINKSTREAM_CHECK(in_flight_ == 0 && index >= 0 && index <= length_ &&
+                       (index == 0 || (!states_ && index >= window().sinks)),
+                   "cannot restart a sequence of ", length_, " tokens, with ", in_flight_,
+                   " more in flight, at ", index);
+  if (!own_sinks_from(index)) return false;
+  for (GroupPages& group : groups_) {
+    poison(group, group.window.first(length_ - 1), length_);
+    group.window.begin = index;
+  }
+  length_ = index;
+  if (states_) states_->restart();
   return true;
 }
 

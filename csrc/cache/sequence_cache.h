@@ -150,6 +150,9 @@ class SequenceCache {
   // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
   // page is free for them.
   bool rewind(int64_t length);
+  // Drops all tokens but the sinks; the next one has this index, which is at most length(). With
+  // index 0, or with states, drops the sinks, too. Returns false like `rewind`.
+  bool restart_at(int64_t index);
   // Evicts the window tokens before `index`, which is in [first(length()), length()], from every
   // layer.
   void cut(int64_t index);
@@ -180,6 +183,7 @@ class SequenceCache {
   void share_pages(const GroupPages& group, const SequenceCache& other, const GroupPages& others,
                    const std::vector<int64_t>& theirs);
   void own_page(const GroupPages& group, int64_t page);
+  bool own_sinks_from(int64_t length);
   // If the pool poisons: sets the group's evicted window tokens [begin, end) to NaN, except rows
   // that have been overwritten.
   void poison(const GroupPages& group, int64_t begin, int64_t end);

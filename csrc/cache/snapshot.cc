@@ -150,7 +150,9 @@ void move_tokens(const SequenceCache& cache, const SequenceState& state, Byte* k
 SequenceState state_of(const SequenceCache& cache) {
   SequenceState state{.length = cache.length(), .begins = {}};
   for (int64_t group = 0; group < cache.group_count(); ++group) {
-    state.begins.push_back(cache.group(group).window.begin);
+    const Window& window = cache.group(group).window;
+    const bool is_past = window.begin <= cache.length() - window.window;  // the window has moved on
+    state.begins.push_back(is_past ? 0 : window.begin);
   }
   return state;
 }

@@ -166,10 +166,10 @@ void Engine::check_fits(const Sequence& sequence) const {
 
 void Engine::check(const Request& request) const {
   owner_.check("stream");
-  check_prompt(request.prompt);
   validate(request.params, model_.vocab());
   check_text(request.params);
   check_grammar(request);
+  SINKSTREAM_CHECK(request.weight > 0, "a share has the weight ", request.weight);
 }
 
 void Engine::enqueue(std::unique_ptr<Sequence> sequence) {
@@ -189,6 +189,7 @@ std::shared_ptr<TokenStream> Engine::make_stream() {
 }
 
 std::shared_ptr<TokenStream> Engine::submit(Request request) {
+  check_prompt(request.prompt);
   check(request);
   limit_length(&request);
   const Window window = window_of("stream", request.sinks);
@@ -293,13 +294,9 @@ bool Engine::take_arrivals() {
   count_arrivals(arrived_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) {
     waiting_.push_back(std::move(sequence));
-    const std::shared_ptr<Session>& session = waiting_.back()->session;
-    if (!session) continue;
-    session->begin_turn(waiting_.back()->wants_reply());
-    // A session already has its memory, so its turn goes ahead of sequences that wait for memory.
-    const auto first_other = std::find_if(waiting_.begin(), waiting_.end(),
-                                          [](const auto& other) { return !other->session; });
-    if (first_other != waiting_.end()) std::rotate(first_other, waiting_.end() - 1, waiting_.end());
+    Sequence& arrived = *waiting_.back();
+    arrived.share = shares_.enter(arrived.share_key, arrived.weight);
+    if (arrived.session) arrived.session->begin_turn(arrived.wants_reply());
   }
   arrived_.clear();
   return is_open;
@@ -368,11 +365,37 @@ void Engine::unpark() {
   }
 }
 
+// Moves the sequences that are admitted next to the front, in order. A session already has
+// its memory, so its turn goes ahead of sequences that wait for memory.
+void Engine::order_waiting(std::span<const ShareView> shares, size_t most) {
+  if (most == 0 || waiting_.size() < 2) return;
+  turns_.assign(shares.begin(), shares.end());
+  candidates_.clear();
+  for (const std::unique_ptr<Sequence>& sequence : waiting_) {
+    candidates_.push_back({.share = sequence->share->index,
+                           .priority = sequence->priority(),
+                           .has_memory = sequence->session != nullptr});
+  }
+  for (size_t i = 0; i < most; ++i) {
+    const auto left = std::span(candidates_).subspan(i);
+    const auto next = static_cast<int64_t>(i + next_to_admit(left, turns_));
+    ++turns_[static_cast<size_t>(candidates_[static_cast<size_t>(next)].share)].running;
+    const auto move_up = [i, next](auto from) {
+      std::rotate(from + static_cast<int64_t>(i), from + next, from + next + 1);
+    };
+    move_up(candidates_.begin());
+    move_up(waiting_.begin());
+  }
+}
+
 void Engine::plan() {
   waiting_views_.clear();
   const size_t free_sequences = static_cast<size_t>(options_.max_sequences) - running_.size();
+  const size_t most = std::min(free_sequences, waiting_.size());
+  const std::span<const ShareView> shares = shares_.views();
+  order_waiting(shares, most);
   shared_prefixes_.clear();
-  for (size_t i = 0; i < std::min(free_sequences, waiting_.size()); ++i) {
+  for (size_t i = 0; i < most; ++i) {
     const Sequence& sequence = *waiting_[i];
     const SharedPrefix shared = shared_prefix_of(sequence);
     shared_prefixes_.push_back(shared);
@@ -380,7 +403,9 @@ void Engine::plan() {
                               .prompt_left = sequence.prompt_tokens - shared.count,
                               .length = sequence.session ? sequence.cache->length() : shared.count,
                               .wants_reply = sequence.wants_reply(),
-                              .to_score = sequence.to_score()});
+                              .to_score = sequence.to_score(),
+                              .share = sequence.share->index,
+                              .priority = sequence.priority()});
   }
   running_views_.clear();
   for (const std::unique_ptr<Sequence>& s : running_) {
@@ -394,15 +419,21 @@ void Engine::plan() {
                               .last_step = s->last_step,
                               .wants_reply = s->wants_reply(),
                               .to_score = s->to_score(),
-                              .drafts = s->wanted_drafts(runner_.drafts())});
+                              .drafts = s->wanted_drafts(runner_.drafts()),
+                              .share = s->share->index,
+                              .priority = s->priority()});
   }
   const StepLimits limits{.free = options_.pools.free(),
                           .max_sequences = options_.max_sequences,
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
                           .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step,
-                          .scored_rows = most_scored_rows(model_.vocab())};
+                          .scored_rows = most_scored_rows(model_.vocab()),
+                          .shares = shares};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
+  const bool lack_memory = plan_.admit < static_cast<int64_t>(most);
+  totals_.waiting_for_memory =
+      lack_memory ? static_cast<int64_t>(waiting_.size()) - plan_.admit : 0;
   hold_back_host_rows();
 }
 
@@ -529,7 +560,7 @@ void Engine::finish_all(const std::function<std::exception_ptr()>& make_error) {
   waiting_.clear();
   arrived_.clear();
   arrivals_.clear();
-  totals_.running = totals_.waiting = totals_.parked = 0;
+  totals_.running = totals_.waiting = totals_.waiting_for_memory = totals_.parked = 0;
   publish_stats();
 }
 

@@ -64,15 +64,19 @@ class Engine {
                                         const std::vector<int32_t>& prompt,
                                         std::string cache_salt = {});
   // Queues the session's next turn, which continues from its cache. With max_tokens = 0 it only
-  // prefills. Throws what `submit` throws, InvalidArgument if the session is closed, and
-  // SessionBusy if a turn is running; waits for a cancelled turn to end.
+  // prefills; then the prompt may be empty if there are tokens to read again: it reads only these.
+  // Throws what `submit` throws, InvalidArgument if the session is closed, and SessionBusy if a
+  // turn is running; waits for a cancelled turn to end.
   std::shared_ptr<TokenStream> submit(Request request, const std::shared_ptr<Session>& session);
   // A second session that continues from the same tokens. Throws like open_session and submit.
   std::shared_ptr<Session> fork_session(Session& session);
-  // Cancels the session's last turn if it is running, and restores the session to its state before
-  // that turn. Throws InvalidArgument if `turn` is not its last turn, or if tokens have left the
-  // window since.
-  void take_back(Session& session, const std::shared_ptr<TokenStream>& turn);
+  // Where the session is. Throws SessionBusy while a turn is running.
+  SessionPosition position_of(Session& session);
+  // Returns the session to where it was before a turn, or an earlier one. If tokens have left the
+  // window since, the next turn reads again what the cache no longer has: Note [Tokens to read
+  // again] of session.h. Returns false, and does nothing, if that is not wanted, or if the ids are
+  // not kept any more. Throws SessionBusy while a turn is running, and waits for a cancelled one.
+  bool go_back(Session& session, const SessionPosition& to, bool reads_again);
   // Calls `read` in this thread while no other thread uses the session; other streams continue.
   void read_session(Session& session, const std::function<void(const Session&)>& read);
   // A session that continues from `state`. Calls `write` in this thread to fill an empty cache with
@@ -80,8 +84,9 @@ class Engine {
   std::shared_ptr<Session> restore_session(int64_t sinks, const SessionState& state,
                                            const std::function<void(SequenceCache*)>& write,
                                            std::string cache_salt = {});
-  // The ids of the session's live tokens, in order, then its pending token if there is one.
-  std::vector<int32_t> ids_of(Session& session);
+  // The ids of the session's live tokens, in order, then its pending token if there is one. With
+  // `kept`, the sinks and all of the last tokens whose ids are still there.
+  std::vector<int32_t> ids_of(Session& session, bool kept = false);
   // The last of those ids, if there is one. Throws SessionBusy while a turn is running.
   std::optional<int32_t> last_token(Session& session);
 
@@ -125,6 +130,7 @@ class Engine {
   std::shared_ptr<TokenStream> make_stream();
   void enqueue(std::unique_ptr<Sequence> sequence);
   void acquire_session(Session& session);
+  std::shared_ptr<Session> make_session(const Window& window, std::string cache_salt) const;
 
   // The engine's thread runs everything below. Its main loop: engine.cc
   void run();
@@ -135,6 +141,7 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
+  void order_waiting(std::span<const ShareView> shares, size_t most);
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
@@ -162,6 +169,8 @@ class Engine {
   void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
                   const SharedPrefix& shared);
   void add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared);
+  bool rewind(Session& session, int64_t length);
+  bool restart(Session& session, int64_t length);
   void finish_turn(Sequence& sequence);
   void remove_closed_sessions();
   void remove_all_sessions();
@@ -216,7 +225,10 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> arrived_;  // swapped with arrivals_
   std::vector<Job*> taken_jobs_;                    // swapped with jobs_
   std::vector<std::shared_ptr<Session>> sessions_;  // those with pages
+  Shares shares_;
   StepPlanner planner_;
+  std::vector<Candidate> candidates_;  // one for each of waiting_
+  std::vector<ShareView> turns_;       // while the order is decided
   std::vector<WaitingView> waiting_views_;
   std::vector<SharedPrefix> shared_prefixes_;  // one for each of waiting_views_
   std::vector<RunningView> running_views_;

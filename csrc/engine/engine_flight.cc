@@ -53,7 +53,7 @@ Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
 void Engine::take_seat(Sequence& sequence) {
   if (free_seats_.empty()) return;
   const std::vector<int32_t> seen =
-      sequence.session ? sequence.session->tokens.ids()
+      sequence.session ? sequence.session->cached_ids()
                        : std::vector<int32_t>(sequence.prompt.begin(),
                                               sequence.prompt.begin() + sequence.prefilled);
   const int64_t seat = free_seats_.back();
@@ -79,6 +79,7 @@ void Engine::launch(Flight& flight) {
   for (const PlanRow& row : plan_.rows) {
     Sequence& sequence = *running_[static_cast<size_t>(row.sequence)];
     sequence.last_step = flight.record.step;
+    sequence.share->view.served += static_cast<double>(row.count) / sequence.weight;
     sequence.cache->make_writable(row.count);
     flight.rows.push_back({&sequence, row.count, wants_of(sequence, row), row.drafts});
   }

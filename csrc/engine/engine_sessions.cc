@@ -28,7 +28,7 @@ class SessionLease {
   Session* session_;
 };
 
-int64_t common_prefix(const LiveTokens& tokens, std::span<const int32_t> prompt, int64_t most) {
+int64_t common_prefix(const TokenLog& tokens, std::span<const int32_t> prompt, int64_t most) {
   most = std::min(most, static_cast<int64_t>(prompt.size()));
   int64_t count = 0;
   while (count < most && tokens.at(count) == prompt[static_cast<size_t>(count)]) ++count;
@@ -76,12 +76,17 @@ void Engine::acquire_session(Session& session) {
   }
 }
 
+std::shared_ptr<Session> Engine::make_session(const Window& window, std::string cache_salt) const {
+  const int64_t reach = std::max<int64_t>(options_.layers.reach(window), 0);
+  return std::make_shared<Session>(bell_, window, kUndoneTokens + reach, std::move(cache_salt));
+}
+
 std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
                                               const std::vector<int32_t>& prompt,
                                               std::string cache_salt) {
   const Window window = window_of("session", sinks);
   if (!prompt.empty()) check_prompt(prompt);
-  auto session = std::make_shared<Session>(bell_, window, std::move(cache_salt));
+  const auto session = make_session(window, std::move(cache_salt));
   const auto work = [&] {
     const SharedPrefix shared = longest_shared_prefix(window, session->cache_salt(), prompt);
     add_session(session, shared);
@@ -100,6 +105,8 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
   limit_length(&request);
   acquire_session(*session);
   SessionLease lease(*session);
+  const bool only_reads_again = request.prompt.empty() && request.params.max_tokens == 0;
+  if (!only_reads_again || session->unread() == 0) check_prompt(request.prompt);
   auto stream = make_stream();
   auto sequence = std::make_unique<Sequence>(std::move(request), session, options_.tokens.get(),
                                              stream, options_.now());
@@ -113,9 +120,9 @@ std::shared_ptr<TokenStream> Engine::submit(Request request,
 std::shared_ptr<Session> Engine::fork_session(Session& session) {
   acquire_session(session);
   const SessionLease lease(session);
-  auto fork = std::make_shared<Session>(bell_, session.window(), session.cache_salt());
+  const auto fork = make_session(session.window(), session.cache_salt());
+  fork->tokens.copy_from(session.tokens);
   const auto work = [&] {
-    fork->tokens = session.tokens;
     fork->pending = session.pending;
     fork->turns = session.turns;
     add_session(fork, shared_prefix_with(&session, session.cache->length()));
@@ -126,46 +133,30 @@ std::shared_ptr<Session> Engine::fork_session(Session& session) {
   return fork;
 }
 
-void Engine::take_back(Session& session, const std::shared_ptr<TokenStream>& turn) {
-  owner_.check("cancel");
-  const auto check_last = [&] {
-    if (session.turn() == turn) return;
-    throw InvalidArgument(
-        "cancel: `keep` must be \"partial\", but is \"drop\": the session has continued since. The "
-        "reply stays.",
-        "keep");
-  };
-  check_last();
-  turn->cancel();
+SessionPosition Engine::position_of(Session& session) {
   acquire_session(session);
   const SessionLease lease(session);
-  check_last();  // another turn may have started in the meantime
+  return session.position();
+}
+
+// A cancelled turn leaves the session where it was, or further.
+bool Engine::go_back(Session& session, const SessionPosition& to, bool reads_again) {
+  acquire_session(session);
+  const SessionLease lease(session);
+  SINKSTREAM_CHECK(to.length >= 0 && to.length <= session.tokens.length(), "a session of ",
+                   session.tokens.length(), " tokens cannot go back to ", to.length);
+  bool is_there = false;
   const auto work = [&] {
-    const std::optional<Session::TurnCheckpoint> before = session.checkpoint;
-    if (!before) {
-      throw InvalidArgument(
-          "cancel: `keep` must be \"partial\", but is \"drop\": the turn has already been undone.",
-          "keep");
-    }
-    if (!session.cache->can_rewind(before->length)) {
-      throw InvalidArgument(
-          "cancel: `keep` must be \"partial\", but is \"drop\": tokens have left the window since "
-          "the turn began and cannot be restored. The reply stays.",
-          "keep");
-    }
-    if (!session.cache->rewind(before->length)) {
-      throw CapacityError(
-          "cancel: the turn shares pages with another session, and no page is free for a copy. "
-          "Close a session, or load the model with a larger `max_sequences`. The reply stays.");
-    }
-    session.tokens.rewind(before->length);
-    session.pending = before->pending;
-    session.checkpoint.reset();
-    session.turns = before->turns;
+    is_there = rewind(session, to.length) || (reads_again && restart(session, to.length));
+    if (!is_there) return;
+    session.tokens.rewind(to.length);
+    session.pending = to.pending;
+    session.turns = to.turns;
     session.publish_stats();
     publish_stats();
   };
-  between_steps(work, "cancel");
+  between_steps(work, "undo");
+  return is_there;
 }
 
 void Engine::read_session(Session& session, const std::function<void(const Session&)>& read) {
@@ -178,12 +169,12 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
                                                  const std::function<void(SequenceCache*)>& write,
                                                  std::string cache_salt) {
   const Window window = window_of("load_session", sinks);
-  auto session = std::make_shared<Session>(bell_, window, std::move(cache_salt));
+  const auto session = make_session(window, std::move(cache_salt));
   session->try_acquire();  // no other thread has it yet
   const SessionLease lease(*session);
   const auto add_pages = [&] { add_session(session, {}); };
   const auto fill_in = [&] {
-    session->tokens.restore(state.ids, state.sequence.length);
+    session->tokens.restore(state.ids, state.length);
     session->pending = state.pending;
     session->turns = state.turns;
     session->is_ready = true;
@@ -200,11 +191,11 @@ std::shared_ptr<Session> Engine::restore_session(int64_t sinks, const SessionSta
   return session;
 }
 
-std::vector<int32_t> Engine::ids_of(Session& session) {
+std::vector<int32_t> Engine::ids_of(Session& session, bool kept) {
   std::vector<int32_t> ids;
   const auto work = [&] {
     if (!session.cache) throw InvalidArgument("session: the session must be open, but is closed.");
-    ids = session.tokens.ids();
+    ids = kept ? session.tokens.kept() : session.tokens.live();
     if (session.pending) ids.push_back(*session.pending);
   };
   between_steps(work, "session");
@@ -286,11 +277,30 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
   publish_stats();
 }
 
+// Drops the cached tokens from index `length` on, if nothing that came before has been evicted.
+bool Engine::rewind(Session& session, int64_t length) {
+  if (length == session.tokens.length()) return true;  // whatever the cache still has to read
+  return session.unread() == 0 && session.cache->can_rewind(length) &&
+         session.cache->rewind(length);
+}
+
+// Makes the next turn read what has to be read again to have `length` tokens.
+bool Engine::restart(Session& session, int64_t length) {
+  const int64_t first = options_.layers.first_to_read(session.window(), length);
+  if (first < session.tokens.first_kept()) return false;
+  if (!session.cache->restart_at(first)) {
+    throw CapacityError(
+        "undo: the session shares its sinks with another one, and no page is free for a copy. "
+        "Close a session or a stream, or load the model with a larger `max_sequences`.");
+  }
+  return true;
+}
+
 void Engine::finish_turn(Sequence& sequence) {
   Session& session = *sequence.session;
-  if (sequence.prefilled == 0) {  // undo the turn
-    session.pending = sequence.pending;
-    if (session.checkpoint) session.turns = session.checkpoint->turns;
+  if (sequence.own_prefilled() <= 0) {  // the turn leaves nothing
+    session.pending = sequence.before.pending;
+    session.turns = sequence.before.turns;
   } else if (sequence.last_token >= 0) {
     session.pending = sequence.last_token;
   }

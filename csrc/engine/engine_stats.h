@@ -10,10 +10,11 @@
 namespace sinkstream {
 
 struct EngineStats {
-  bool is_dead = false;  // true after a failed step
-  int64_t waiting = 0;   // sequences without memory
-  int64_t running = 0;   // sequences with memory, parked ones included
-  int64_t parked = 0;    // their consumers lag
+  bool is_dead = false;            // true after a failed step
+  int64_t waiting = 0;             // sequences without memory
+  int64_t waiting_for_memory = 0;  // of these, those that wait for it, and not for a seat
+  int64_t running = 0;             // sequences with memory, parked ones included
+  int64_t parked = 0;              // their consumers lag
   int64_t pages = 0;
   int64_t free_pages = 0;
   int64_t shared_pages = 0;  // with more than one holder

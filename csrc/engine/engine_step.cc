@@ -28,6 +28,7 @@ void Engine::admit() {
     Sequence& sequence = *running_.back();
     --totals_.waiting;
     ++totals_.running;
+    ++sequence.share->view.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
     record_phase(sequence);
     try {
@@ -60,7 +61,9 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
   if (sequence.session) {
-    sequence.session->tokens.append(ids);
+    TokenLog& text = sequence.session->tokens;  // it may have the first ones already
+    const int64_t known = std::min(text.length() - (sequence.cache->length() - count), count);
+    text.append(ids.subspan(static_cast<size_t>(known)));
     sequence.session->publish_stats();
   }
   if (sequence.is_prefilling()) {
@@ -72,8 +75,7 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   } else {
     sequence.last_token = -1;
   }
-  const int64_t evicted =
-      sequence.cache->evicted() - sequence.evicted_before - sequence.stats.evicted_tokens;
+  const int64_t evicted = sequence.evicted() - sequence.stats.evicted_tokens;
   if (evicted > 0) staged.add_mark(StreamMark::Kind::kEvicted, evicted);
   sequence.stats.evicted_tokens += evicted;
   sequence.stats.live_tokens = sequence.cache->live();
@@ -163,14 +165,17 @@ void Engine::finish(Sequence& sequence, FinishReason reason, std::exception_ptr 
     --totals_.waiting;
   } else {
     --totals_.running;
+    --sequence.share->view.running;
   }
   if (sequence.phase == Phase::kParked) --totals_.parked;
   drop_in_flight(sequence);
+  if (sequence.share != nullptr) shares_.leave(std::exchange(sequence.share, nullptr));
   sequence.cache = nullptr;
   sequence.own_cache.reset();
   sequence.phase = sequence.stats.phase = Phase::kFinished;
   ++totals_.finished.at(static_cast<size_t>(reason));
   record_phase(sequence, reason);
+  sequence.stream->count_staged();
   publish_stats();
   if (sequence.session) finish_turn(sequence);
   SINKSTREAM_FAIL_POINT("step.finish");

@@ -115,7 +115,7 @@ void check_running(size_t index, const Sequence& sequence, Report* report) {
          " tokens in its cache, but has prefilled ", sequence.prefilled, " and generated ",
          generated);
   expect(sequence.stats.live_tokens == cache.live() &&
-             sequence.stats.evicted_tokens == cache.evicted() - sequence.evicted_before,
+             sequence.stats.evicted_tokens == sequence.evicted(),
          "counts ", sequence.stats.live_tokens, " live and ", sequence.stats.evicted_tokens,
          " evicted tokens, but its cache ", cache.live(), " and ", cache.evicted());
 }

@@ -11,9 +11,17 @@ int64_t length_of(const std::vector<int32_t>& prompt, const SamplingParams& para
   return static_cast<int64_t>(prompt.size()) + *params.max_tokens;
 }
 
-std::vector<int32_t> with_pending(std::optional<int32_t> pending, std::vector<int32_t> prompt) {
-  if (pending) prompt.insert(prompt.begin(), *pending);
-  return prompt;
+// What a turn of a session reads: what the cache does not have of the session's text, then the
+// prompt. An empty one leaves the pending token alone.
+std::vector<int32_t> ids_to_read(const Session& session, std::vector<int32_t> prompt) {
+  if (session.pending && !prompt.empty()) prompt.insert(prompt.begin(), *session.pending);
+  std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(session.unread()) + prompt.size());
+  for (int64_t t = session.cache->length(); t < session.tokens.length(); ++t) {
+    ids.push_back(session.tokens.at(t));
+  }
+  ids.insert(ids.end(), prompt.begin(), prompt.end());
+  return ids;
 }
 
 // A grammar describes the reply's own bytes, so none is removed.
@@ -38,6 +46,8 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       max_length(length_of(prompt, request.params)),
       memory(SequenceCache::memory_needed(window, layers, max_length)),
       cache_salt(std::move(request.cache_salt)),
+      share_key(std::move(request.share)),
+      weight(request.weight),
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
@@ -51,27 +61,31 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
 
 Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
                    std::shared_ptr<TokenStream> out, Clock::time_point now)
-    : prompt(with_pending(of->pending, std::move(request.prompt))),
+    : prompt(ids_to_read(*of, std::move(request.prompt))),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(of->window()),
       max_length(kEndlessLength),
+      share_key(std::move(request.share)),
+      weight(request.weight),
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, keeps_first_space(request)),
       grammar(request.grammar ? request.grammar->begin() : nullptr),
       session(std::move(of)),
-      pending(session->pending),
+      before(session->position()),
       cache(&*session->cache),
       length_before(cache->length()),
-      evicted_before(cache->evicted()),
+      replayed(session->unread()),
+      evicted_before(window.evicted(session->tokens.length())),
       submitted(now),
       deadline(deadline_of(request, now)) {
-  const std::vector<int32_t> earlier = session->tokens.ids();
+  const std::vector<int32_t> earlier = session->cached_ids();
   sampler.append(earlier);
   text.follow(earlier);
   text.follow(prompt);
-  stats.prompt_tokens = prompt_tokens;
+  stats.prompt_tokens = prompt_tokens - replayed;
+  stats.replayed_tokens = replayed;
   stats.cached_tokens = stats.live_tokens = cache->live();
 }
 

@@ -13,6 +13,7 @@
 #include "cache/sequence_cache.h"
 #include "engine/reply_text.h"
 #include "engine/session.h"
+#include "engine/shares.h"
 #include "engine/token_stream.h"
 #include "sampling/compile_grammar.h"
 #include "sampling/token_set.h"
@@ -34,6 +35,8 @@ struct Request {
   std::string cache_salt;        // shares a prefix only with sessions of the same salt
   std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
   std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
+  std::string share;                               // whose work it is: Note [Fair shares]
+  double weight = 1;                               // of that share; above 0
 };
 
 // A reply with a grammar and no limit of its own gets the matcher's.
@@ -51,7 +54,12 @@ struct Sequence {
 
   bool is_prefilling() const { return prefilled < prompt_tokens; }
   bool wants_reply() const { return sampler.params().max_tokens != 0; }
+  int64_t priority() const { return sampler.params().priority; }
   bool scores_prompt() const { return sampler.params().prompt_logprobs.has_value(); }
+  // Prompt tokens of its own in the cache; below 0 while it reads its session's text again.
+  int64_t own_prefilled() const { return prefilled - replayed; }
+  // Tokens that it has evicted from its text.
+  int64_t evicted() const { return std::max<int64_t>(cache->evicted() - evicted_before, 0); }
   // The tokens that steps in flight append to its cache.
   int64_t in_flight() const { return cache == nullptr ? 0 : cache->in_flight(); }
   // Prompt tokens that are not yet in a launched step.
@@ -92,6 +100,8 @@ struct Sequence {
   const int64_t max_length;   // prompt + max_tokens; kEndlessLength
   const MemoryAmount memory;  // all that it will ever allocate; none for a turn: its session has it
   const std::string cache_salt;  // empty for a turn: its session has one
+  const std::string share_key;
+  const double weight;  // of its share
   const TokenSet stop_tokens;
   const std::shared_ptr<TokenStream> stream;
 
@@ -99,9 +109,10 @@ struct Sequence {
   ReplyText text;
   const std::unique_ptr<Grammar> grammar;  // null: any token may be sampled
   const std::shared_ptr<Session> session;  // null: the cache ends with the sequence
-  const std::optional<int32_t> pending;    // the session's pending token before this turn
+  const SessionPosition before;            // of the session, before this turn
   std::optional<SequenceCache> own_cache;  // from admission to the end, if it has no session
   SequenceCache* cache = nullptr;          // its session's or its own; null unless admitted
+  Shares::Share* share = nullptr;          // from its arrival to its end
 
   Phase phase = Phase::kWaiting;
   int64_t prefilled = 0;          // prompt tokens in the cache
@@ -112,7 +123,8 @@ struct Sequence {
   int64_t drafts_in_flight = 0;   // of in_flight(), tokens that may not stay
   std::exception_ptr failure;     // it ends with this once no token is in flight
   int64_t length_before = 0;      // tokens in its session's cache before this turn
-  int64_t evicted_before = 0;     // tokens evicted from it before this turn
+  int64_t replayed = 0;           // prompt tokens at its start that are in the session's text
+  int64_t evicted_before = 0;     // tokens evicted from its text before this turn
 
   const Clock::time_point submitted;
   const Clock::time_point deadline;                // kNoDeadline: none

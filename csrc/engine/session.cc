@@ -6,9 +6,9 @@
 
 namespace sinkstream {
 
-Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window,
+Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window, int64_t kept_tokens,
                  std::string cache_salt)
-    : tokens(window),
+    : tokens(window, kept_tokens),
       engine_bell_(std::move(engine_bell)),
       window_(window),
       cache_salt_(std::move(cache_salt)) {}
@@ -49,20 +49,22 @@ void Session::release_pages() {
 
 void Session::begin_turn(bool replies) {
   cache->keep_states();
-  checkpoint = {tokens.length(), turns, pending};
   pending.reset();
   if (replies) ++turns;
 }
 
-SessionState Session::state() const { return {state_of(*cache), tokens.ids(), pending, turns}; }
+SessionState Session::state() const {
+  return {state_of(*cache), tokens.length(), tokens.kept(), pending, turns};
+}
 
 void Session::publish_stats() {
   SessionStats now;
   now.turns = turns;
-  now.tokens = cache->length();
-  now.live_tokens = cache->live();
-  now.evicted_tokens = cache->evicted();
+  now.tokens = tokens.length();
+  now.live_tokens = window_.live(tokens.length());
+  now.evicted_tokens = window_.evicted(tokens.length());
   now.cache_bytes = cache->bytes();
+  now.unread_tokens = unread();
   const std::lock_guard lock(mutex_);
   stats_ = now;
 }

@@ -1,6 +1,7 @@
 #include "engine/step_planner.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace sinkstream {
 
@@ -42,22 +43,49 @@ void StepPlanner::admit(std::span<const WaitingView> waiting, const StepLimits& 
     running_.push_back({.prompt_left = sequence.prompt_left,
                         .length = sequence.length,
                         .wants_reply = sequence.wants_reply,
-                        .to_score = sequence.to_score});
+                        .to_score = sequence.to_score,
+                        .share = sequence.share,
+                        .priority = sequence.priority});
     ++plan->admit;
   }
 }
 
-void StepPlanner::sort_by_last_step(bool prompts_only) {
-  by_last_step_.clear();
+// Prepares `next_in_turn` for the sequences that can run.
+void StepPlanner::begin_turns(bool prompts_only, std::span<const ShareView> shares) {
+  turns_.assign(std::max<size_t>(shares.size(), 1), {});
+  for (size_t i = 0; i < shares.size(); ++i) turns_[i].share = shares[i];
+  in_turn_.clear();
   for (size_t index = 0; index < running_.size(); ++index) {
     const RunningView& sequence = running_[index];
     if (!sequence.is_runnable || (prompts_only && sequence.prompt_left == 0)) continue;
-    by_last_step_.push_back(static_cast<int64_t>(index));
+    in_turn_.push_back(static_cast<int64_t>(index));
   }
-  std::sort(by_last_step_.begin(), by_last_step_.end(), [this](int64_t a, int64_t b) {
-    const int64_t step_a = running_[a].last_step, step_b = running_[b].last_step;
-    return step_a != step_b ? step_a < step_b : a < b;
+  std::sort(in_turn_.begin(), in_turn_.end(), [this](int64_t a, int64_t b) {
+    const RunningView &one = running_[a], &other = running_[b];
+    return std::tuple(one.share, one.priority, one.last_step, a) <
+           std::tuple(other.share, other.priority, other.last_step, b);
   });
+  for (size_t i = 0; i < in_turn_.size(); ++i) {
+    Turn& turn = turns_[static_cast<size_t>(running_[in_turn_[i]].share)];
+    if (turn.end == 0) turn.next = i;
+    turn.end = i + 1;
+  }
+}
+
+// The next sequence of the share that has had the fewest tokens; below 0: none is left.
+int64_t StepPlanner::next_in_turn() {
+  Turn* least = nullptr;
+  for (Turn& turn : turns_) {
+    if (turn.next == turn.end) continue;
+    if (least == nullptr || turn.share.served < least->share.served) least = &turn;
+  }
+  return least == nullptr ? -1 : in_turn_[least->next++];
+}
+
+// Counts a row's tokens as its share's.
+void StepPlanner::charge(const PlanRow& row) {
+  ShareView& share = turns_[static_cast<size_t>(running_[row.sequence].share)].share;
+  share.served += static_cast<double>(row.count) / share.weight;
 }
 
 void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
@@ -84,15 +112,18 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
     if (decoding > 0) left = std::min(left, max_prefill_rows(decoding, limits));
   }
 
-  sort_by_last_step(/*prompts_only=*/!round_robin);
+  begin_turns(/*prompts_only=*/!round_robin, limits.shares);
+  std::for_each(plan->rows.begin(), plan->rows.end(), [this](const PlanRow& row) { charge(row); });
   bool reads = false;  // whether the step has a prompt chunk yet
   int64_t scored_rows_left = limits.scored_rows;
-  for (const int64_t index : by_last_step_) {
-    if (left == 0) break;
+  while (left > 0) {
+    const int64_t index = next_in_turn();
+    if (index < 0) break;
     const RunningView& sequence = running_[index];
     if (sequence.prompt_left == 0) {
       const int64_t count = std::min(decode_count(sequence), left);
       plan->rows.push_back(decode_row(index, count));
+      charge(plan->rows.back());
       left -= count;
       continue;
     }
@@ -104,6 +135,7 @@ void StepPlanner::plan(std::span<const WaitingView> waiting, std::span<const Run
     if (count > left && reads) continue;  // waiting for a full chunk beats taking part of one
     count = std::min(count, left);
     plan->rows.push_back(prefill_row(index, sequence, count));
+    charge(plan->rows.back());
     left -= count;
     if (sequence.to_score > 0) scored_rows_left -= count;
     reads = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/memory_amount.h"
+#include "engine/shares.h"
 
 namespace sinkstream {
 
@@ -19,6 +20,8 @@ struct WaitingView {
   int64_t length = 0;       // tokens in its cache when admitted
   bool wants_reply = true;
   int64_t to_score = 0;  // the first of these prompt tokens, whose logits score the next one
+  int64_t share = 0;     // index into StepLimits::shares
+  int64_t priority = 0;  // in its share; lower ones go first
 };
 
 // A sequence with memory, in order of admission. Tokens in flight count as cached.
@@ -30,6 +33,8 @@ struct RunningView {
   bool wants_reply = true;  // false: it only prefills
   int64_t to_score = 0;     // of its prompt tokens left, the first, whose logits score the next one
   int64_t drafts = 0;       // tokens that a decode row may draft after its own
+  int64_t share = 0;        // index into StepLimits::shares
+  int64_t priority = 0;     // in its share; lower ones go first
 };
 
 struct StepLimits {
@@ -42,6 +47,8 @@ struct StepLimits {
   int64_t prompt_tokens_per_decode_step = std::numeric_limits<int64_t>::max();
   // Maximum prompt tokens, over all sequences, that return logits.
   int64_t scored_rows = std::numeric_limits<int64_t>::max();
+  // Whose work it is, by index: Note [Fair shares]. Empty: all of it is of share 0.
+  std::span<const ShareView> shares = {};
 };
 
 struct PlanRow {
@@ -65,23 +72,34 @@ struct StepPlan {
 class StepPlanner {
  public:
   // Admits strictly in the order given, so that small requests cannot starve a large one. Every
-  // decoding sequence gets its token and its drafts. The rest of the budget goes to prompts, least
-  // recently served first. A step that also decodes takes no more prompt tokens than
+  // decoding sequence gets its token and its drafts. The rest of the budget goes to prompts: each
+  // chunk to the share that has had the fewest tokens, and in it by priority, then to the least
+  // recently served. A step that also decodes takes no more prompt tokens than
   // `prompt_tokens_per_decode_step` allows, so that no decoding sequence waits longer than two of
   // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
   // boundaries do not depend on the batch; only a budget smaller than the chunk cuts it. If
-  // decoding alone would fill the budget, all sequences are served round-robin instead, so that
-  // prompts cannot starve. The last token of a prompt that is scored has a row of its own: it
+  // decoding alone would fill the budget, all sequences are served so instead, so that prompts
+  // cannot starve. The last token of a prompt that is scored has a row of its own: it
   // scores nothing.
   void plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
             const StepLimits& limits, StepPlan* plan);
 
  private:
   void admit(std::span<const WaitingView> waiting, const StepLimits& limits, StepPlan* plan);
-  void sort_by_last_step(bool prompts_only);
+  void begin_turns(bool prompts_only, std::span<const ShareView> shares);
+  int64_t next_in_turn();
+  void charge(const PlanRow& row);
 
-  std::vector<RunningView> running_;   // including the newly admitted
-  std::vector<int64_t> by_last_step_;  // indices into `running_`, least recently served first
+  // A share while a step is planned.
+  struct Turn {
+    ShareView share;
+    size_t next = 0;  // in `in_turn_`
+    size_t end = 0;
+  };
+
+  std::vector<RunningView> running_;  // including the newly admitted
+  std::vector<int64_t> in_turn_;      // indices into `running_`: by share, in the order of each
+  std::vector<Turn> turns_;           // of each share
 };
 
 }  // namespace sinkstream

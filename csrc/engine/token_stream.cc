@@ -72,10 +72,9 @@ bool TokenStream::is_piece_complete(int64_t interval) const {
 bool TokenStream::publish_locked(const StreamStats& stats) {
   stats_ = stats;
   const bool was_empty = pending_.empty();
-  if (!closed_) {
-    pending_.append(staged_);
-    count_pending(static_cast<int64_t>(staged_.tokens.size()));
-  }
+  if (!closed_) pending_.append(staged_);
+  const int64_t added = closed_ ? 0 : static_cast<int64_t>(staged_.tokens.size());
+  count_pending(added - std::exchange(counted_, 0));
   return was_empty && !pending_.empty();
 }
 
@@ -101,6 +100,11 @@ bool TokenStream::publish(const StreamStats& stats) {
   return has_room;
 }
 
+void TokenStream::count_staged() {
+  const auto staged = static_cast<int64_t>(staged_.tokens.size());
+  count_pending(staged - std::exchange(counted_, staged));
+}
+
 void TokenStream::finish(FinishReason reason, std::exception_ptr error, const StreamStats& stats) {
   const std::lock_guard lock(mutex_);
   SINKSTREAM_CHECK(!finish_reason_, "the stream has already finished");
@@ -109,6 +113,7 @@ void TokenStream::finish(FinishReason reason, std::exception_ptr error, const St
   } catch (...) {  // no memory for the last piece; the end must still arrive
     if (!error) error = std::current_exception();
     reason = FinishReason::kError;
+    count_pending(-std::exchange(counted_, 0));
   }
   finish_reason_ = reason;
   error_ = std::move(error);

@@ -34,6 +34,7 @@ const char* name_of(Phase phase);
 struct StreamStats {
   Phase phase = Phase::kWaiting;
   int64_t prompt_tokens = 0;
+  int64_t replayed_tokens = 0;  // read before them: Note [Tokens to read again] of session.h
   int64_t generated_tokens = 0;
   int64_t cached_tokens = 0;   // prompt tokens already in the cache when the request started
   int64_t live_tokens = 0;     // in the cache; keeps its last value after the end
@@ -85,6 +86,9 @@ class TokenStream {
   bool is_full() const { return full_.load(std::memory_order_acquire); }
   bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   void record_gap(int64_t nanoseconds) { gaps_.record(nanoseconds); }
+  // Counts what is staged as pending before `finish` hands it over: counters that are read in
+  // between include it.
+  void count_staged();
   // Publishes what is staged and ends the stream; `error` goes with FinishReason::kError. Call
   // once.
   void finish(FinishReason reason, std::exception_ptr error, const StreamStats& stats);
@@ -120,7 +124,8 @@ class TokenStream {
 
  private:
   bool publish_locked(const StreamStats& stats);
-  void count_pending(int64_t more);  // requires mutex_, held since before the change
+  // Requires mutex_, held since before the change, unless it is of staged output.
+  void count_pending(int64_t more);
   bool is_ready_locked() const { return !pending_.empty() || finish_reason_ || closed_; }
 
   const std::shared_ptr<Doorbell> engine_bell_;
@@ -131,6 +136,7 @@ class TokenStream {
 
   StreamBatch staged_;        // owned by the engine's thread
   size_t assigned_text_ = 0;  // bytes of staged text that belong to staged tokens
+  int64_t counted_ = 0;       // staged tokens that count as pending
 
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> full_{false};

@@ -41,6 +41,8 @@ struct SamplingParams {
   std::optional<int64_t> max_tokens = {};
   // The stream ends this many seconds after the request; none: no limit.
   std::optional<double> timeout_s = {};
+  // Of the waiting requests of one share, those with lower numbers begin first; 0 is neutral.
+  int64_t priority = 0;
   // The stream ends before the first of these strings. Up to kMaxStops, of 1 to kMaxStopBytes bytes
   // of UTF-8 each.
   std::vector<std::string> stop = {};
@@ -54,6 +56,7 @@ struct SamplingParams {
 };
 
 constexpr double kMaxTimeout = 1e9;  // seconds, about 30 years: adding it to a time cannot overflow
+constexpr int64_t kMaxPriority = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
 // 2^53: sums with lengths cannot overflow, and every integer survives JSON.
@@ -95,6 +98,7 @@ void for_each_option(Params& params, Visit&& visit) {
   visit("seed", params.seed, NoRange{});
   visit("max_tokens", params.max_tokens, IntegerRange{0, kMaxTokens});
   visit("timeout_s", params.timeout_s, positive_to(kMaxTimeout));
+  visit("priority", params.priority, IntegerRange{-kMaxPriority, kMaxPriority});
   visit("stop", params.stop, NoRange{});
   visit("stop_token_ids", params.stop_token_ids, NoRange{});
   visit("ignore_eos", params.ignore_eos, NoRange{});

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ _INSTRUCTIONS = (
     "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
 
+_GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -83,3 +85,16 @@ def huge_pages() -> str | None:
     except OSError:
         return None
     return chosen[1] if chosen else None
+
+
+def available_bytes() -> int:
+    """Return how much memory programs can still get, within a container's limit."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    with suppress(OSError, ValueError):  # no container, or no limit: "max"
+        limit = int((_GROUP / "memory.max").read_text(encoding="ascii"))
+        used = int((_GROUP / "memory.current").read_text(encoding="ascii"))
+        available = min(available, max(0, limit - used))
+    return available

@@ -42,6 +42,12 @@ class InvalidArgument(SinkstreamError, ValueError):
     code = "invalid_argument"
 
 
+class ContextExceeded(InvalidArgument):
+    """A prompt, or the part of it that is pinned, has more tokens than the model may see of it."""
+
+    code = "context_length_exceeded"
+
+
 class CheckpointError(SinkstreamError, ValueError):
     """A checkpoint is missing, damaged, unsupported, or inconsistent with its own description.
 

@@ -16,8 +16,10 @@ from sinkstream.checkpoint.checkpoint import Checkpoint, TextFormat
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
 from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
+from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
@@ -26,6 +28,7 @@ from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, i
 from sinkstream.text.thinking import Thinking, check_thinking
 from sinkstream.text.thoughts.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_messages
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 
@@ -66,6 +69,8 @@ class ReplyOptions:
     """S of the reply's sequence; None for the model's."""
     thinking: Thinking = None
     tools: Tools | None = None
+    given: str | None = None
+    """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
     called_at: float = field(default_factory=time.monotonic)
@@ -80,7 +85,9 @@ class ReplyOptions:
             InvalidArgument: The tools are not valid.
         """
         called_at = time.monotonic()
-        sinks, thinking = given.pop("sinks", None), given.pop("thinking", None)
+        sinks = given.pop("sinks", None)
+        plain = check_thinking(given.pop("thinking", None), "stream")
+        thinking = with_variables(plain, given.pop("chat_template_kwargs", None), "stream")
         choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
         tools = check_tools(given.pop("tools", None), choice, parallel)
         return cls(given, sinks, thinking, tools, called_at=called_at)
@@ -141,18 +148,26 @@ class Host:
         if is_chat(prompt):
             return self.request_for_chat(prompt, wanted)
         self.lifetime.check_open("stream")
-        thinking = check_thinking(wanted.thinking, "stream")
-        check_not_chat(thinking, wanted.tools)
-        ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
+        check_not_chat(wanted.thinking, wanted.tools)
+        with ACTIVITIES.during("encoding"):
+            ids = encode_prompt(self.text, self.spec.vocab_size, prompt)
         request = self.complete(wanted, ids, is_chat=False)
         return replace(request, continues_text=isinstance(prompt, str | EncodedText))
 
     def request_for_chat(self, messages: Sequence[Any], wanted: ReplyOptions) -> StreamRequest:
         """Return the request of chat messages; see `request_for`."""
         self.lifetime.check_open("stream")
-        thinking = check_thinking(wanted.thinking, "stream")
-        ids = self.formats.encode_chat(messages, thinking, wanted.tools)
-        return self.complete(replace(wanted, thinking=thinking), ids)
+        with ACTIVITIES.during("encoding"):
+            self.check_messages(messages)
+            ids = self.formats.encode_chat(messages, wanted.thinking, wanted.tools)
+        return self.complete(wanted, ids)
+
+    def check_messages(self, messages: Sequence[Any]) -> None:
+        """Refuse messages that are longer than the caller may encode, before they are rendered."""
+        if self.text.tokenizer is not None:
+            check_messages(
+                self.text.tokenizer, [one for one in messages if isinstance(one, Mapping)]
+            )
 
     def complete(
         self, wanted: ReplyOptions, prompt: Sequence[int] = (), *, is_chat: bool = True
@@ -164,7 +179,7 @@ class Host:
             prompt: Token ids, unless they are set later.
             is_chat: Whether the prompt is messages, so that thoughts and calls are looked for.
         """
-        return make_request(
+        request = make_request(
             list(prompt),
             self._with_grammar_of_tools(wanted),
             defaults=self.defaults,
@@ -179,6 +194,7 @@ class Host:
             control_tokens=self.control_tokens,
             grammars=self.grammars,
         )
+        return replace(request, given=wanted.given)
 
     def check_options(self, wanted: ReplyOptions) -> None:
         """Refuse the options that no prompt can have."""
@@ -195,7 +211,7 @@ class Host:
         """Compile the grammar of a request, which then finds it compiled. Blocks.
 
         Raises:
-            InvalidArgument: It is not valid, or the chat template has no place for tools.
+            InvalidArgument: It is not valid, or there is no chat template for tools.
         """
         read = read_tools(wanted.tools, wanted.options)
         grammar_of(self._with_grammar_of_tools(wanted), read, self.grammars)
@@ -203,27 +219,28 @@ class Host:
     def _with_grammar_of_tools(self, wanted: ReplyOptions) -> Mapping[str, Any]:
         if wanted.tools is None:
             return wanted.options
-        return self.tool_replies.options(wanted.options, wanted.tools, wanted.thinking)
+        return self.tool_replies.options(
+            wanted.options, wanted.tools, wanted.thinking, wanted.given
+        )
 
     # ---- streams ---------------------------------------------------------------------------------
 
-    def start_stream(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+    def start_stream(self, kind: Callable[..., _S], request: StreamRequest) -> _S:
         """Start a stream whose caller expects it to begin now; log it if it has to wait.
 
         Args:
             kind: The class of the stream.
             request: What it replies to.
-            given: The beginning of the reply, if it is part of the prompt.
         """
         before = logs.stats_before(self.native)
-        stream = self.submit_stream(kind, request, given)
+        stream = self.submit_stream(kind, request)
         if before is not None:
             whole = before["pages"] // self.options.max_sequences
             needed = whole if request.max_tokens is None else 1  # at least
             logs.request_waits(stream.request_id, before, needed)
         return stream
 
-    def submit_stream(self, kind: Callable[..., _S], request: StreamRequest, given: str = "") -> _S:
+    def submit_stream(self, kind: Callable[..., _S], request: StreamRequest) -> _S:
         """Start a stream, which may wait for others; see `start_stream`."""
         options = self.options
         sinks = options.sinks if request.sinks is None else request.sinks
@@ -235,10 +252,10 @@ class Host:
             has_text=self.text.tokenizer is not None,
             window=(sinks, options.sinks + options.window - sinks),
             expects_messages=request.continues_text and has_template,
-            reader=self.reader(request, given),
+            reader=self.reader(request),
         )
 
-    def reader(self, request: StreamRequest, given: str = "") -> ThoughtReader | None:
+    def reader(self, request: StreamRequest) -> ThoughtReader | None:
         """Return what tells thoughts and calls from text in a reply; None if all of it is text.
 
         With a grammar other than that of tools, everything is text.
@@ -246,9 +263,9 @@ class Host:
         if not request.is_chat:
             return None
         if request.tools is not None:
-            return self.tool_replies.reader(request.tools, request.thinking)
+            return self.tool_replies.reader(request.tools, request.thinking, request.given)
         tags = None if request.grammar is not None else self.formats.tags(request.thinking)
-        return None if tags is None else tags.reader(given)
+        return None if tags is None else tags.reader(request.given)
 
     # ---- conversations ---------------------------------------------------------------------------
 
@@ -256,10 +273,10 @@ class Host:
         """Return the parts of a session's conversation; `call` opens it.
 
         Raises:
-            InvalidArgument: The template fails, cannot be split, or has no place for tools.
+            InvalidArgument: The template fails or cannot be split, or there is none for tools.
         """
         if tools is not None:
-            self.tool_replies.check(thinking, call)
+            self.tool_replies.check(tools, thinking, call)
         return self.formats.turns(thinking, tools)
 
 
@@ -278,6 +295,7 @@ def make_host(
         )
     control = {} if text.tokenizer is None else control_tokens(text.tokenizer)
     formats = ConversationFormats(text, table)
+    grammars = Grammars(tokens, spec.vocab_size, text.end_token_ids)
     return Host(
         model=None,
         native=_core.Model(builder, asdict(options), tokens, sorted(text.end_token_ids)),
@@ -287,7 +305,7 @@ def make_host(
         options=options,
         defaults=Sampling.from_checkpoint(checkpoint.generation),
         control_tokens={token.content: i for i, token in control.items() if i < spec.vocab_size},
-        grammars=Grammars(tokens, spec.vocab_size, text.end_token_ids),
+        grammars=grammars,
         formats=formats,
-        tool_replies=ToolReplies(text, table, formats.tags),
+        tool_replies=ToolReplies(formats, table, grammars),
     )

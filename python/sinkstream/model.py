@@ -336,6 +336,7 @@ class Model(ClosesOnExit):
             InvalidArgument: An option is out of range.
             TypeError: An option does not exist or has the wrong type, or `prompts` is one prompt.
             EngineDead: The model is closed.
+            Exception: What the iterable raises, after the replies to the prompts before it.
 
         Example:
             >>> for index, reply in model.generate_many(["The sea", "A clock"], max_tokens=20):

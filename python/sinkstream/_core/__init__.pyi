@@ -146,6 +146,9 @@ class TokenStream:
     @property
     def request_id(self) -> int: ...
 
+UNDONE_TOKENS: int
+"""How many tokens back every turn of a session can be undone."""
+
 class Session:
     """A conversation that keeps its cache."""
 
@@ -278,8 +281,13 @@ class Model:
     def restore_session(
         self, sinks: int, contents: Mapping[str, Any], cache_salt: str = ""
     ) -> Session: ...
-    def take_back(self, session: Session, turn: TokenStream) -> None: ...
-    def ids_of(self, session: Session) -> list[int]: ...
+    def position_of(self, session: Session) -> tuple[int, int | None, int]:
+        """Return the session's length, its pending token, and its turns."""
+
+    def go_back(self, session: Session, to: tuple[int, int | None, int], reads_again: bool) -> bool:
+        """Return the session to a position; return whether that was possible."""
+
+    def ids_of(self, session: Session, kept: bool = False) -> list[int]: ...
     def last_token(self, session: Session) -> int | None: ...
     def stats(self) -> dict[str, Any]: ...
     def steps(self, begin: int) -> list[Step]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.request.options import OPTIONS, SAMPLING
+from sinkstream.request.options import OPTIONS, SAME_AS, SAMPLING
 from sinkstream.request.value_kinds import Integer, Number
 
 # Our names -> the names in GGUF metadata.
@@ -20,7 +20,6 @@ _GGUF_NAMES = {
 }
 # Below these, a number has no nearest meaning: a penalty of 0.01 would do the opposite of one.
 _LOWEST = {"temperature": 0.0, "top_p": 0.0, "repetition_penalty": math.ulp(0.0)}
-_SMALLEST = 1e-6  # in place of an excluded 0; as top_p it keeps the most probable token
 # generation_config.json uses our names, and may set all of them.
 _CONFIG_NAMES = {name: name for name in SAMPLING}
 
@@ -80,7 +79,7 @@ def _usable(fields: Fields, ours: str, theirs: str) -> float | int | None:
         fields.warn(theirs, rule, "It is ignored.")
         return None
     if isinstance(kind, Number) and kind.is_open and value <= kind.low:
-        nearest: float | int = _SMALLEST
+        nearest: float | int = SAME_AS[ours][kind.low]
     else:
         nearest = min(max(value, kind.low), kind.high)
     if nearest != value:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 from rich.text import Text
@@ -27,16 +28,20 @@ from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.files import expand_home
 from sinkstream.model import Model
 from sinkstream.request.options import StreamOptions
-from sinkstream.sessions.exchanges import Exchange, exchanges_of
-from sinkstream.sessions.session import Session, release_second
+from sinkstream.sessions.session import (
+    Session,
+    keep_starts,
+    messages_in_view,
+    release_second,
+)
 from sinkstream.streams.stream import Stream
 
 Sinks = int | Literal["system"] | None
 
 MOST = 3
-"""Sessions at once: the current conversation, the kept copy, and a replacement for one of them.
-
-A session is closed only after its replacement exists, so that an error loses nothing."""
+"""Sessions at once: the current conversation, the kept copy, and a third one. That is where the
+current conversation was before its last turn, so that /undo and /retry take no time, or a
+replacement: a session is closed only after that exists, so that an error loses nothing."""
 
 
 @dataclass
@@ -45,11 +50,9 @@ class Conversation:
 
     session: Session
     system: str | None
-    """The system prompt it started with; None for the template's own, and after /load."""
+    """The system prompt it started with; None for the template's own."""
     last: Stream | None = None
-    """The last turn; None if there is no turn to undo."""
-    question: str = ""
-    """The message of the last turn."""
+    """The last turn, if it took place in this chat."""
     tries: int = 0
     """How often the last reply has been replaced."""
     has_reported_eviction: bool = False
@@ -85,6 +88,7 @@ class Conversations:
 
     def fork(self) -> None:
         """Keep a copy, replacing any earlier one."""
+        release_second(self.current.session)
         kept, self._kept = self._kept, self._copy_of(self.current)
         if kept is not None:
             kept.session.close()
@@ -96,32 +100,27 @@ class Conversations:
         release_second(self.current.session)
         self._continue(self._copy_of(self._kept))
 
-    def undo(self, command: str = "/undo") -> None:
-        """Restore the state before the last turn; errors name the `command` that the user typed."""
-        if self.current.last is None:
-            raise InvalidArgument(
-                f"chat: {command} must follow a reply, but there is no reply to remove."
-            )
+    def undo(self, command: str = "/undo") -> list[dict[str, Any]]:
+        """Remove the last turn and return its messages; errors name what the user typed."""
         try:
-            self.current.last.cancel(keep="drop")
-        except InvalidArgument:
-            if self.current.session.stats.evicted_tokens == 0:
-                raise
-            raise InvalidArgument(
-                f"chat: {command} must not follow a turn that has evicted tokens, but this one "
-                "has. "
-                "Evicted tokens cannot be restored; the reply stays."
-            ) from None
-        self.current.last = None
+            removed = self.current.session.undo()
+        except InvalidArgument as error:
+            sentence = str(error).removeprefix("undo: ")
+            raise InvalidArgument(f"chat: {command}: {sentence}") from None
+        self.current.last, self.current.tries = None, 0
+        return removed
 
     def _new(self, system: str | None) -> Conversation:
-        return Conversation(self._model.session(system, sinks=self._sinks), system)
+        return Conversation(keep_starts(self._model.session(system, sinks=self._sinks)), system)
 
     def _saved(self, path: Path) -> Conversation:
-        return Conversation(self._model.load_session(path), None)
+        session = keep_starts(self._model.load_session(path))
+        opening = session.messages[:1]
+        has_system = bool(opening) and opening[0]["role"] == "system"
+        return Conversation(session, opening[0]["content"] if has_system else None)
 
     def _copy_of(self, conversation: Conversation) -> Conversation:
-        return replace(conversation, session=conversation.session.fork(), last=None)
+        return replace(conversation, session=keep_starts(conversation.session.fork()), last=None)
 
     def _continue(self, conversation: Conversation) -> None:
         former, self.current = self.current, conversation
@@ -222,14 +221,14 @@ class Talk:
         except OSError as error:
             self._fail(error.strerror or str(error))
 
-    def _send(self, text: str, tries: int = 0) -> None:
+    def _send(self, text: str | list[dict[str, Any]], tries: int = 0) -> None:
         conversation = self._conversations.current
         options = self._settings.options
         seed = options.get("seed")
         if tries and seed is not None:  # with the same seed, it would be the same reply
             options = {**options, "seed": (seed + tries) % 2**64}
         with conversation.session.stream(text, **options) as stream:
-            conversation.last, conversation.question, conversation.tries = stream, text, tries
+            conversation.last, conversation.tries = stream, tries
             try:
                 write_text(stream)
             except KeyboardInterrupt:
@@ -250,9 +249,11 @@ class Talk:
         self._report_eviction(conversation)
 
     def _retry(self) -> None:
-        conversations = self._conversations
-        conversations.undo("/retry")
-        self._send(conversations.current.question, conversations.current.tries + 1)
+        tries = self._conversations.current.tries
+        removed = self._conversations.undo("/retry")
+        is_question = removed[0]["role"] != "tool"
+        results = [message for message in removed if message["role"] == "tool"]
+        self._send(removed[0]["content"] if is_question else results, tries + 1)
 
     def _run(self, command: Command) -> None:
         conversations, argument = self._conversations, command.argument
@@ -283,19 +284,21 @@ class Talk:
                 note(f"Back to the copy: {_stats_of(conversations.current)}")
             case "undo":
                 conversations.undo()
-                note("Removed the last question and its reply.")
+                unread = conversations.current.session.stats.unread_tokens
+                note(f"Removed the last question and its reply.{_reads_again(unread)}")
             case "retry":
                 self._retry()
             case "history":
-                note(_turns_of(conversations.current.session))
+                note(_history_of(conversations.current.session))
             case "set":
                 note(self._settings.change(argument) if argument else self._settings.listing())
 
     def show_last_exchange(self) -> None:
         """Show where a saved conversation continues."""
-        exchanges = exchanges_of(self._conversations.current.session)
-        if exchanges:
-            note(_written(exchanges[-1]))
+        messages = self._conversations.current.session.messages
+        questions = [i for i, one in enumerate(messages) if one["role"] == "user"]
+        if questions:
+            note(_written(messages[questions[-1] :]))
 
     def _start(self, system: str | None) -> None:
         self._conversations.start(system)
@@ -325,21 +328,32 @@ def note(text: str) -> None:
     Console(stderr=True).print(Text(printable(text), style="dim"), soft_wrap=is_wide)
 
 
-def _turns_of(session: Session) -> str:
-    """Return what the model sees of a conversation, as it was typed."""
-    exchanges = exchanges_of(session)
-    if exchanges:
-        return "\n".join(map(_written, exchanges))
-    if session.stats.turns > 0 and session.transcript:  # a text without roles
-        return session.transcript
-    if session.stats.turns == 0:
+def _reads_again(tokens: int) -> str:
+    if tokens == 0:
+        return ""
+    return f" The next message reads {tokens:,} earlier tokens again, which have left the cache."
+
+
+def _written(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return messages as they were typed and answered."""
+    lines = []
+    for message in messages:
+        text = str(message["content"]).strip()
+        if message["role"] == "system":
+            continue
+        lines.append("> " + text.replace("\n", "\n| ") if message["role"] == "user" else text)
+    return "\n".join(lines)
+
+
+def _history_of(session: Session) -> str:
+    """Return a conversation, and where the model's view of it begins."""
+    forgotten, seen = messages_in_view(session)
+    if not forgotten and not seen:
         return "There is no turn yet."
-    return "No turn of this conversation is left in the window."
-
-
-def _written(exchange: Exchange) -> str:
-    question = "…" if exchange.question is None else exchange.question.replace("\n", "\n| ")
-    return f"> {question}\n{exchange.reply}"
+    if not forgotten:
+        return _written(seen)
+    mark = "--- The model no longer sees the turns above. ---"
+    return "\n".join(filter(None, (_written(forgotten), mark, _written(seen))))
 
 
 def _stats_of(conversation: Conversation) -> str:

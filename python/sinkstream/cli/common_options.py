@@ -69,8 +69,8 @@ class Loading:
     window: Annotated[
         int | None,
         typer.Option(
-            help="Number of recent tokens that the model sees. Default: the trained length or "
-            "4,096, whichever is smaller, minus the sinks."
+            help="Number of recent tokens that the model sees. Default: the trained length minus "
+            "the sinks; half of it, a quarter and so on if memory is short."
         ),
     ] = None
     threads: Threads = None

@@ -20,6 +20,7 @@ from rich.text import Text
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, with_model
 from sinkstream.cli.info_facts import (
+    SEQUENCES,
     CacheFacts,
     Facts,
     MemoryFacts,
@@ -92,7 +93,7 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
     """Return the facts that most users want."""
     model, cache, memory = facts.model, facts.cache, facts.memory
     processor, kernels = facts.processor, facts.kernels
-    sequences = "1 sequence" if memory.max_sequences == 1 else f"{memory.max_sequences} sequences"
+    sequences = _sequences(memory.max_sequences)
     of_load = ""
     if memory.max_sequences != DEFAULT_SEQUENCES:
         of_load = f"; load() has room for {DEFAULT_SEQUENCES}"
@@ -111,14 +112,18 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
             f"{decimal(cache.bytes_per_sequence)} per sequence, "
             f"{decimal(cache.bytes_per_token)} per token ({cache.kv_dtype})",
         ),
-        Row("Memory", "total", _total(memory)),
+        Row("Memory", "stream", _total(memory)),
+        *(
+            Row("Memory", name, f"{decimal(size)}, {_sequences(SEQUENCES[name])}")
+            for name, size in memory.command_bytes.items()
+        ),
         Row(
             "Memory",
             "weights",
-            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}",
+            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}; "
+            f"scratch {decimal(memory.scratch_bytes)}",
         ),
         Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}{of_load}"),
-        Row("Memory", "scratch", decimal(memory.scratch_bytes)),
         Row("Speed", "processor", processor.name),
         Row("Speed", "kernels", f"{table}, activations in {kernels.dtype}"),
         Row("Speed", "threads", f"{processor.threads} on {_cores(processor.usable_cores)}"),
@@ -156,7 +161,7 @@ def _all_of(sections: Mapping[str, Mapping[str, Any]]) -> list[Row]:
             if name not in nested and value is not None
         )
         for name, values in nested.items():
-            unit = "bytes" if name == "block_formats" else ""
+            unit = "bytes" if name in ("block_formats", "command_bytes") else ""
             rows += (Row(_title(name), key, shown(unit, value)) for key, value in values.items())
     return rows
 
@@ -258,6 +263,10 @@ def _total(memory: MemoryFacts) -> str:
 
 def _weights(facts: Facts) -> str:
     return decimal(sum(facts.model.block_formats.values()))
+
+
+def _sequences(number: int) -> str:
+    return "1 sequence" if number == 1 else f"{number} sequences"
 
 
 def _cores(number: int) -> str:

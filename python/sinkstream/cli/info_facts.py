@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -15,21 +16,26 @@ from sinkstream.checkpoint.describe import Description, TypeShare, describe
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import weight_slots
 from sinkstream.checkpoint.stores import locate_model
+from sinkstream.cli.chat_loop import MOST
 from sinkstream.cli.common_options import Loading
 from sinkstream.cli.info_memory import (
     Probed,
     Sizes,
-    available_bytes,
     largest_window,
     probe,
     sizes_of,
 )
+from sinkstream.cli.serve import SERVED
 from sinkstream.cli.terminal import printable
-from sinkstream.devices import find_gpu, huge_pages, instructions, processor_name
+from sinkstream.devices import available_bytes, find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
 from sinkstream.host import ModelOptions
-from sinkstream.loading.load import check_device, check_options, choose_window
+from sinkstream.loading.default_window import choose_window
+from sinkstream.loading.load import check_device, check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
+
+SEQUENCES = {"chat": MOST, "serve": SERVED}
+"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class MemoryFacts:
     fits: bool = True
     largest_window: int = 0
     """The longest window within memory and the trained length; 0 if there is none."""
+    command_bytes: dict[str, int] = field(default_factory=dict)
+    """What commands take with their own numbers of sequences: `SEQUENCES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +222,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
         checkpoint = _open(path, options)
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
-    options = choose_window(options, checkpoint.spec.trained_length)
+    given, options = options, choose_window(options, checkpoint.spec, checkpoint.tensors)
     ropes = checkpoint.spec.ropes
     spec = checkpoint.spec.at_capacity(options.sinks, options.window)
     checkpoint = replace(checkpoint, spec=spec)
@@ -235,7 +243,10 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
             has_long_rope=[rope.inverse_frequencies for rope in spec.ropes]
             != [rope.inverse_frequencies for rope in ropes],
         ),
-        memory=_memory_facts(checkpoint, options, probed, sizes, available),
+        memory=replace(
+            _memory_facts(checkpoint, options, probed, sizes, available),
+            command_bytes=_command_bytes(checkpoint, given, probed),
+        ),
         processor=ProcessorFacts(
             name=processor_name(),
             machine=platform.machine(),
@@ -323,6 +334,19 @@ def _memory_facts(
         fits=total <= available,
         largest_window=largest_window(spec, tensors, options, probed, available),
     )
+
+
+def _command_bytes(checkpoint: Checkpoint, options: ModelOptions, probed: Probed) -> dict[str, int]:
+    """Return what each command takes; without a given window, it may choose a shorter one."""
+    found = {}
+    for name, sequences in SEQUENCES.items():
+        chosen = replace(options, max_sequences=sequences)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the caller has had them
+            chosen = choose_window(chosen, checkpoint.spec, checkpoint.tensors)
+        sizes = sizes_of(checkpoint.spec, checkpoint.tensors, chosen, probed)
+        found[name] = sizes.weights + sequences * sizes.sequence + sizes.scratch
+    return found
 
 
 def _kernel_facts(probed: Probed) -> KernelFacts:

@@ -1,4 +1,4 @@
-"""The memory that a model would take, from its description, and the memory available.
+"""The memory that a model would take, from its description.
 
 The arithmetic is that of the native core.
 
@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Block, DecoderSpec, Dense, cache_groups, weight_slots
+from sinkstream.checkpoint.spec import Block, DecoderSpec, Dense, weight_slots
 from sinkstream.host import ModelOptions
+from sinkstream.loading.default_window import PAGE_ROWS, packed_bytes, pages, sequence_pages
 
-_GROUP = Path("/sys/fs/cgroup")  # in a container, its own limits are at the root
-_PAGE_ROWS = 64  # csrc/kernels/page.h
-_PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
-_ALIGNMENT = 64  # csrc/model/weights.cc
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
 _SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
 _SIZE, _WINDOW = 32, 64  # of the small model that `probe` loads
@@ -102,15 +97,14 @@ def sizes_of(
 
     Block formats whose panels are wider than the file's blocks take up to 4 % more than this says.
     """
-    weights = {tensor.slot.name: _packed(tensor) for tensor in tensors}
+    weights = {tensor.slot.name: packed_bytes(tensor) for tensor in tensors}
     total = sum(weights.values())
-    pages = _pages(options.sinks + options.window)
-    sequence = _sequence_pages(spec, options.sinks, options.window) * _PAGE_ROWS
+    sequence = sequence_pages(spec, options.sinks, options.window) * PAGE_ROWS
     return Sizes(
         weights=total,
         weights_per_token=total if spec.tie_embeddings else total - weights["embedding"],
         sequence=sequence * probed.bytes_per_token // spec.layers,
-        scratch=_scratch(spec, tensors, options, probed, pages),
+        scratch=_scratch(spec, tensors, options, probed),
     )
 
 
@@ -122,44 +116,18 @@ def largest_window(
     available: int,
 ) -> int:
     """Return the longest window within memory and the trained length; 0 if there is none."""
-    weights = sum(map(_packed, tensors))
+    weights = sum(map(packed_bytes, tensors))
     low, high = 0, max(0, spec.trained_length - options.sinks)
     while low < high:
         window = (low + high + 1) // 2
-        pages = _pages(options.sinks + window)
-        rows = _sequence_pages(spec, options.sinks, window) * _PAGE_ROWS
+        rows = sequence_pages(spec, options.sinks, window) * PAGE_ROWS
         cache = options.max_sequences * rows * probed.bytes_per_token // spec.layers
-        if weights + cache + _scratch(spec, tensors, options, probed, pages) <= available:
+        scratch = _scratch(spec, tensors, options.with_window(window), probed)
+        if weights + cache + scratch <= available:
             low = window
         else:
             high = window - 1
     return low
-
-
-def _pages(capacity: int) -> int:
-    """Return the most pages that a sequence holds, as csrc/cache/window.h does."""
-    return 2 if capacity < 2 else (capacity - 2) // _PAGE_ROWS + 3
-
-
-def _sequence_pages(spec: DecoderSpec, sinks: int, window: int) -> int:
-    """Return the pages of all layers of a sequence, as csrc/cache/cache_layers.h does."""
-    groups = cache_groups(spec.own_windows, spec.layers, sinks, window)
-    largest = max(group.capacity for group in groups)
-    return sum(
-        group.layers
-        * (_pages(largest) if group.capacity == largest else -(-group.window // _PAGE_ROWS) + 1)
-        for group in groups
-    )
-
-
-def _packed(tensor: TensorSource) -> int:
-    slot = tensor.slot
-    if slot.cols == 1:
-        size = 4 * slot.rows
-    else:
-        panels = -(-slot.rows // _PANEL_ROWS)
-        size = panels * _PANEL_ROWS * tensor.row_bytes
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _angles(spec: DecoderSpec) -> int:
@@ -190,7 +158,6 @@ def _scratch(
     tensors: Sequence[TensorSource],
     options: ModelOptions,
     probed: Probed,
-    pages: int,
 ) -> int:
     """Return the workspace of one step: activations, split attention, logits and sampling."""
     rows = probed.prefill_chunk + options.max_sequences
@@ -209,7 +176,7 @@ def _scratch(
     if any(tensor.split is not None and tensor.split.order for tensor in tensors):
         numbers += widest  # inputs in the order of columns
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
-    split = _SPLIT_ROWS * min(pages, _MOST_SPLIT_PAGES) * 4
+    split = _SPLIT_ROWS * min(pages(options.sinks + options.window), _MOST_SPLIT_PAGES) * 4
     attention = max(
         split * each.heads * (each.head_dim + 16) + probed.threads * 256 * (each.head_dim * 4 + 192)
         for each in attentions
@@ -217,16 +184,3 @@ def _scratch(
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
     return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192
-
-
-def available_bytes() -> int:
-    """Return how much memory programs can still get, within a container's limit."""
-    available = 0
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    with suppress(OSError, ValueError):  # no container, or no limit: "max"
-        limit = int((_GROUP / "memory.max").read_text(encoding="ascii"))
-        used = int((_GROUP / "memory.current").read_text(encoding="ascii"))
-        available = min(available, max(0, limit - used))
-    return available

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import os
 import re
 import sys
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
 from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.model import Model
-from sinkstream.server.config import SETTINGS, ServerConfig
+from sinkstream.server.config import SETTINGS, ServerConfig, check_log
 
 if TYPE_CHECKING:
     from sinkstream.server.serve import Alone
@@ -41,6 +41,10 @@ _AFTER = {
     "ray": "no_page",
     "replicas": "ray",
 }
+
+
+SERVED = 8
+"""Replies at the same time, unless --max-sequences says otherwise."""
 
 
 def takes_settings(command: Callable[..., int]) -> Callable[..., int]:
@@ -100,7 +104,7 @@ def serve(
     ] = None,
     max_sequences: Annotated[
         int, typer.Option(help="Replies that are generated at the same time.")
-    ] = 8,
+    ] = SERVED,
     ray: Annotated[
         bool,
         typer.Option(
@@ -118,13 +122,17 @@ def serve(
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
+        from sinkstream.server.log_output import log_to_stderr
         from sinkstream.server.process_settings import keep_heap_small
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
         raise SinkstreamError(MISSING.format(name=error.name)) from None
+    if isinstance(pinned := config.pinned, int):  # the model is loaded with the number
+        loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
     config = replace(config, model_name=shown)
-    _log_to_stderr()
+    check_log(config)
+    log_to_stderr(config.log_level, config.log_format)
     if ray:
         return _serve_with_ray(loading, config, 2 if replicas is None else replicas, max_sequences)
     if replicas is not None:
@@ -174,11 +182,13 @@ def _serve_with_ray(
 
 def _report(address: str, model: Model) -> None:
     capacity = model.capacity
+    total = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
     replies = "1 reply" if capacity.max_sequences == 1 else f"{capacity.max_sequences} replies"
     print(f"Listening on {address}", flush=True)
     print(
         f"{Path(model.path).name} with {capacity.sinks:,} sinks and a window of "
-        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.",
+        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.\n"
+        f"Memory: {decimal(total)}, fixed. It does not grow with conversations.",
         file=sys.stderr,
     )
 
@@ -187,12 +197,3 @@ def _name_of(model: str | None) -> str:
     """Return a model's name for clients: a file's name without its extension."""
     path = Path(model or "smollm2")
     return re.sub(r"\.gguf$", "", path.name) or "sinkstream"
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("sinkstream.server")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

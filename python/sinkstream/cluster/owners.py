@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sinkstream.conversations.conversation_writer import ConversationWriter
-from sinkstream.conversations.database import Connection, in_marks
+from sinkstream.conversations.database import GONE_S, Connection, in_marks
 from sinkstream.conversations.deletion import close_unfinished
 from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.node import NewNode
 from sinkstream.conversations.store import Store
-
-_GONE_S = 30.0  # a replica that was not seen for so long
 
 _Result = TypeVar("_Result")
 
@@ -200,7 +198,7 @@ class Owners:
             "SELECT replica, COALESCE(address, ''), epoch, "
             f"COALESCE(seen, 0) > {self.store.clock} - ? "
             "FROM owners LEFT JOIN replicas ON name = replica WHERE session = ?",
-            [_GONE_S, session],
+            [GONE_S, session],
         )
         if not rows:
             return None
@@ -215,6 +213,6 @@ class Owners:
                 "SELECT DISTINCT conversation FROM nodes JOIN owners ON session = conversation "
                 "LEFT JOIN replicas ON name = replica WHERE hash IS NULL "
                 f"AND (replica = ? OR COALESCE(seen, 0) <= {self.store.clock} - ?)",
-                [self.replica, _GONE_S],
+                [self.replica, GONE_S],
             )
         ]

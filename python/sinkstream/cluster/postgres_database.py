@@ -6,6 +6,7 @@ is unknown is retried, which `Job` allows.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,17 +16,31 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sinkstream.checkpoint.quoting import first_line
-from sinkstream.conversations.database import INDEXES, TABLES, VERSION, columns_of
+from sinkstream.conversations.database import (
+    GONE_S,
+    INDEXES,
+    MOST_ADDED_S,
+    SERVED,
+    TABLES,
+    VERSION,
+    columns_of,
+)
 from sinkstream.conversations.errors import (
     StoreError,
     full_error,
     other_columns,
     other_model,
     other_version,
+    used_by_others,
     wrongly_written,
 )
+from sinkstream.conversations.migrations import Migration, migrate
+
+logger = logging.getLogger("sinkstream")
 
 SCHEMA = "sinkstream"
+_FIRST = 3
+"""The first version of the tables that was written to PostgreSQL."""
 _CREATION = 0x73696E6B  # of the advisory lock under which the tables are created
 _TYPES = {"BLOB": "BYTEA", "REAL": "DOUBLE PRECISION", "INTEGER": "BIGINT"}
 _REACHED = {  # unless the address says otherwise: a host that is gone is noticed
@@ -98,7 +113,12 @@ class PostgresWriteConnection:
     """Implements `WriteConnection`."""
 
     clock = "EXTRACT(EPOCH FROM clock_timestamp())::float8"
+    age = (
+        f"(SELECT convert_from(value, 'UTF8')::float8 + {MOST_ADDED_S} FROM meta "
+        f"WHERE key = '{SERVED}')"
+    )
     row_lock = " FOR UPDATE"
+    size = "octet_length({})"
 
     def __init__(self, conninfo: str) -> None:
         """Connect.
@@ -183,23 +203,34 @@ def _create(connection: PostgresWriteConnection, model: str) -> None:
     if found.fetchone() is None:  # a database may allow its user tables, but no schemas
         connection.execute(f"CREATE SCHEMA {SCHEMA}")
     for table, columns in TABLES.items():
-        for ours, theirs in _TYPES.items():
-            columns = columns.replace(f" {ours}", f" {theirs}")
-        connection.execute(f"CREATE TABLE {SCHEMA}.{table} ({columns})")
+        connection.execute(f"CREATE TABLE {SCHEMA}.{table} ({_typed(columns)})")
     for index, columns in INDEXES.items():
         connection.execute(f"CREATE INDEX {index} ON {SCHEMA}.{columns}")
     values = {
         "secret": secrets.token_bytes(32), "model": model.encode(), "version": b"%d" % VERSION,
+        SERVED: b"0",
     }  # fmt: skip
     for key, value in values.items():
         connection.execute("INSERT INTO meta VALUES (?, ?)", (key, value))
 
 
+def _typed(columns: str) -> str:
+    """Return columns with PostgreSQL's types."""
+    for ours, theirs in _TYPES.items():
+        columns = columns.replace(f" {ours}", f" {theirs}")
+    return columns
+
+
 def _check(connection: PostgresWriteConnection, name: str, model: str) -> None:
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    found_model = meta.get("model", b"none").decode()
+    if found_model != model:
+        raise other_model(name, model, found_model)
     version = meta.get("version", b"unknown").decode()
+    if version not in map(str, range(_FIRST, VERSION + 1)):
+        raise other_version(name, version, _FIRST, VERSION)
     if version != str(VERSION):
-        raise other_version(name, version, VERSION)
+        _migrate(connection, name, int(version))
     for table in TABLES:
         expected = columns_of(table)
         rows = connection.execute(
@@ -210,11 +241,17 @@ def _check(connection: PostgresWriteConnection, name: str, model: str) -> None:
         found = [row[0] for row in rows]
         if found != expected:
             raise other_columns(name, table, expected, found)
-    found_model = meta.get("model", b"none").decode()
-    if found_model != model:
-        raise other_model(name, model, found_model)
     # Says now, not after a reply, if it is read-only.
     connection.execute("UPDATE meta SET value = value WHERE key = 'model'")
+
+
+def _migrate(connection: PostgresWriteConnection, name: str, version: int) -> None:
+    alive = f"SELECT 1 FROM replicas WHERE seen > {connection.clock} - ?"
+    if connection.execute(alive, [GONE_S]).fetchone() is not None:
+        raise used_by_others(name, version, VERSION)
+    migrate(Migration(connection, _typed, True), version)
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'version'", [b"%d" % VERSION])
+    logger.info("store: %s is migrated from version %d to %d", name, version, VERSION)
 
 
 def postgres_error(name: str, error: psycopg.Error) -> StoreError:

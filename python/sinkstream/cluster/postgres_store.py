@@ -33,7 +33,6 @@ from sinkstream.conversations.store import Store
 
 _T = TypeVar("_T")
 
-_NODE_COLUMNS = ("read_ids", "messages", "record", "note")
 _READERS = 8
 _PAUSE_S = 0.05
 _RECONNECT_S = 2.0
@@ -44,10 +43,8 @@ class PostgresStore(Store):
     """An open store. Created by `PostgresStore.open`."""
 
     clock = PostgresWriteConnection.clock
+    age = PostgresWriteConnection.age
     counts_pages = False
-    node_bytes = " + ".join(f"pg_column_size({one})" for one in _NODE_COLUMNS)
-    part_bytes = "pg_column_size(ids) + pg_column_size(text)"
-    form_bytes = "pg_column_size(forms.ids)"
 
     @classmethod
     def open(
@@ -81,12 +78,12 @@ class PostgresStore(Store):
         connection: PostgresWriteConnection,
         files: Callable[[bytes], SnapshotFiles],
     ) -> None:
-        self._name = name_of(conninfo)
+        self.name = name_of(conninfo)
         self._connection = connection
         self._is_closed = False
         row = connection.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
         if row is None:
-            raise StoreError(f"store: {self._name} must have a secret in `meta`, but has none.")
+            raise StoreError(f"store: {self.name} must have a secret in `meta`, but has none.")
         (self.secret,) = row
         self.files = files(self.secret)
         self._pool = ConnectionPool(
@@ -110,27 +107,37 @@ class PostgresStore(Store):
         self._pool.close()
         self._connection.close()
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a query."""
+    def _is_there(self) -> bool:
+        query = "SELECT value FROM meta WHERE key = 'secret'"
+        try:
+            return self._read(query, ()) == [(self.secret,)]
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidCatalogName):
+            return False
+        except psycopg.Error as error:
+            raise postgres_error(self.name, error) from error
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         if self._is_closed:
             raise closed_error()
         if any(isinstance(value, str) and "\0" in value for value in values):
             return []  # PostgreSQL has no such text
 
+        try:
+            return self._read(query, values)
+        except psycopg.Error as error:
+            raise postgres_error(self.name, error) from error
+
+    def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
         def read() -> list[Any]:
             with self._pool.connection(timeout=RETRY_S) as reader:
                 return reader.execute(marked(query), values).fetchall()
 
-        try:
-            return _retried(read)
-        except psycopg.Error as error:
-            raise postgres_error(self._name, error) from error
+        return _retried(read)
 
     def _transcript_bytes(self) -> int:
         rows = self.rows(
-            f"SELECT (SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes) + "
-            f"(SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts) + "
-            f"(SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms)"
+            "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM conversations) + "
+            "(SELECT COALESCE(SUM(bytes), 0) FROM promises)"
         )
         return int(rows[0][0])
 

@@ -37,7 +37,7 @@ class ReplicaFence(Fence):
             owners: Where owners are written.
             address: Where other replicas reach this one; "" if they cannot.
         """
-        super().__init__(owners.store)
+        super().__init__(owners.store, owners.replica)
         owners.on_lost = self._lost
         self.owners = owners
         self.ask: AskRelease | None = None

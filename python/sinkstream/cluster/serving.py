@@ -37,7 +37,7 @@ class Sharing(Alone):
             StoreError: The store cannot be used.
         """
         if config.store == NO_STORE:
-            return PlainTurns(model)
+            return PlainTurns(model, config.pinned)
         settings = SharedSettings(
             **limits_of(config), replica=config.replica, address=config.address
         )

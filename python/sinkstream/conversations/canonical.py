@@ -7,15 +7,17 @@ with one salt, for one model. Nothing is compared by similarity.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import ArgumentName
-from sinkstream.text.messages import Message, check_messages, text_of_parts, without_unknown
+from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
 
@@ -25,6 +27,12 @@ _PLAIN = {"content", "role"}
 _REASONING = ("reasoning", "reasoning_content", "thinking")
 _KEPT = ("content", "name", "role", "tool_call_id", "tool_calls", *_REASONING)
 _SIZE = 32  # bytes of a hash: 256 bits
+# Of replies, clients keep what they can show: no control characters except tabs and line feeds, no
+# marks of direction or width, no byte order mark, no replacement, private or missing characters.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ud800-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U000e0000-\U0010ffff]"
+)
 
 
 def canonical_messages(
@@ -32,8 +40,8 @@ def canonical_messages(
 ) -> list[Message]:
     """Return the parts of messages that are read: joined text, without unknown and empty keys.
 
-    White space at the end of the assistant's text is left out, too, since clients trim replies, but
-    is kept in a last message that the reply continues.
+    White space at the end of the assistant's text is left out, too, but is kept in a last message
+    that the reply continues.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -45,8 +53,7 @@ def canonical_messages(
 
 
 def _canonical(message: Message, *, trims: bool) -> Message:
-    content = message.get("content") or ""
-    text = content if isinstance(content, str) else text_of_parts(content)
+    text = text_of(message)
     if trims and message["role"] == "assistant":
         text = text.rstrip()
     if message.keys() == _PLAIN:
@@ -71,8 +78,11 @@ def has_reasoning(message: Message) -> bool:
 def identifying(message: Message) -> Message:
     """Return the parts of a canonical message that distinguish conversations, in one form.
 
-    Many clients parse the arguments of tool calls and write them again, with different spaces.
+    Many clients trim replies and remove invisible characters. They parse the arguments of
+    tool calls and write them again, with different spaces.
     """
+    if message["role"] == "assistant" and isinstance(message.get("content"), str):
+        message = {**message, "content": _seen(message["content"]).strip()}
     if message.keys() == _PLAIN:
         return message
     kept = dict(without_reasoning(message))
@@ -99,6 +109,11 @@ def encode(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
+def encode_all(messages: Iterable[Message]) -> str:
+    """Return the JSON text of a list of messages; one call for all would hold the GIL."""
+    return f"[{','.join(map(encode, messages))}]"
+
+
 def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
     """Return the hash of an empty conversation of a tenant with a model.
 
@@ -115,6 +130,7 @@ def beginning(secret: bytes, tenant: str, salt: str, identity: str) -> bytes:
 def follow(before: bytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the hash after each canonical message."""
     for message in messages:
+        check_wanted()
         content = encode(identifying(message)).encode("utf-8", "surrogatepass")
         before = blake2b(before + content, digest_size=_SIZE).digest()
         yield before
@@ -128,15 +144,20 @@ def hash_after(before: bytes, messages: Sequence[Message]) -> bytes:
 class ReplyHash:
     """The hash after a reply whose text arrives in pieces; does not keep the text.
 
-    It equals what `follow` yields for the reply as a message, without the final white space.
+    It equals what `follow` yields for the reply as a message.
     """
 
     def __init__(self, before: bytes) -> None:
         self._whole = blake2b(before + b'{"content":"', digest_size=_SIZE)
         self._trimmed = self._whole.copy()  # without the final white space
+        self._has_begun = False
 
     def add(self, text: str) -> None:
         """Add a piece of the reply's text."""
+        text = _seen(text)
+        if not self._has_begun:
+            text = text.lstrip()
+        self._has_begun |= bool(text)
         body = text.rstrip()
         if body:
             self._whole.update(_escaped(body))
@@ -153,6 +174,11 @@ class ReplyHash:
         rest = encode(identifying({"role": "assistant", "tool_calls": list(calls)}))
         ended.update(b'",' + rest[1:].encode("utf-8", "surrogatepass"))
         return ended.digest()
+
+
+def _seen(text: str) -> str:
+    """Return a text without the characters that clients remove."""
+    return _UNSEEN.sub("", text)
 
 
 def _escaped(text: str) -> bytes:

@@ -11,8 +11,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from sinkstream.conversations.database import Connection, Job
-from sinkstream.conversations.deletion import delete_nodes, exists, with_forms
+from sinkstream.conversations.database import NEXT_TICK, Connection, Job
+from sinkstream.conversations.deletion import (
+    TURN_BYTES,
+    add_bytes,
+    delete_nodes,
+    exists,
+    remove_promise,
+    with_forms,
+)
 from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.node import Form, NewNode, Node
 from sinkstream.conversations.snapshot_files import (
@@ -25,7 +32,6 @@ from sinkstream.conversations.snapshot_files import (
 from sinkstream.conversations.store import Store
 
 _SNAPSHOTS_KEPT = 2  # of a conversation: its head and the one before
-_LATER_S = 1e-6  # the order of snapshots is that of their writes, even if a clock goes back
 
 _Result = TypeVar("_Result")
 
@@ -85,22 +91,35 @@ class ConversationWriter:
                 raise StoreError(
                     f"store: the turn {new.parent} was deleted, so {new.id} is not kept."
                 )
-            connection.execute(
-                "INSERT INTO conversations VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET used = excluded.used",
-                (new.conversation, new.tenant, now, new.title.encode()),
-            )
-            connection.execute(
-                "INSERT INTO nodes "
-                "VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, '', ?, 0) "
-                "ON CONFLICT DO NOTHING",
-                (
-                    new.id, new.parent, new.conversation, new.tenant,
-                    None if new.session_key is None else new.session_key.encode(), new.tokens,
-                    new.read_ids.tobytes(), new.messages, new.before, new.given.encode(), now,
-                    new.record, int(new.is_after_settled),
-                ),
+            texts = (
+                None if new.session_key is None else new.session_key.encode(),
+                new.read_ids.tobytes(), new.messages, new.given.encode(), new.record,
             )  # fmt: skip
+            key, read_ids, messages, given, record = texts
+            inserted = connection.execute(
+                "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, NULL, ?, NULL, NULL, ?, ?, ?, ?, ?, ?, "
+                f"'', ?, 0, {NEXT_TICK}) ON CONFLICT DO NOTHING",
+                (
+                    new.id, new.parent, new.conversation, new.tenant, key, new.tokens, read_ids,
+                    messages, new.before, given, now, record, int(new.is_after_settled),
+                ),
+            ).rowcount  # fmt: skip
+            connection.execute(
+                f"INSERT INTO conversations VALUES (?, ?, ?, ?, {NEXT_TICK}, {connection.age}, 0, "
+                "?, ?) ON CONFLICT (id) DO UPDATE SET used = excluded.used, tick = excluded.tick, "
+                "aged = excluded.aged, is_single = conversations.is_single * excluded.is_single",
+                (
+                    new.conversation,
+                    new.tenant,
+                    now,
+                    new.title.encode(),
+                    int(new.is_unnamed),
+                    new.sinks,
+                ),
+            )
+            if inserted == 1:
+                count = TURN_BYTES + sum(map(_size, texts))
+                add_bytes(connection, new.conversation, count)
 
         return self.queued(self.store.submit(job))
 
@@ -119,10 +138,12 @@ class ConversationWriter:
                     return False
             for form in forms:
                 node = form.node
+                ids = form.ids.tobytes()
                 connection.execute(
                     "INSERT INTO forms VALUES (?, ?, ?, ?)",
-                    (node.id, node.parent, node.tokens, form.ids.tobytes()),
+                    (node.id, node.parent, node.tokens, ids),
                 )
+                add_bytes(connection, self.conversation, len(ids))
             return True
 
         return self._submit(job)
@@ -130,7 +151,7 @@ class ConversationWriter:
     def try_add_part(self, node_id: str, number: int, ids: array[int], text: str) -> bool:
         """Queue a part of a running reply if there is room; return whether there was."""
         row = (node_id, number, ids.tobytes(), text.encode())
-        job = self._checked(lambda connection: _insert_part(connection, row))
+        job = self._checked(lambda connection: self._insert_part(connection, row))
         done = self.store.try_submit(job)
         if done is not None:
             self.queued(done)
@@ -147,7 +168,7 @@ class ConversationWriter:
 
         def job(connection: Connection) -> None:
             if ids or text:
-                _insert_part(connection, row)
+                self._insert_part(connection, row)
             changed = connection.execute(
                 "UPDATE nodes SET hash = ?, tokens = ?, last_id = ?, finish_reason = ?, note = ?, "
                 "is_settled = ? WHERE id = ? AND hash IS NULL AND tokens = ? - "
@@ -163,8 +184,13 @@ class ConversationWriter:
                     f"store: a part of the turn {node.id} was not written, so the turn cannot be "
                     "kept. See the server's log."
                 )
+            if changed == 1:
+                add_bytes(connection, node.conversation, _size(note))
+                remove_promise(connection, node.id)
             connection.execute(
-                "UPDATE conversations SET used = ? WHERE id = ?", (time.time(), node.conversation)
+                f"UPDATE conversations SET used = ?, tick = {NEXT_TICK}, aged = {connection.age} "
+                "WHERE id = ?",
+                (time.time(), node.conversation),
             )
 
         return self._submit(job)
@@ -179,9 +205,22 @@ class ConversationWriter:
         """Queue a note on a turn."""
 
         def job(connection: Connection) -> None:
-            connection.execute("UPDATE nodes SET note = ? WHERE id = ?", [note, node_id])
+            size = connection.size.format("note")
+            row = connection.execute(f"SELECT {size} FROM nodes WHERE id = ?", [node_id]).fetchone()
+            if row is not None:
+                connection.execute("UPDATE nodes SET note = ? WHERE id = ?", [note, node_id])
+                add_bytes(connection, self.conversation, _size(note) - row[0])
 
         return self._submit(job)
+
+    def _insert_part(self, connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
+        inserted = connection.execute(
+            "INSERT INTO parts SELECT ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE id = ?) "
+            "ON CONFLICT DO NOTHING",
+            (*row, row[0]),
+        ).rowcount
+        if inserted == 1:
+            add_bytes(connection, self.conversation, len(row[2]) + len(row[3]))
 
     # ---- deletion --------------------------------------------------------------------------------
 
@@ -193,11 +232,11 @@ class ConversationWriter:
         )
         return self._submit(lambda connection: self._delete(connection, below, node_id))
 
-    def delete_all(self, used: float | None = None) -> Future[bool]:
+    def delete_all(self, tick: int | None = None) -> Future[bool]:
         """Delete all turns of the conversation.
 
         Args:
-            used: When it was last used; if it has been used since, it stays. None deletes it in any
+            tick: That of its last use; if it has been used since, it stays. None deletes it in any
                 case.
 
         Returns:
@@ -206,9 +245,9 @@ class ConversationWriter:
 
         def job(connection: Connection) -> bool:
             found = connection.execute(
-                "SELECT used FROM conversations WHERE id = ?", [self.conversation]
+                "SELECT tick FROM conversations WHERE id = ?", [self.conversation]
             ).fetchone()
-            if used is not None and found is not None and found[0] > used:
+            if tick is not None and found is not None and found[0] > tick:
                 return False
             query = "SELECT id FROM nodes WHERE conversation = ?"
             self._delete(connection, query, self.conversation)
@@ -266,17 +305,16 @@ class ConversationWriter:
                 store.free(file)
                 return
             store.remove_snapshot(connection, node.id, but=file)
-            now, latest = connection.execute(
-                f"SELECT {store.clock}, MAX(created) FROM snapshots WHERE conversation = ?",
+            tick, latest = connection.execute(
+                f"SELECT {NEXT_TICK}, COALESCE(MAX(tick), 0) FROM snapshots WHERE conversation = ?",
                 [node.conversation],
             ).fetchone()
-            created = now if latest is None else max(now, latest + _LATER_S)
             connection.execute(
                 "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (node.id, node.conversation, size, created, file),
+                (node.id, node.conversation, size, max(tick, latest + 1), file),
             )
             rows = connection.execute(
-                "SELECT node FROM snapshots WHERE conversation = ? ORDER BY created DESC",
+                "SELECT node FROM snapshots WHERE conversation = ? ORDER BY tick DESC",
                 [node.conversation],
             ).fetchall()
             for (old,) in rows[_SNAPSHOTS_KEPT:]:
@@ -294,12 +332,9 @@ class ConversationWriter:
         self._submit(lambda connection: store.remove_snapshot(connection, node_id)).result()
 
 
-def _insert_part(connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
-    connection.execute(
-        "INSERT INTO parts SELECT ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE id = ?) "
-        "ON CONFLICT DO NOTHING",
-        (*row, row[0]),
-    )
+def _size(value: str | bytes | None) -> int:
+    """Return the bytes of a value in the database."""
+    return len(value.encode() if isinstance(value, str) else value or b"")
 
 
 def _is_finished(connection: Connection, node: Node) -> bool:

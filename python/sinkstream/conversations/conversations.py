@@ -14,16 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from sinkstream.conversations.canonical import (
-    encode,
+    encode_all,
     hash_after,
     without_reasoning,
 )
 from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.earlier_turns import Given, split_off
 from sinkstream.conversations.errors import SessionMoved, closed_error
 from sinkstream.conversations.lookup import Lookup, Match, TurnStart, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
 from sinkstream.conversations.node import NewNode, new_id
 from sinkstream.conversations.opening import Opener, Settings, identity_of, open_folder
+from sinkstream.conversations.overflow import Prompt, check_fits, warning_of
 from sinkstream.conversations.plain_turns import PlainTurn, begin_text
 from sinkstream.conversations.reading import read_messages
 from sinkstream.conversations.restore import Found, StateRestorer, found_at
@@ -31,13 +33,21 @@ from sinkstream.conversations.running_turns import Begun, RunningTurn, RunningTu
 from sinkstream.conversations.session_at import Deadline, SessionAt, deadline_of
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import End, ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn
-from sinkstream.conversations.turns import NotFound, TurnFacts, TurnRequest, TurnText, Waiting
-from sinkstream.errors import SessionBusy
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
+from sinkstream.conversations.turns import (
+    NotFound,
+    TextRequest,
+    TurnFacts,
+    TurnRequest,
+    TurnText,
+    Waiting,
+)
+from sinkstream.errors import ContextExceeded, SessionBusy
 from sinkstream.host import ReplyOptions
 from sinkstream.model import Model, host_of
-from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.observe.activities import ACTIVITIES
+from sinkstream.request.stream_request import StreamRequest, called_at
+from sinkstream.sessions.pinned import Pinning
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import Message
 
@@ -75,6 +85,8 @@ class Conversations:
         else:
             self.fence = store(identity)
         self._store = self.fence.store
+        self._capacity = capacity.tokens
+        self.promises = self.fence.promises
         seats = settings.seats or capacity.max_sequences
         self._dropped = ThoughtsDropped(self._host, self._store, settings.thoughts)
         snapshots = Snapshots(
@@ -93,7 +105,8 @@ class Conversations:
         )
         self._session_at = SessionAt(self._restorer, self._store, self._dropped)
         self._running = RunningTurns(self._restorer.residency)
-        lookup = Lookup(self._store, self._restorer.residency, identity)
+        self._pinning = Pinning(self._host, settings.sinks)
+        lookup = Lookup(self._store, self._restorer.residency, identity, self._pinning)
         self._starts = TurnStarts(lookup, self.fence, self._running, self._dropped.loses_thoughts)
         self._is_closed = False
         self.fence.watch(self._running)
@@ -108,6 +121,11 @@ class Conversations:
             snapshots, self._restorer.residency, _or(settings.saved_early, max(1, seats // 4))
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing can be kept, or None; see `Turns.trouble`."""
+        return self._store.lost
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def begin(self, request: TurnRequest) -> RunningTurn:
@@ -121,10 +139,17 @@ class Conversations:
         """
         if self._is_closed:
             raise closed_error()
-        asked = ReplyOptions(request.options, thinking=request.thinking, tools=request.tools)
+        asked = ReplyOptions(
+            request.options,
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            called_at=called_at(),
+        )
         complete = self._host.complete(asked)
-        deadline = deadline_of(complete.options["timeout_s"])
-        start = self._starts.of(request)
+        deadline = deadline_of(complete.options["timeout_s"], asked.called_at)
+        with ACTIVITIES.during("store"):
+            start = self._starts.of(request)
         try:
             return self._begun(request, complete, start, deadline)
         finally:
@@ -142,7 +167,11 @@ class Conversations:
         match = start.match
         try:
             end = self._end(request, match)
-            following = self._following(request, match, end)
+            with ACTIVITIES.during("encoding"):
+                self._host.check_messages(match.unread)
+                following = self._following(request, match, end)
+            if request.refuses_overflow:
+                check_fits(Prompt(end.tokens, len(following)), self._capacity, "messages")
         except BaseException:
             if match.resident is not None:
                 self._restorer.residency.release(match.resident)
@@ -150,12 +179,9 @@ class Conversations:
         found = self._found(request, start, end, following, deadline)
         if end.node is not None and end.node.is_form:
             end = End(found.resident.node)  # another request may have stored another form of it
-        if deadline is not None:
-            complete = replace(complete, called_at=deadline.until - deadline.timeout_s)
         try:
-            given = match.unread[-1]["content"] if request.continue_final else ""
             session, ids = found.resident.session, found.ids.tolist()
-            stream = session.reply_to(ServedStream, ids, complete, given)
+            stream = session.reply_to(ServedStream, ids, complete)
         except BaseException:  # such as an option out of range: the session is as it was
             self._restorer.residency.give_back(found.resident)
             raise
@@ -190,7 +216,10 @@ class Conversations:
         Raises:
             Exception: Any error about a message or a name that `begin` raises.
         """
-        match = self._starts.match(request)
+        try:
+            match = self._starts.match(request)
+        except ContextExceeded:  # too much is pinned: no turn has begun with it
+            match = self._starts.match(replace(request, sinks=0))
         try:
             end = self._end(request, match)
             following = self._following(request, match, end)
@@ -241,8 +270,10 @@ class Conversations:
         match = start.match
         base, resident = match.base, found.resident
         read = match.unread[:-1] if request.continue_final else match.unread
-        tokens = len(following) + end.tokens
-        given = match.unread[-1]["content"] if request.continue_final else ""
+        prompt = Prompt(end.tokens, len(following))
+        native = resident.session.native
+        dropped = prompt.dropped(native.sinks, native.window)
+        given = request.given or ""
         thinking = request.thinking
         new = NewNode(
             id=request.node or new_id("resp"),
@@ -251,14 +282,27 @@ class Conversations:
             tenant=request.tenant,
             session_key=request.session_key,
             read_ids=following,
-            messages=encode([without_reasoning(message) for message in match.unread]),
+            messages=encode_all(map(without_reasoning, match.unread if given else read)),
             before=hash_after(match.before, read),
             given=given,
-            tokens=tokens,
+            tokens=prompt.tokens,
             record=request.record,
+            sinks=match.sinks,
             title=_title(match.unread) if base is None else "",
             is_after_settled=end.node is not None and end.node.is_form,
         )
+        earlier: list[Given] = []
+        if start.writer is not None and not request.record:  # whose writer counts messages
+            earlier, new = split_off(
+                self._host.formats.turns(thinking, request.tools),
+                match.unread,
+                end.start,
+                new,
+                match.before,
+                is_settled=end.node is None or end.node.is_settled,
+                has_thoughts=self._host.formats.tags(thinking) is not None,
+                drops=self._dropped.drops(thinking),
+            )
         is_exact = len(found.ids) == len(following) and not resident.cancelled_ids
         begun = Begun(
             new=new,
@@ -274,16 +318,21 @@ class Conversations:
             state=found.state,
             node=new.id,
             session=new.conversation,
-            prompt_tokens=tokens,
-            cached_tokens=tokens - len(found.ids) - found.read,
+            prompt_tokens=prompt.tokens,
+            cached_tokens=prompt.tokens - len(found.ids) - found.read,
             replayed_tokens=found.replayed,
             read_tokens=found.read,
             read_s=found.read_s,
+            pinned_tokens=min(native.sinks, prompt.tokens),
+            dropped_tokens=dropped,
+            warning=warning_of(prompt, dropped, self._capacity),
         )
         turn = RunningTurn(begun, stream, facts, self._restorer.residency, self._running.discard)
         self._running.add(turn)
         try:
             if start.writer is not None:
+                for turn_before in earlier:
+                    turn_before.write(start.writer)
                 start.writer.begin(new)
         except BaseException:
             self._running.discard(turn)
@@ -306,7 +355,7 @@ class Conversations:
                 resident = self._restorer.fork_of(resident) or resident
             return found_at(resident, "resident", following)
         if end.node is None:
-            return self._restorer.new(following, request.engine_salt)
+            return self._restorer.new(following, request.engine_salt, match.sinks)
         if end.node.is_form:
             return self._session_at.settled(
                 end,
@@ -343,28 +392,37 @@ class Conversations:
         finally:
             self._restorer.residency.free_seat()
 
-    def begin_text(
-        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
-    ) -> PlainTurn:
+    def begin_text(self, asked: TextRequest) -> PlainTurn:
         """Start a completion of plain text or of token ids, outside the tree.
 
         Raises:
             CapacityError: Turns are running in all sequences.
-            Exception: Any error that `Model.stream` raises.
+            Exception: Any error that `Turns.begin_text` names.
         """
         with ExitStack() as stack:
             stack.enter_context(self.room())
-            turn = begin_text(self._host, prompt, options, salt)
+            turn = begin_text(self._host, asked, self._pinning)
             turn.on_end = stack.pop_all().close
             return turn
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return the ids of a tenant's conversations and when each was used, latest first."""
-        return self._store.conversations(tenant)
+        """Return a tenant's conversations, latest first; see `Turns.conversations`."""
+        return self._store.listed(tenant)
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return a conversation's turns without their text, oldest first; see `Turns.outline`.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
+        turns = self._store.outline(tenant, name)
+        if not turns:
+            raise _no_session(name)
+        return turns
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the turns of a conversation, oldest first, or a single turn.
@@ -419,10 +477,10 @@ class Conversations:
         else:
             writer.delete_all().result()
 
-    def _delete_idle(self, writer: ConversationWriter, used: float) -> bool:
+    def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):
             return False
-        return writer.delete_all(used).result()
+        return writer.delete_all(tick).result()
 
     def close(self) -> None:
         """Cancel and commit the running turns, park all sessions, and close the store.

@@ -20,25 +20,34 @@ from sinkstream.conversations.errors import SessionMoved, closed_error
 logger = logging.getLogger("sinkstream")
 
 
-VERSION = 5
-"""The version of the tables. A store with a different version is refused."""
+VERSION = 6
+"""The version of the tables. `migrations.py` brings earlier ones up to it."""
 
 TABLES = {
-    # Key "secret" makes hashes useless elsewhere; key "model" is what the store belongs to.
+    # Key "secret" makes hashes useless elsewhere; key "model" is what the store belongs to; key
+    # "served" is the store's age, see `ages.py`.
     "meta": "key TEXT PRIMARY KEY, value BLOB NOT NULL",
+    # `used` is only shown. `tick` and `aged` say when a conversation was last used, in order and in
+    # seconds of the store's age; `bytes` is what its turns take, see `deletion.py`. `is_single` is
+    # 1 as long as it has one turn, which its client did not name. `sinks` is S; NULL stands for the
+    # model's.
     "conversations": "id TEXT PRIMARY KEY, tenant TEXT NOT NULL, used REAL NOT NULL, "
-    "title BLOB NOT NULL",
+    "title BLOB NOT NULL, tick INTEGER NOT NULL, aged REAL NOT NULL, bytes INTEGER NOT NULL, "
+    "is_single INTEGER NOT NULL, sinks INTEGER",
     # Who may write a conversation; there is a row for each. `replica` is '' after it was given up.
     "owners": "session TEXT PRIMARY KEY, replica TEXT NOT NULL, epoch INTEGER NOT NULL",
     # Processes that use the store, and when each said so last, by the store's clock.
     "replicas": "name TEXT PRIMARY KEY, address TEXT NOT NULL, seen REAL NOT NULL",
     # `hash`, `last_id` and `finish_reason` are NULL while the turn is running; `tokens` then counts
     # up to the reply's beginning. Text of clients and of models is UTF-8: it may contain NUL.
+    # `tick` is the order of turns; `created` is shown, and orders those of tick 0, which an earlier
+    # version has written.
     "nodes": "id TEXT PRIMARY KEY, parent TEXT, conversation TEXT NOT NULL, tenant TEXT NOT NULL, "
     "session_key BLOB, hash BLOB, tokens INTEGER NOT NULL, last_id INTEGER, finish_reason TEXT, "
     "read_ids BLOB NOT NULL, messages TEXT NOT NULL, before BLOB NOT NULL, given BLOB NOT NULL, "
     "created REAL NOT NULL, record TEXT NOT NULL, note TEXT NOT NULL, "
-    "is_after_settled INTEGER NOT NULL, is_settled INTEGER NOT NULL",
+    "is_after_settled INTEGER NOT NULL, is_settled INTEGER NOT NULL, "
+    "tick INTEGER NOT NULL",
     # Settled forms of turns; see `node.py`. `base` is the id of a turn, or of another form.
     "forms": "id TEXT PRIMARY KEY, base TEXT, tokens INTEGER NOT NULL, ids BLOB NOT NULL",
     # A reply, in the pieces in which it was committed: int32 ids and their text.
@@ -46,19 +55,36 @@ TABLES = {
     "PRIMARY KEY (node, number)",
     # A row exists only if its file is complete.
     "snapshots": "node TEXT PRIMARY KEY, conversation TEXT NOT NULL, bytes INTEGER NOT NULL, "
-    "created REAL NOT NULL, file TEXT NOT NULL",
-    # Files that no row of `snapshots` names, and since when: new ones, which are being written, and
-    # doomed ones, which are to be deleted.
+    "tick INTEGER NOT NULL, file TEXT NOT NULL",
+    # Files that no row of `snapshots` names, and since which age of the store: new ones, which are
+    # being written, and doomed ones, which are to be deleted.
     "loose_files": "file TEXT PRIMARY KEY, since REAL NOT NULL, is_doomed INTEGER NOT NULL",
+    # Replies that a client was promised, until their turns are complete; see `promises.py`.
+    "promises": "id TEXT PRIMARY KEY, tenant TEXT NOT NULL, replica TEXT NOT NULL, "
+    "record TEXT NOT NULL, messages TEXT NOT NULL, created REAL NOT NULL, outcome TEXT NOT NULL, "
+    "aged REAL NOT NULL, bytes INTEGER NOT NULL",
 }
+NEXT_TICK = "(SELECT COALESCE(MAX(tick), 0) + 1 FROM conversations)"
+"""Of whatever is written now: later than all that this transaction sees, whatever clocks say.
+
+A conversation has the largest tick of its turns. Turns of different conversations that begin at the
+same moment in different processes may have the same one."""
+SERVED = "served"
+"""The key of the store's age in `meta`: a decimal number."""
+MOST_ADDED_S = 60.0
+"""The most that a process adds to the store's age at a time."""
+GONE_S = 30.0
+"""A replica that has not been seen for so long is gone."""
 _AT_ONCE = 512  # ids in a statement
 INDEXES = {
     "nodes_by_hash": "nodes (hash)",
     "nodes_by_parent": "nodes (parent)",
     "nodes_by_conversation": "nodes (conversation)",
-    "conversations_by_use": "conversations (used)",
-    "conversations_by_tenant": "conversations (tenant, used)",
+    "conversations_by_tick": "conversations (tick)",
+    "conversations_by_age": "conversations (aged)",
+    "conversations_by_tenant": "conversations (tenant, tick)",
     "snapshots_by_conversation": "snapshots (conversation)",
+    "promises_by_tenant": "promises (tenant)",
 }
 
 
@@ -108,11 +134,32 @@ class Connection(Protocol):
 
     clock: str
     """The database's time in seconds since 1970, as an expression."""
+    age: str
+    """The age of the store that something has which is used now, as an expression; see
+    Note: [Ages]."""
     row_lock: str
     """Follows a SELECT whose rows must not change until the end of the transaction."""
+    size: str
+    """The bytes of a value, as an expression with a place for the column's name."""
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> Cursor:
         """Run a statement."""
+        ...
+
+
+class Tables(Protocol):
+    """The tables of an open store, for what keeps one of them. Any thread may call any method."""
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a query."""
+        ...
+
+    def submit(self, job: Callable[[Connection], Result]) -> Future[Result]:
+        """Queue a job for the writing thread."""
+        ...
+
+    def free(self, *files: str, cleans: bool = False) -> None:
+        """Say in a job what it deletes; see `Store.free`."""
         ...
 
 

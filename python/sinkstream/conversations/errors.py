@@ -58,6 +58,14 @@ def closed_error() -> StoreError:
     return StoreError("store: the store is closed.")
 
 
+def lost(what: str) -> str:
+    """Return what to say about a database that was deleted or replaced while it was used."""
+    return (
+        f"store: {what} must stay where it is while a server uses it, but was deleted or replaced. "
+        "Put it back, or restart the server, which then uses what is there."
+    )
+
+
 def folder_error(path: Path, error: OSError) -> StoreError:
     """Return the error to raise for one from the file system."""
     return StoreError(f"store: {path} must be a writable folder, but is not: {error}.")
@@ -71,12 +79,21 @@ def full_error(what: str) -> StoreError:
     )
 
 
-def other_version(what: str, version: object, expected: int) -> StoreError:
-    """Return the error to raise for tables of a different version."""
+def other_version(what: str, version: object, oldest: int, newest: int) -> StoreError:
+    """Return the error to raise for tables of a version that cannot be read."""
     return StoreError(
-        f"store: {what} must have version {expected}, the only one that this version of "
-        f"sinkstream reads, but has version {version}. Choose another `store`, or move this one "
-        "away."
+        f"store: {what} must have a version from {oldest} to {newest}, which this version of "
+        f"sinkstream reads, but has version {version}. Update sinkstream, choose another `store`, "
+        "or move this one away."
+    )
+
+
+def used_by_others(what: str, version: int, newest: int) -> StoreError:
+    """Return the error to raise for a store that cannot be migrated while others use it."""
+    return StoreError(
+        f"store: {what} must be used by no other server while it is migrated from version "
+        f"{version} to {newest}, but another one is using it. Stop all servers of this store, and "
+        "start one of this version before the others."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from sinkstream.conversations.conversation_writer import ConversationWriter
+from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.residency import plain_wait
 from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.store import Store
@@ -21,8 +22,9 @@ class Fence:
     `cluster/` has the fence of processes that share a store. Any thread may call it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, replica: str = "") -> None:
         self.store = store
+        self.promises = Promises(store, replica)
         self.waiting: Waiting = plain_wait
         """What a thread is in while it waits for another thread, or for another process."""
 

@@ -1,4 +1,4 @@
-"""Refuses a SQLite store on a network file system, where locks and mapped files are unreliable.
+"""Refuses a folder where a SQLite store is not safe: from a network, or from other users.
 
 SQLite's write-ahead log needs memory that all processes map from one file. Hosts share no such
 memory, and a network file system lets two of them write at the same time, which destroys the store.
@@ -7,8 +7,10 @@ memory, and a network file system lets two of them write at the same time, which
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+import stat
 from pathlib import Path
 
 from sinkstream.conversations.errors import StoreError
@@ -76,6 +78,49 @@ def check_folder(folder: Path, *, is_shared: bool) -> None:
             f"store: {folder} must be on a local disk, but is on {name}, where SQLite may lose "
             "data. Use a folder on a local disk, or `postgresql://…` for several hosts."
         )
+
+
+def check_owner(folder: Path) -> None:
+    """Refuse a folder that another user owns, who could replace the store, and a link to a folder.
+
+    A link above the folder is the business of its owner.
+
+    Raises:
+        StoreError: It is refused.
+        OSError: It cannot be read.
+    """
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError(
+            f"store: {folder} must be a folder, but is a link to {folder.resolve()}. Name that "
+            "folder."
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"store: {folder} must be a folder, but is a file.")
+    if found.st_uid != os.geteuid():
+        raise StoreError(
+            f"store: {folder} must belong to the user who runs the server, but belongs to user "
+            f"{found.st_uid}. Choose another folder, or run the server as that user."
+        )
+
+
+def open_own(path: Path) -> int:
+    """Open a file of a store to write, and return its descriptor; create it if it is missing.
+
+    Raises:
+        StoreError: It is a link, which could lead anywhere, or belongs to another user.
+        OSError: It cannot be opened.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise StoreError(f"store: {path} must be a file, but is a link.") from None
+    if os.fstat(file).st_uid != os.geteuid():
+        os.close(file)
+        raise StoreError(f"store: {path} must belong to the user who runs the server.")
+    return file
 
 
 def file_system(folder: Path) -> int:

@@ -19,8 +19,9 @@ from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream.sessions.pinned import Pinning
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking
+from sinkstream.text.thinking import Thinking, named_variables
 
 _TRIES = 4  # to own the conversation that a request continues
 
@@ -37,16 +38,22 @@ class Match:
     """The hash at that turn's end."""
     resident: Resident | None = None
     """The session of a turn that is not in the store, acquired."""
+    sinks: int | None = None
+    """S of a new conversation; None for the model's."""
 
 
 class Lookup:
     """Finds turns in a store, and turns that are only in memory. Any thread may call it."""
 
-    def __init__(self, store: Store, residency: Residency, identity: str) -> None:
-        """Look in `store` and `residency` for turns of the model that `identity` describes."""
+    def __init__(self, store: Store, residency: Residency, identity: str, pinning: Pinning) -> None:
+        """Look in `store` and `residency` for turns of the model that `identity` describes.
+
+        `pinning` chooses S of conversations: only those with the same S are equal.
+        """
         self._store = store
         self._residency = residency
         self._identity = identity
+        self._pinning = pinning
 
     def by_messages(
         self,
@@ -63,7 +70,9 @@ class Lookup:
                 that is not stored and has thoughts is not continued then.
         """
         tools = "" if request.tools is None else request.tools.key
-        identity = self._identity + tools
+        sinks = self._pinning.sinks_for(request.sinks, messages, request.thinking, request.tools)
+        pinned = "" if sinks is None else f", sinks {sinks}"
+        identity = self._identity + tools + named_variables(request.thinking) + pinned
         start = beginning(self._store.secret, request.tenant, request.cache_salt, identity)
         # The last message is always read, and so is the one before a reply that is continued.
         most = len(messages) - (2 if request.continue_final else 1)
@@ -77,18 +86,34 @@ class Lookup:
         stored = self._store.find(request.tenant, longest_first)
         if not request.store:
             least = counts[stored[0].hash] if stored else 0
+            known = self._unstored_hashes(request.tenant)  # few, while a history may have thousands
             for after in longest_first:
                 if counts[after] < least:
                     break
+                if after not in known:
+                    continue
                 unread = messages[counts[after] :]
                 is_it = _is_unstored(request.tenant, after, is_settled=loses_thoughts(unread))
                 resident = self._residency.acquire(is_it)
                 if resident is not None:
                     return Match(resident.node, unread, after, resident)
         if not stored:
-            return Match(None, messages, start)
+            return Match(None, messages, start, sinks=sinks)
         base = self._preferred(stored, request.session_key)
         return Match(base, messages[counts[base.hash] :], base.hash)
+
+    def _unstored_hashes(self, tenant: str) -> set[bytes]:
+        """Return the hashes of a tenant's turns that are only in memory."""
+        found = set()
+
+        def note(one: Resident) -> bool:
+            node = _unstored_turn(one)
+            if node is not None and node.tenant == tenant:
+                found.add(node.hash)
+            return False
+
+        self._residency.find(note)
+        return found
 
     def by_name(self, name: str, request: TurnRequest, messages: list[Message]) -> Match:
         """Return the turn with an id.

@@ -1,16 +1,19 @@
 """What happens between turns: snapshots that failed, parking, and deletion by age and size.
 
-Conversations that this process may not write are not touched.
+Conversations that this process may not write are not touched. Beyond the store's largest size, the
+tenant that takes most pays first: its oldest snapshots, then its oldest conversations.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sinkstream.conversations.ages import StoreAge
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.fence import Fence
@@ -23,7 +26,7 @@ from sinkstream.errors import SinkstreamError
 logger = logging.getLogger("sinkstream")
 
 _USAGE_PAUSE = 100.0
-"""Adding up the sizes of all turns may take a hundredth of the time."""
+"""Adding up sizes may take a hundredth of the time."""
 
 
 class _Failures:
@@ -65,7 +68,7 @@ class Maintenance:
         fence: Fence,
         settings: Settings,
         *,
-        delete: Callable[[ConversationWriter, float], bool],
+        delete: Callable[[ConversationWriter, int], bool],
     ) -> None:
         """Run every `settings.maintenance_s` seconds.
 
@@ -74,7 +77,7 @@ class Maintenance:
             store: The store.
             fence: What this process may write.
             settings: The limits.
-            delete: Deletes a conversation that has not been used since a time, unless it is
+            delete: Deletes a conversation that has not been used since a tick, unless it is
                 running; returns whether it did.
         """
         self._restorer = restorer
@@ -82,6 +85,7 @@ class Maintenance:
         self._fence = fence
         self._settings = settings
         self._delete = delete
+        self._age = StoreAge(store)
         self._is_ending = threading.Event()
         self._usage_due = float("-inf")
         self._thread = threading.Thread(target=self._loop, name="sinkstream-upkeep", daemon=True)
@@ -95,6 +99,9 @@ class Maintenance:
     def run(self) -> None:
         """Do everything that is due. A failure does not prevent the rest."""
         failures = _Failures()
+        with failures.noted():
+            if not self._store.look():
+                return
         self._fence.look_after(failures.noted)
         with failures.noted():
             self._store.delete_loose_files()
@@ -132,56 +139,78 @@ class Maintenance:
             self._restorer.residency.release(resident)
 
     def _expire(self, failures: _Failures) -> None:
-        settings = self._settings
-        expired: list[tuple[str, float]] = []
+        settings, store = self._settings, self._store
+        age = self._age.advance()
+        expired: list[tuple[str, int]] = []
+        least = float("-inf") if settings.ttl_s is None else age - settings.ttl_s
+        with failures.noted():
+            self._fence.promises.remove_old(least)
         if settings.ttl_s is not None:
-            expired += self._store.oldest_conversations(time.time() - settings.ttl_s)
+            expired += store.expired_conversations(least)
+        if settings.single_ttl_s is not None:
+            single = age - settings.single_ttl_s
+            expired += store.expired_conversations(single, is_single=True)
         if settings.max_conversations is not None:
-            expired += self._store.surplus_conversations(settings.max_conversations)
-        for conversation, used in dict.fromkeys(expired):
+            expired += store.surplus_conversations(settings.max_conversations)
+        for conversation, tick in dict.fromkeys(expired):
             with failures.noted():
-                self._delete_own(conversation, used)
+                self._delete_own(conversation, tick)
 
-    def _delete_own(self, conversation: str, used: float) -> bool:
+    def _delete_own(self, conversation: str, tick: int) -> bool:
         """Delete a conversation unless another process owns it; return whether it was deleted."""
         writer = self._fence.adopt(conversation)
-        return writer is not None and self._delete(writer, used)
+        return writer is not None and self._delete(writer, tick)
 
     def _shrink(self, failures: _Failures) -> None:
         most, began = self._settings.max_bytes, time.monotonic()
         if most is None or began < self._usage_due:
             return
         usage = self._store.usage()
-        if not self._store.counts_pages:
-            self._usage_due = began + (time.monotonic() - began) * _USAGE_PAUSE
+        self._usage_due = began + (time.monotonic() - began) * _USAGE_PAUSE
         over = usage.transcripts + usage.snapshots - most
         if over <= 0:
             return
         # Every process goes through the same lists; what others own, they delete.
-        for node_id, size in self._store.oldest_snapshots():
+        shares = self._store.shares()
+        largest = [(-size, tenant) for tenant, size in shares.items()]
+        heapq.heapify(largest)
+        paying = {tenant: self._deletions(tenant, failures) for tenant in shares}
+        while over > 0 and largest:
+            size, tenant = heapq.heappop(largest)
+            if (deleted := next(paying[tenant], None)) is not None:
+                share, freed = deleted
+                over -= freed
+                heapq.heappush(largest, (size + share, tenant))
+
+    def _deletions(self, tenant: str, failures: _Failures) -> Iterator[tuple[int, int]]:
+        """Delete what a tenant has, one by one; yield each one's part of its share, and of `usage`.
+
+        What belongs to another process counts as deleted.
+        """
+        for node_id, size in self._store.oldest_snapshots(tenant):
             with failures.noted():
                 node = self._store.state(node_id)
                 if node is not None and self._fence.adopt(node.conversation) is not None:
                     self._restorer.snapshots.drop_snapshot(node_id)
-                over -= size
-            if over <= 0:
-                return
-        for conversation, used in self._store.oldest_conversations(time.time()):
+            yield size, size
+        for conversation, tick, size in self._store.conversations_by_use(tenant):
+            freed = 0
             with failures.noted():
-                over -= self._delete_sized(conversation, used)
-            if over <= 0:
-                return
+                freed = self._delete_sized(conversation, tick, size)
+            yield size, freed
+        promises = self._fence.promises
+        for name, size in promises.ended(tenant):
+            with failures.noted():
+                promises.remove(name)
+            yield size, size
 
-    def _delete_sized(self, conversation: str, used: float) -> int:
-        """Delete a conversation, or leave it to its owner; return how many bytes it takes."""
-        size = self._store.size_of(conversation)
-        if not self._store.counts_pages:
-            self._delete_own(conversation, used)
-            return size
-        before = self._store.usage().transcripts
-        if not self._delete_own(conversation, used):
-            return size
-        return before - self._store.usage().transcripts
+    def _delete_sized(self, conversation: str, tick: int, size: int) -> int:
+        """Delete a conversation, or leave it to its owner; return how many bytes that frees."""
+        before = self._store.usage().transcripts if self._store.counts_pages else 0
+        is_deleted = self._delete_own(conversation, tick)
+        if is_deleted and self._store.counts_pages:
+            return before - self._store.usage().transcripts
+        return size
 
     def _loop(self) -> None:
         while not self._is_ending.wait(self._settings.maintenance_s):

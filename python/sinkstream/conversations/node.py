@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 SETTLED = "-settled"
 """Ends the id of a settled form, which begins with that of its turn; a draft's digest follows."""
+CLOSED = -1  # no token's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,18 @@ class Node:
     tokens: int
     """Ids of the conversation up to the reply's end, including evicted ones."""
     last_id: int | None
-    """The reply's last token; None if it has none."""
+    """The reply's last token; None if it has none. `CLOSED` if the reply's end was read, too."""
     session_key: str | None = None
     finish_reason: str = "stop"
     is_after_settled: bool = False
     """Whether it follows its parent's settled form."""
     is_settled: bool = False
     """Whether later turns follow it as it is: no thoughts are left out of it, or before it."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether what ends the reply is part of the turn."""
+        return self.last_id == CLOSED
 
     @property
     def base(self) -> str | None:
@@ -135,8 +141,15 @@ class NewNode:
     """The request's own, kept as it is."""
     title: str = ""
     """How the conversation begins, if this is its first turn."""
+    sinks: int | None = None
+    """S of the conversation, if this is its first turn; None for the model's."""
     is_after_settled: bool = False
     """Whether `read_ids` follow the parent's settled form."""
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Return whether it begins a conversation that its client can only resend."""
+        return self.parent is None and not self.record and not self.session_key
 
     def without_contents(self) -> NewNode:
         """Return it without what only the store needs, and clients may make long."""

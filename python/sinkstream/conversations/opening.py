@@ -11,6 +11,7 @@ from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.host import Host
+from sinkstream.sessions.pinned import Sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,17 @@ class Settings:
     max_replay: int | None = None
     """The most tokens to read again for a turn whose state is lost."""
     ttl_s: float | None = 30 * 86400.0
-    """Conversations that have not been used for this long are deleted."""
+    """Conversations that have not been used for this long are deleted. Only time in which the store
+    is in use counts."""
+    single_ttl_s: float | None = 86400.0
+    """The same of a single turn that was never continued, and that its client cannot name."""
     max_bytes: int | None = 20 << 30
-    """The size of the store beyond which the oldest snapshots, then conversations, are deleted."""
+    """The size of the store beyond which the tenant that takes most loses its oldest snapshots,
+    then its oldest conversations."""
     max_conversations: int | None = None
     """The number per tenant; beyond it, the oldest are deleted."""
+    sinks: Sinks = None
+    """What of a conversation stays in the window for good if its request does not say."""
     thoughts: str | None = None
     """Of `Model.session`: what conversations keep of the thoughts of earlier replies."""
     full_sync: bool = False

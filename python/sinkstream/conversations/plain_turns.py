@@ -7,20 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.canonical import canonical_messages
+from sinkstream.conversations.overflow import Prompt, check_fits, warning_of
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import (
     NotFound,
+    TextRequest,
     TurnEnd,
     TurnFacts,
     TurnRequest,
     TurnText,
     Waiting,
 )
-from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.model import Model, host_of
-from sinkstream.request.options import StreamOptions
-from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.stream_request import StreamRequest, called_at
+from sinkstream.sessions.pinned import Pinning, Sinks, leading
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import without_unknown
 
@@ -47,45 +49,61 @@ class PlainTurn:
 class PlainTurns:
     """Replies to whole conversations, each given by the client."""
 
-    def __init__(self, model: Model) -> None:
-        """Generate with `model`, which the caller closes."""
+    promises = None
+    trouble = None
+
+    def __init__(self, model: Model, sinks: Sinks = None) -> None:
+        """Generate with `model`, which the caller closes.
+
+        Args:
+            model: The model.
+            sinks: What of a conversation stays in the window if its request does not say.
+        """
         self._host = host_of(model)
+        self._pinning = Pinning(self._host, sinks)
 
     def begin(self, request: TurnRequest) -> PlainTurn:
         """Start a reply.
 
         Raises:
             NotFound: The request names an earlier turn: none is kept.
+            ContextExceeded: What is to be pinned, or a prompt that may not overflow, is too long.
             Exception: Any error that `Model.stream` raises.
         """
         _check_previous(request)
-        if not request.continue_final:
-            wanted = ReplyOptions(
-                request.options,
-                thinking=request.thinking,
-                tools=request.tools,
-                cache_salt=request.engine_salt,
-            )
-            return _turn(
-                self._host, self._host.request_for_chat(without_unknown(request.messages), wanted)
-            )
-        if request.messages[-1].get("role") != "assistant":
-            raise InvalidArgument(
-                "stream: to be continued, the last message of `prompt` must have the role "
-                '"assistant".',
-                param="prompt",
-            )
-        return _continued(self._host, request)
+        ids = self._encode(request)
+        wanted = ReplyOptions(
+            request.options,
+            sinks=self._sinks_for(request, ids),
+            thinking=request.thinking,
+            tools=request.tools,
+            given=request.given,
+            cache_salt=request.engine_salt,
+            called_at=called_at(),
+        )
+        prompt = self._host.complete(wanted, ids)
+        return _turn(self._host, prompt, "messages", refuses=request.refuses_overflow)
 
-    def begin_text(
-        self, prompt: str | Sequence[int], options: StreamOptions, salt: str
-    ) -> PlainTurn:
+    def _encode(self, request: TurnRequest) -> list[int]:
+        return self._host.formats.encode_chat(
+            without_unknown(request.messages),
+            request.thinking,
+            request.tools,
+            is_open=request.continue_final,
+        )
+
+    def _sinks_for(self, request: TurnRequest, ids: Sequence[int]) -> int | None:
+        first = leading(request.messages)
+        checked = canonical_messages(first) if first else []
+        return self._pinning.sinks_for(request.sinks, checked, request.thinking, request.tools, ids)
+
+    def begin_text(self, asked: TextRequest) -> PlainTurn:
         """Start a completion.
 
         Raises:
-            Exception: Any error that `Model.stream` raises.
+            Exception: Any error that `Turns.begin_text` raises.
         """
-        return begin_text(self._host, prompt, options, salt)
+        return begin_text(self._host, asked, self._pinning)
 
     def wait_in(self, waiting: Waiting) -> None:
         """Do nothing: nothing is read before a reply begins."""
@@ -99,8 +117,7 @@ class PlainTurns:
             TypeError: A value has the wrong type.
         """
         _check_previous(request)
-        encode = self._host.formats.encode_chat
-        return len(encode(without_unknown(request.messages), request.thinking, request.tools))
+        return len(self._encode(request))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
         """Refuse: nothing is kept.
@@ -120,6 +137,14 @@ class PlainTurns:
     def titles(self, tenant: str) -> dict[str, str]:
         """Return none: nothing is kept."""
         return {}
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Refuse: nothing is kept.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound("sessions: this server does not store conversations.")
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Refuse: nothing is kept.
@@ -154,28 +179,25 @@ def _check_previous(request: TurnRequest) -> None:
         raise NotFound("server: this server does not store responses, so none can be continued.")
 
 
-def begin_text(
-    host: Host, prompt: str | Sequence[int], options: StreamOptions, salt: str
-) -> PlainTurn:
+def begin_text(host: Host, asked: TextRequest, pinning: Pinning) -> PlainTurn:
     """Start a completion of plain text or of token ids.
 
     Raises:
-        Exception: Any error that `Model.stream` raises.
+        Exception: Any error that `Turns.begin_text` raises.
     """
-    return _turn(host, host.request_for(prompt, ReplyOptions(options, cache_salt=salt)))
+    sinks = pinning.sinks_for_text(asked.sinks)
+    wanted = ReplyOptions(asked.options, sinks, cache_salt=asked.salt, called_at=called_at())
+    request = host.request_for(asked.prompt, wanted)
+    return _turn(host, request, "prompt", refuses=asked.refuses_overflow)
 
 
-def _continued(host: Host, request: TurnRequest) -> PlainTurn:
-    """Start a reply that continues the last message of a conversation."""
-    ids, final = host.formats.encode_open_reply(without_unknown(request.messages), request.thinking)
-    wanted = ReplyOptions(
-        request.options, thinking=request.thinking, cache_salt=request.engine_salt
-    )
-    return _turn(host, host.complete(wanted, ids), final)
-
-
-def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
-    stream = host.start_stream(ServedStream, request, given)
+def _turn(host: Host, request: StreamRequest, name: str, *, refuses: bool) -> PlainTurn:
+    prompt, capacity = Prompt(0, len(request.prompt)), sum(host.window)
+    if refuses:
+        check_fits(prompt, capacity, name)
+    stream = host.start_stream(ServedStream, request)
+    sinks, window = stream.window
+    dropped = prompt.dropped(sinks, window)
     facts = TurnFacts(
         state="new",
         node="",
@@ -183,5 +205,8 @@ def _turn(host: Host, request: StreamRequest, given: str = "") -> PlainTurn:
         prompt_tokens=stream.prompt_tokens,
         cached_tokens=0,
         replayed_tokens=0,
+        pinned_tokens=min(sinks, prompt.tokens),
+        dropped_tokens=dropped,
+        warning=warning_of(prompt, dropped, sinks + window),
     )
     return PlainTurn(stream, facts)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sinkstream.conversations.canonical import without_reasoning
-from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import Message
 from sinkstream.text.turns.turn_format import TurnFormat
 
@@ -33,6 +32,8 @@ Drops = Literal["never", "before_user", "always"]
 """When the thoughts of replies leave a conversation: never, before the next user message, or before
 any message. Templates of the second kind keep them while the model waits for results of tools."""
 
+_ASKING = ("user", "tool")
+"""The roles of messages that the model replies to."""
 _LATER: Message = {"role": "user", "content": ""}
 """Follows what is read, and is not read itself."""
 
@@ -66,18 +67,24 @@ def read_messages(
     return _read(turns, said, start, continue_final, has_thoughts, earlier, drops)
 
 
-def read_settled(
-    turns: TurnFormat, messages: Sequence[Message], start: StartPoint, drops: Drops
+def read_earlier(
+    turns: TurnFormat,
+    messages: Sequence[Message],
+    start: StartPoint,
+    *,
+    has_thoughts: bool,
+    drops: Drops,
 ) -> list[int]:
     """Return the ids of canonical messages that end with a reply, as later messages follow them.
 
-    They are those that `read_messages` reads for these messages before a user message.
+    They are those that `read_messages` reads for these messages before a user message, with the
+    reply's end.
 
     Raises:
         InvalidArgument: The template does not allow a message there.
     """
-    said = [*map(without_reasoning, messages), _LATER]
-    return _read(turns, said, start, False, True, len(messages), drops)
+    said = messages if drops == "never" else [*map(without_reasoning, messages)]
+    return _read(turns, [*said, _LATER], start, False, has_thoughts, len(messages), drops)
 
 
 def _count_earlier(drops: Drops, last_user: int, count: int) -> int:
@@ -98,63 +105,46 @@ def _read(
 ) -> list[int]:
     after = start.after
     ids: list[int] = []
-    rest = list(messages)
+    at, end = 0, len(messages) - (messages[-1] is _LATER)
+    if start == BEGINNING and end == len(messages) == 1 and messages[0]["role"] == "system":
+        return turns.whole(messages)  # a reply follows, which the system text alone asks for
     if start == BEGINNING:
-        system = rest[0]["content"] if rest[0]["role"] == "system" else None
+        system = messages[0]["content"] if messages[0]["role"] == "system" else None
         ids += turns.opening(system)
         if system is not None:
-            after = "system"
-            rest = rest[1:]
-            if not rest:
-                raise InvalidArgument(
-                    "stream: `messages` must have a message after the system prompt, but has none.",
-                    param="messages",
-                )
+            after, at = "system", 1
     elif start.open_reply:
         ids += turns.closing(start.last_id)
-    while rest and rest[0] is not _LATER:
-        following = rest[1] if len(rest) > 1 else None
-        is_last_reply = len(rest) == 2 and not continue_final
-        if len(rest) > 2 and _has_calls(rest[0], rest[1]):
-            index_of_call = len(messages) - len(rest) + 1
-            is_earlier = drops == "before_user" and index_of_call < earlier
-            ids += turns.exchange(rest[0], rest[1], after=after, is_earlier=is_earlier)
-            after, rest = "assistant", rest[2:]
-            continue
-        if following is not None and _is_reply(rest[0], following) and not is_last_reply:
-            if has_thoughts and len(rest) > 2:
-                ids += turns.exchange(rest[0], following, after=after)
-                after, rest = "assistant", rest[2:]
-                continue
-            # As the model would have read and written it.
-            ids += turns.request(rest[0], after=after) + turns.reply(following["content"])
-            after = "assistant"
-            rest = rest[2:]
-            if rest:
+    while at < end:
+        one, left = messages[at], len(messages) - at
+        following = messages[at + 1] if left > 1 else None
+        if continue_final and (left == 1 or (left == 2 and one["role"] in _ASKING)):
+            ids += turns.open_reply(*messages[at:], after=after)
+            break
+        if following is not None and left > 2 and _has_calls(one, following):
+            is_earlier = drops == "before_user" and at + 1 < earlier
+            ids += turns.exchange(one, following, after=after, is_earlier=is_earlier)
+            after, at = "assistant", at + 2
+        elif following is not None and left > 2 and _is_reply(one, following):
+            if has_thoughts:
+                ids += turns.exchange(one, following, after=after)
+            else:  # as the model would have read and written it
+                ids += turns.request(one, after=after) + turns.reply(following["content"])
                 ids += turns.closing(None)
-            continue
-        if following is not None:
-            ids += turns.read(rest[0], after=after)
-        elif continue_final:
-            raise InvalidArgument(
-                "stream: to continue the last message, `messages` must end with a user message and "
-                "an assistant message, but does not.",
-                param="messages",
-            )
+            after, at = "assistant", at + 2
         else:
-            ids += turns.request(rest[0], after=after)
-        after = rest[0]["role"]
-        rest = rest[1:]
+            ids += turns.request(one, after=after) if left == 1 else turns.read(one, after=after)
+            after, at = one["role"], at + 1
     return ids
 
 
 def _has_calls(message: Message, following: Message) -> bool:
     """Return whether `following` calls tools in reply to `message`."""
     has_calls = following["role"] == "assistant" and bool(following.get("tool_calls"))
-    return has_calls and message["role"] in ("user", "tool")
+    return has_calls and message["role"] in _ASKING
 
 
 def _is_reply(message: Message, following: Message) -> bool:
     """Return whether `following` is text that the model may have written after `message`."""
     is_text = following["role"] == "assistant" and "tool_calls" not in following
-    return is_text and message["role"] in ("user", "tool")
+    return is_text and message["role"] in _ASKING

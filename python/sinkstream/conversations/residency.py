@@ -19,7 +19,7 @@ from typing import Literal
 
 from sinkstream.conversations.node import Node
 from sinkstream.conversations.turns import Waiting
-from sinkstream.errors import CapacityError, InvalidArgument
+from sinkstream.errors import CapacityError
 from sinkstream.sessions.token_session import TokenSession
 
 _LEAVING_S = 30.0  # the longest wait for a session that is being saved
@@ -383,12 +383,10 @@ def plain_wait(cancel: Callable[[], object] | None = None) -> Iterator[None]:
 def undo(resident: Resident, node: Node) -> bool:
     """Undo an acquired session's last turn, which began at `node`; return whether that succeeded.
 
-    It fails if tokens have left the window since, or if no page is free for a copy of a shared
-    page.
+    It fails if tokens have left the window since: a snapshot may be nearer than what the session
+    would have to read again.
     """
-    try:
-        resident.session.take_back(resident.session.last_turn())
-    except (InvalidArgument, CapacityError):
+    if not resident.session.try_undo():
         return False
     resident.node, resident.undo, resident.is_passing = node, None, False
     return True

@@ -82,17 +82,18 @@ class StateRestorer:
         self.residency = Residency(seats, snapshots.secure, snapshots.is_due)
         snapshots.residents = self.residency.all
 
-    def new(self, ids: array[int], salt: str) -> Found:
+    def new(self, ids: array[int], salt: str, sinks: int | None) -> Found:
         """Open a session that will read a conversation from its beginning.
 
         Args:
             ids: The conversation.
             salt: The request's `engine_salt`.
+            sinks: S of the conversation; None for the model's.
 
         Raises:
             CapacityError: There is no seat for it.
         """
-        resident = self._seated(lambda: self._opened(ids, salt))
+        resident = self._seated(lambda: self._opened(ids, salt, sinks))
         shared = resident.session.stats.tokens
         return Found(resident, "new", ids[shared:], 0, shared)
 
@@ -180,7 +181,8 @@ class StateRestorer:
                     raise deleted(node.id)
         if len(ids) - len(following) != node.tokens:  # deleted between the search and the reading
             raise deleted(node.id)
-        return replace(self.new(ids, salt), state="replayed", replayed=node.tokens)
+        sinks = self._store.sinks_of(node.conversation)
+        return replace(self.new(ids, salt, sinks), state="replayed", replayed=node.tokens)
 
     def _in_memory(self, node: Node, following: array[int], *, moves: bool) -> Resident | None:
         """Acquire a session at a state, or a fork of it; None if there is none.
@@ -258,9 +260,9 @@ class StateRestorer:
         session.saved_tokens = node.tokens
         return session
 
-    def _opened(self, ids: array[int], salt: str) -> Resident:
+    def _opened(self, ids: array[int], salt: str, sinks: int | None) -> Resident:
         # The last token is always read: its logits begin the reply.
-        native = self._host.native.open_session(None, ids[:-1].tolist(), salt)
+        native = self._host.native.open_session(sinks, ids[:-1].tolist(), salt)
         session = TokenSession(
             native, self._host, ConversationState(), fields=self._thoughts.fields
         )

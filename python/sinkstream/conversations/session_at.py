@@ -76,14 +76,14 @@ class Deadline:
         return max(_LEAST_S, self.until - time.monotonic())
 
 
-def deadline_of(timeout_s: float | None) -> Deadline | None:
-    """Return the deadline of a request that begins now; None without one.
+def deadline_of(timeout_s: float | None, called_at: float) -> Deadline | None:
+    """Return the deadline of a request that was made at `called_at`; None without one.
 
     A time that is out of range is not looked at: the request's stream refuses it.
     """
     if timeout_s is None or not 0 < timeout_s <= _MOST_S:
         return None
-    return Deadline(timeout_s, time.monotonic() + timeout_s)
+    return Deadline(timeout_s, called_at + timeout_s)
 
 
 class SessionAt:

@@ -160,7 +160,7 @@ def note_new(connection: Connection, node_id: str, file: str) -> None:
     """Note a file that is about to be written."""
     if not is_added(connection, node_id, file):
         connection.execute(
-            f"INSERT INTO loose_files VALUES (?, {connection.clock}, 0) ON CONFLICT DO NOTHING",
+            f"INSERT INTO loose_files VALUES (?, {connection.age}, 0) ON CONFLICT DO NOTHING",
             [file],
         )
 
@@ -175,7 +175,7 @@ def doom(connection: Connection, files: Sequence[str]) -> None:
     """Note that new files are to be deleted: no row will name them."""
     for marks, some in in_marks(files):
         connection.execute(
-            f"UPDATE loose_files SET is_doomed = 1, since = {connection.clock} "
+            f"UPDATE loose_files SET is_doomed = 1, since = {connection.age} "
             f"WHERE file IN ({marks}) AND is_doomed = 0",
             some,
         )

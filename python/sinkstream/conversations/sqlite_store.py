@@ -1,6 +1,6 @@
 """A store in one SQLite file, and the snapshots of sessions next to it.
 
-    STORE/            0700
+    STORE/            0700, if it is created here
       lock            held by the process that uses the store, or by several that share it
       turns.sqlite    0600, and its WAL
       snapshots/ab/resp_ab….XXXXXXXX.session
@@ -11,16 +11,26 @@ Each read uses a connection that no other thread is using.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sinkstream.conversations.database import INDEXES, TABLES, VERSION, Writer, columns_of
+from sinkstream.conversations.database import (
+    INDEXES,
+    MOST_ADDED_S,
+    SERVED,
+    TABLES,
+    VERSION,
+    Writer,
+    columns_of,
+)
 from sinkstream.conversations.deletion import close_unfinished
 from sinkstream.conversations.errors import (
     StoreError,
@@ -30,30 +40,38 @@ from sinkstream.conversations.errors import (
     other_columns,
     other_model,
     other_version,
+    used_by_others,
     wrongly_written,
 )
-from sinkstream.conversations.file_systems import check_folder
+from sinkstream.conversations.file_systems import check_folder, check_owner, open_own
+from sinkstream.conversations.migrations import OLDEST, Migration, migrate
 from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder
 from sinkstream.conversations.store import Store
+
+logger = logging.getLogger("sinkstream")
 
 _BUSY_S = 10.0
 _CACHE_KIB = 256
 
 
 def lock_folder(folder: Path, *, shared: bool = False) -> int:
-    """Create a store's folder, private to its owner, and lock it; return the lock's descriptor.
+    """Lock a store's folder, and return the lock's descriptor.
+
+    A folder that is missing is created, private to its owner. One that exists stays as it is.
 
     Args:
         folder: Where the store is.
         shared: Whether other processes that also share it may use it at the same time.
 
     Raises:
-        StoreError: It cannot be written, or another process is using it.
+        StoreError: It cannot be written, it could be changed by another user, or another process is
+            using it.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        check_owner(folder)
+        lock = open_own(folder / "lock")
     except OSError as error:
         raise folder_error(folder, error) from error
     try:
@@ -65,6 +83,23 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
             "it. Give this server another `store`, or give each server its own `replica`."
         ) from None
     return lock
+
+
+@contextmanager
+def _alone(lock: int, *, is_shared: bool) -> Iterator[bool]:
+    """Give a block in which this process has the lock of a folder for itself, if it can."""
+    if not is_shared:
+        yield True
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def connect(path: Path, *, full_sync: bool = False) -> sqlite3.Connection:
@@ -85,28 +120,30 @@ def connect(path: Path, *, full_sync: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def open_database(path: Path, model: str, *, full_sync: bool) -> sqlite3.Connection:
-    """Open the database for writing; create it if there is none.
+def open_database(
+    path: Path, model: str, *, full_sync: bool, alone: Callable[[], AbstractContextManager[bool]]
+) -> sqlite3.Connection:
+    """Open the database for writing, up to date; create it if there is none.
 
     Args:
         path: The file.
         model: Identifies the model, its S and W, and its chat template.
         full_sync: As for `connect`.
+        alone: Gives a block with whether no other process can use the database in it.
 
     Raises:
-        StoreError: It is not a store, is damaged, read-only or full, or belongs to a different
-            model.
+        StoreError: It is not a store, is damaged, read-only or full, belongs to a different model,
+            or cannot be migrated.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
+        os.close(open_own(path))
         connection = connect(path, full_sync=full_sync)
     except OSError as error:
         raise folder_error(path, error) from error
     except sqlite3.Error as error:
         raise sqlite_error(path, error) from error
     try:
-        _prepare(connection, path, model)
+        _prepare(connection, path, model, alone)
     except sqlite3.Error as error:
         connection.close()
         raise sqlite_error(path, error) from error
@@ -116,7 +153,12 @@ def open_database(path: Path, model: str, *, full_sync: bool) -> sqlite3.Connect
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, model: str) -> None:
+def _prepare(
+    connection: sqlite3.Connection,
+    path: Path,
+    model: str,
+    alone: Callable[[], AbstractContextManager[bool]],
+) -> None:
     if not _is_empty(connection):
         _check_version(connection, path)
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file only
@@ -126,15 +168,24 @@ def _prepare(connection: sqlite3.Connection, path: Path, model: str) -> None:
     if _is_empty(connection):
         _create(connection, model)
         return
-    _check_version(connection, path)
+    version = _check_version(connection, path)
+    found_model = connection.execute("SELECT value FROM meta WHERE key = 'model'").fetchone()
+    if found_model is None or found_model[0] != model:
+        raise other_model(str(path), model, found_model and found_model[0])
+    if version != VERSION:
+        with alone() as is_alone:
+            if not is_alone:
+                raise used_by_others(str(path), version, VERSION)
+            migrate(Migration(SqliteWriteConnection(connection, path), str, False), version)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+            connection.execute("COMMIT")
+        logger.info("store: %s was migrated from version %d to %d", path, version, VERSION)
+        connection.execute("BEGIN IMMEDIATE")
     for table in TABLES:
         expected = columns_of(table)
         found = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         if found != expected:
             raise other_columns(str(path), table, expected, found)
-    found_model = connection.execute("SELECT value FROM meta WHERE key = 'model'").fetchone()
-    if found_model is None or found_model[0] != model:
-        raise other_model(str(path), model, found_model and found_model[0])
     # Says now, not after a reply, if it is read-only.
     connection.execute("UPDATE meta SET value = value WHERE key = 'model'")
     connection.execute("COMMIT")
@@ -144,10 +195,11 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
-        raise other_version(str(path), version, VERSION)
+def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not OLDEST <= version <= VERSION:
+        raise other_version(str(path), version, OLDEST, VERSION)
+    return version
 
 
 def _use_log(connection: sqlite3.Connection) -> None:
@@ -168,7 +220,7 @@ def _create(connection: sqlite3.Connection, model: str) -> None:
         connection.execute(f"CREATE TABLE {table} ({columns})")
     for index, columns in INDEXES.items():
         connection.execute(f"CREATE INDEX {index} ON {columns}")
-    values = [("secret", secrets.token_bytes(32)), ("model", model)]
+    values = [("secret", secrets.token_bytes(32)), ("model", model), (SERVED, b"0")]
     connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
     connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")
@@ -178,7 +230,12 @@ class SqliteWriteConnection:
     """Implements `WriteConnection`. SQLite lets one transaction write at a time."""
 
     clock = "((julianday('now') - 2440587.5) * 86400.0)"
+    age = (
+        f"(SELECT CAST(CAST(value AS TEXT) AS REAL) + {MOST_ADDED_S} FROM meta "
+        f"WHERE key = '{SERVED}')"
+    )
     row_lock = ""
+    size = "LENGTH(CAST({} AS BLOB))"
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
@@ -239,10 +296,8 @@ class SqliteStore(Store):
     """An open store. Created by `SqliteStore.open`."""
 
     clock = SqliteWriteConnection.clock
+    age = SqliteWriteConnection.age
     counts_pages = True
-    node_bytes = "LENGTH(read_ids) + LENGTH(messages) + LENGTH(record) + LENGTH(note)"
-    part_bytes = "LENGTH(ids) + LENGTH(text)"
-    form_bytes = "LENGTH(forms.ids)"
 
     @classmethod
     def open(
@@ -270,7 +325,12 @@ class SqliteStore(Store):
         lock = lock_folder(folder, shared=is_shared)
         try:
             check_folder(folder, is_shared=is_shared)
-            connection = open_database(folder / "turns.sqlite", model, full_sync=full_sync)
+            connection = open_database(
+                folder / "turns.sqlite",
+                model,
+                full_sync=full_sync,
+                alone=partial(_alone, lock, is_shared=is_shared),
+            )
             return cls(folder, connection, lock, is_shared, files)
         except BaseException:
             os.close(lock)
@@ -285,6 +345,8 @@ class SqliteStore(Store):
         files: Callable[[bytes], SnapshotFiles] | None,
     ) -> None:
         self._path = folder / "turns.sqlite"
+        self.name = str(self._path)
+        self._file = self._found_file()
         self._connection = connection
         self._lock = lock
         self._readers: list[sqlite3.Connection] = []  # that nothing uses
@@ -335,8 +397,18 @@ class SqliteStore(Store):
             while True:
                 self._readers.pop().close()
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a query."""
+    def _found_file(self) -> tuple[int, int] | None:
+        """Return the device and the number of the database's file; None if there is none."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _is_there(self) -> bool:
+        return self._found_file() == self._file
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         if self._is_closed:
             raise closed_error()
         try:

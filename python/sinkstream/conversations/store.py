@@ -7,15 +7,17 @@ completed turn never changes. Knows nothing about models or sessions in memory.
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sinkstream.conversations.database import Connection, Job, Writer, in_marks
 from sinkstream.conversations.deletion import delete_snapshots
+from sinkstream.conversations.errors import StoreError, lost
 from sinkstream.conversations.node import (
     SETTLED,
     Form,
@@ -34,8 +36,10 @@ from sinkstream.conversations.snapshot_files import (
     doom,
     forget,
 )
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.conversations.turns import TurnText
+
+logger = logging.getLogger("sinkstream")
 
 _NODE = (
     "nodes.id, parent, conversation, nodes.tenant, hash, tokens, last_id, "
@@ -61,22 +65,52 @@ _Result = TypeVar("_Result")
 class Store(ABC):
     """An open store. Any thread may call any method."""
 
+    name: str
+    """Where it is, for messages."""
     secret: bytes
     files: SnapshotFiles
     clock: str
     """The database's time in seconds since 1970, as an expression."""
+    age: str
+    """As for `Connection`."""
     counts_pages: bool
-    """Whether `usage` counts pages, at no cost. If not, it reads the sizes of all turns."""
-    node_bytes: str
-    """What a row of `nodes` takes, as an expression."""
-    part_bytes: str
-    form_bytes: str
+    """Whether `usage` counts the pages of a file, of which turns are a part."""
+    lost: str | None = None
+    """Why nothing is read or written: what became of the database, if it is no longer there."""
     _writer: Writer
     _deletions: FileDeletions
 
-    @abstractmethod
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a query."""
+        """Return the rows of a query.
+
+        Raises:
+            StoreError: The database cannot be read, or is no longer there.
+        """
+        if self.lost is not None:
+            raise StoreError(self.lost)
+        return self._rows(query, values)
+
+    @abstractmethod
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]: ...
+
+    @abstractmethod
+    def _is_there(self) -> bool:
+        """Return whether the database is the one that was opened. Blocks briefly."""
+
+    def look(self) -> bool:
+        """Look whether the database is still the one that was opened, and return it.
+
+        Its file can be deleted or replaced: what is written then is lost with the process.
+
+        Raises:
+            StoreError: It cannot be reached.
+        """
+        if self._is_there():
+            self.lost = None
+        elif self.lost is None:
+            self.lost = lost(self.name)
+            logger.error("%s", self.lost)
+        return self.lost is None
 
     @abstractmethod
     def _transcript_bytes(self) -> int:
@@ -118,7 +152,8 @@ class Store(ABC):
         for marks, some in in_marks(hashes, _HASHES_FIRST):
             rows = self.rows(
                 f"SELECT {_NODE} FROM nodes JOIN conversations AS c ON c.id = conversation "
-                f"WHERE hash IN ({marks}) AND nodes.tenant = ? ORDER BY c.used DESC, created DESC",
+                f"WHERE hash IN ({marks}) AND nodes.tenant = ? "
+                "ORDER BY c.tick DESC, nodes.tick DESC, created DESC",
                 [*some, tenant],
             )
             if rows:
@@ -169,20 +204,33 @@ class Store(ABC):
         return [
             (name, used)
             for name, used in self.rows(
-                "SELECT id, used FROM conversations WHERE tenant = ? ORDER BY used DESC", [tenant]
+                "SELECT id, used FROM conversations WHERE tenant = ? ORDER BY tick DESC", [tenant]
             )
         ]
+
+    def listed(self, tenant: str) -> list[tuple[str, float]]:
+        """Do the same as `conversations`, but for single turns that were never continued."""
+        query = (
+            "SELECT id, used FROM conversations WHERE tenant = ? AND is_single = 0 "
+            "ORDER BY tick DESC"
+        )
+        return list(self.rows(query, [tenant]))
 
     def has_conversation(self, tenant: str, name: str) -> bool:
         """Return whether a tenant has a conversation with an id."""
         query = "SELECT 1 FROM conversations WHERE id = ? AND tenant = ?"
         return bool(self.rows(query, [name, tenant]))
 
+    def sinks_of(self, conversation: str) -> int | None:
+        """Return S of a conversation; None for the model's."""
+        rows = self.rows("SELECT sinks FROM conversations WHERE id = ?", [conversation])
+        return rows[0][0] if rows else None
+
     def last_turn(self, tenant: str, name: str) -> Node | None:
         """Return the last completed turn of a tenant's conversation, or the turn with an id."""
         rows = self.rows(
             f"SELECT {_NODE} FROM nodes WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL "
-            "ORDER BY created DESC LIMIT 1",
+            "ORDER BY tick DESC, created DESC LIMIT 1",
             [name, name, tenant],
         )
         return _node(rows[0]) if rows else None
@@ -191,7 +239,7 @@ class Store(ABC):
         """Return a conversation's completed turns, oldest first."""
         rows = self.rows(
             f"SELECT {_NODE} FROM nodes WHERE conversation = ? AND hash IS NOT NULL "
-            "ORDER BY created",
+            "ORDER BY tick, created",
             [conversation],
         )
         return [_node(row) for row in rows]
@@ -205,9 +253,10 @@ class Store(ABC):
         """Return the completed turns of a tenant's conversation, oldest first, or one turn."""
         rows = self.rows(
             "SELECT nodes.id, parent, conversation, session_key, created, finish_reason, "
-            "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids FROM nodes "
+            "nodes.tokens, messages, given, read_ids, forms.tokens, forms.ids, "
+            "(SELECT sinks FROM conversations WHERE id = conversation) FROM nodes "
             f"LEFT JOIN forms ON forms.id = nodes.id || '{SETTLED}' "
-            f"WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL ORDER BY created",
+            f"WHERE {_NAMED} AND tenant = ? AND hash IS NOT NULL ORDER BY tick, created",
             [name, name, tenant],
         )
         parts: dict[str, list[Any]] = {}
@@ -219,37 +268,54 @@ class Store(ABC):
             parts.setdefault(node, []).append((ids, text))
         return [_stored(row, parts.get(row[0], [])) for row in rows]
 
-    def oldest_conversations(self, used_before: float) -> list[tuple[str, float]]:
-        """Return the conversations not used since a time and their last use, oldest first."""
-        query = "SELECT id, used FROM conversations WHERE used < ? ORDER BY used"
-        return [(name, used) for name, used in self.rows(query, [used_before])]
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return the turns of a tenant's conversation, oldest first; of a turn, those of its own.
 
-    def surplus_conversations(self, most: int) -> list[tuple[str, float]]:
+        No text is read.
+        """
+        rows = self.rows(
+            "SELECT nodes.id, parent, conversation, created, tokens, LENGTH(read_ids), sinks "
+            "FROM nodes JOIN conversations ON conversations.id = conversation "
+            "WHERE conversation = COALESCE((SELECT conversation FROM nodes WHERE id = ?), ?) "
+            "AND nodes.tenant = ? AND hash IS NOT NULL ORDER BY nodes.tick, created",
+            [name, name, tenant],
+        )
+        return [TurnOutline(*row) for row in rows]
+
+    def expired_conversations(
+        self, aged_before: float, *, is_single: bool = False
+    ) -> list[tuple[str, int]]:
+        """Return the conversations not used since an age of the store, and their last ticks.
+
+        With `is_single`, only single turns that were never continued.
+        """
+        single = "AND is_single = 1 " if is_single else ""
+        query = f"SELECT id, tick FROM conversations WHERE aged < ? {single}ORDER BY aged, tick"
+        return [(name, tick) for name, tick in self.rows(query, [aged_before])]
+
+    def surplus_conversations(self, most: int) -> list[tuple[str, int]]:
         """Return each tenant's conversations beyond a given number, oldest first."""
         query = (
-            "SELECT id, used FROM (SELECT id, used, ROW_NUMBER() OVER (PARTITION BY tenant "
-            "ORDER BY used DESC) AS place FROM conversations) AS placed WHERE place > ? "
-            "ORDER BY used"
+            "SELECT id, tick FROM (SELECT id, tick, ROW_NUMBER() OVER (PARTITION BY tenant "
+            "ORDER BY tick DESC) AS place FROM conversations) AS placed WHERE place > ? "
+            "ORDER BY tick"
         )
-        return [(name, used) for name, used in self.rows(query, [most])]
+        return [(name, tick) for name, tick in self.rows(query, [most])]
 
-    def size_of(self, conversation: str) -> int:
-        """Return the bytes of a conversation's turns; an estimate if `usage` counts pages."""
-        (texts,) = self.rows(
-            f"SELECT COALESCE(SUM({self.node_bytes}), 0) FROM nodes WHERE conversation = ?",
-            [conversation],
-        )[0]
-        (replies,) = self.rows(
-            f"SELECT COALESCE(SUM({self.part_bytes}), 0) FROM parts "
-            "JOIN nodes ON nodes.id = node WHERE conversation = ?",
-            [conversation],
-        )[0]
-        (forms,) = self.rows(
-            f"SELECT COALESCE(SUM({self.form_bytes}), 0) FROM forms "
-            f"JOIN nodes ON forms.id = nodes.id || '{SETTLED}' WHERE conversation = ?",
-            [conversation],
-        )[0]
-        return int(texts) + int(replies) + int(forms)
+    def conversations_by_use(self, tenant: str) -> list[tuple[str, int, int]]:
+        """Return a tenant's conversations, oldest use first, with its tick and their bytes."""
+        query = "SELECT id, tick, bytes FROM conversations WHERE tenant = ? ORDER BY tick"
+        return [(name, tick, int(size)) for name, tick, size in self.rows(query, [tenant])]
+
+    def shares(self) -> dict[str, int]:
+        """Return the bytes of each tenant's turns and snapshots."""
+        query = (
+            "SELECT tenant, SUM(bytes) FROM (SELECT tenant, bytes FROM conversations UNION ALL "
+            "SELECT tenant, bytes FROM promises UNION ALL SELECT tenant, snapshots.bytes "
+            "FROM snapshots JOIN conversations ON conversations.id = conversation) AS kept "
+            "GROUP BY tenant"
+        )
+        return {tenant: int(size) for tenant, size in self.rows(query)}
 
     def usage(self) -> Usage:
         """Return the bytes in use, not counting what deletions have freed."""
@@ -281,9 +347,13 @@ class Store(ABC):
         )
         return int(rows[0][0] or 0)
 
-    def oldest_snapshots(self) -> Iterator[tuple[str, int]]:
-        """Yield all snapshots and their sizes, oldest first."""
-        yield from self.rows("SELECT node, bytes FROM snapshots ORDER BY created")
+    def oldest_snapshots(self, tenant: str | None = None) -> list[tuple[str, int]]:
+        """Return the snapshots of a tenant, or of all, and their sizes, oldest first."""
+        query = "SELECT node, snapshots.bytes FROM snapshots"
+        if tenant is None:
+            return list(self.rows(f"{query} ORDER BY tick"))
+        query += " JOIN conversations ON conversations.id = conversation WHERE tenant = ?"
+        return list(self.rows(f"{query} ORDER BY snapshots.tick", [tenant]))
 
     # ---- running turns ---------------------------------------------------------------------------
 
@@ -326,8 +396,10 @@ class Store(ABC):
         """Queue a job for the writing thread; wait only while its queue is full.
 
         Raises:
-            StoreError: The store is closed.
+            StoreError: The store is closed, or no longer there.
         """
+        if self.lost is not None:
+            raise StoreError(self.lost)
         return self._writer.submit(job)
 
     def try_submit(self, job: Job[_Result]) -> Future[_Result] | None:
@@ -374,8 +446,8 @@ class Store(ABC):
         if gone:
             self.submit(lambda connection: forget(connection, gone)).result()
         rows = self.rows(
-            f"SELECT file, is_doomed, {self.clock} - since FROM loose_files "
-            f"WHERE since <= {self.clock} - ? ORDER BY since LIMIT ?",
+            f"SELECT file, is_doomed, {self.age} - since FROM loose_files "
+            f"WHERE since <= {self.age} - ? ORDER BY since LIMIT ?",
             [DOOMED_S, AT_ONCE],
         )
         late = [file for file, is_doomed, age in rows if not is_doomed and age >= WRITING_S]
@@ -398,14 +470,14 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _stored(row: Sequence[Any], parts: Sequence[Any]) -> StoredTurn:
-    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-2]
-    form_tokens, form_ids = row[-2:]
+    node, parent, conversation, session_key, *facts, messages, given, read_ids = row[:-3]
+    form_tokens, form_ids, sinks = row[-3:]
     reply_ids = b"".join(ids for ids, _ in parts)
     reply = b"".join(text for _, text in parts).decode()
     texts = (json.loads(messages), given.decode())
     tokens = (array("i", read_ids), array("i", reply_ids))
     values: Sequence[Any] = (
         node, parent, conversation, _text(session_key), *facts, *texts, *tokens, reply,
-        form_tokens, array("i", form_ids or b""),
+        form_tokens, array("i", form_ids or b""), sinks,
     )  # fmt: skip
     return StoredTurn(*values)

@@ -20,7 +20,7 @@ from sinkstream.conversations.node import (
     stored_form,
     turn_of,
 )
-from sinkstream.conversations.reading import BEGINNING, Drops, StartPoint, read_settled
+from sinkstream.conversations.reading import BEGINNING, Drops, StartPoint, read_earlier
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import calls_of, deleted
 from sinkstream.errors import InvalidArgument
@@ -65,7 +65,9 @@ def start_after(node: Node | None) -> StartPoint:
     """Return where messages after a turn, or after a settled form, are."""
     if node is None:
         return BEGINNING
-    return StartPoint("assistant") if node.is_form else StartPoint("assistant", True, node.last_id)
+    if node.is_form or node.is_closed:
+        return StartPoint("assistant")
+    return StartPoint("assistant", True, node.last_id)
 
 
 class ThoughtsDropped:
@@ -212,7 +214,8 @@ class ThoughtsDropped:
                 raise deleted(turn.id)
         forms: list[Form] = []
         for one in reversed(unknown):
-            ids = read_settled(turns, self._messages_of(one), start_after(at), drops)
+            said = self._messages_of(one)
+            ids = read_earlier(turns, said, start_after(at), has_thoughts=True, drops=drops)
             forms.append(draft_of(one, at, array("i", ids)))
             at = forms[-1].node
         return End(at, forms)

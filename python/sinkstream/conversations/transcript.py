@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
@@ -38,6 +39,23 @@ class StoredTurn:
     form_tokens: int | None = None
     """Ids of the conversation up to its settled form's end; None if there is no such form."""
     form_ids: array[int] = field(default_factory=lambda: array("i"))
+    sinks: int | None = None
+    """S of the conversation; None for the model's."""
+
+
+class TurnOutline(NamedTuple):
+    """A completed turn, without its text."""
+
+    id: str
+    parent: str | None
+    conversation: str
+    created: float
+    tokens: int
+    """Ids of the conversation up to the reply's end, including evicted ones."""
+    bytes: int
+    """Those of the ids that it read: about as many as their text has."""
+    sinks: int | None
+    """S of the conversation; None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from sinkstream.conversations.transcript import StoredTurn
+from sinkstream.conversations.promises import Promises
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import Tools
+from sinkstream.sessions.pinned import Sinks
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.served_stream import ServedStream
+from sinkstream.text.thinking import Thinking
 
 TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
 """Where the conversation before this turn was: in memory, in memory after undoing a turn, in a
@@ -61,8 +64,8 @@ class TurnRequest:
     """If False, nothing is written to disk."""
     continue_final: bool = False
     """Whether the last message is the assistant's, and the reply continues it."""
-    thinking: bool | str | None = None
-    """As for `Model.stream`, as the chat template reads it."""
+    thinking: Thinking = None
+    """As for `Model.stream`, and further variables, as the chat template reads them."""
     tools: Tools | None = None
     """What the reply may call."""
     forks: bool = False
@@ -71,13 +74,48 @@ class TurnRequest:
     """The id that the turn will have; None for a new one."""
     record: str = ""
     """What `Turns.text_of` returns in addition to the text: the caller's own."""
+    sinks: Sinks = None
+    """What of the conversation stays in the window for good, if it begins here; None for what the
+    turns were opened with. One that is continued keeps its own."""
+    refuses_overflow: bool = False
+    """Whether a prompt that is longer than what the model sees is an error."""
     has_siblings: bool = False
     """Whether other turns of the same request continue the same turn at the same time."""
+
+    @property
+    def given(self) -> str | None:
+        """Return the text that the reply continues; None if it continues no message.
+
+        Content that is malformed is refused where messages are read, and counts as none here.
+        """
+        if not self.continue_final:
+            return None
+        content = self.messages[-1].get("content")
+        if isinstance(content, str):
+            return content
+        parts = content if isinstance(content, list) else []
+        texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def engine_salt(self) -> str:
         """Return the `cache_salt` of its sequence."""
         return engine_salt(self.tenant, self.cache_salt)
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A completion of plain text or of token ids."""
+
+    prompt: str | Sequence[int]
+    options: StreamOptions
+    """As for `Model.stream`."""
+    salt: str = ""
+    """What `engine_salt` returned."""
+    sinks: Sinks = None
+    """As for a turn; plain text has no system prompt, so "system" stands for the model's S."""
+    refuses_overflow: bool = False
+    """As for a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +136,12 @@ class TurnFacts:
     """How many of those that are read were read before the turn began."""
     read_s: float = 0.0
     """How long that took."""
+    pinned_tokens: int = 0
+    """How many tokens at the start of the conversation stay in the window for good."""
+    dropped_tokens: int = 0
+    """How many tokens that the request adds have left the window before the reply begins."""
+    warning: str = ""
+    """A sentence about them; "" if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +201,33 @@ class Turn(Protocol):
 class Turns(Protocol):
     """Begins turns. Any thread may call it."""
 
+    @property
+    def promises(self) -> Promises | None:
+        """Return where promises of replies are kept; None if nothing is."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why no turn can be kept at present; None if all is well."""
+        ...
+
     def begin(self, request: TurnRequest) -> Turn:
         """Start generating a reply. Blocks: it is called in a worker thread.
 
         Raises:
             InvalidArgument: A value is out of range, or a message is malformed.
+            ContextExceeded: What is to be pinned, or a prompt that may not overflow, is too long.
             NotFound: There is no node `previous`.
             SessionBusy: The conversation is in use and cannot be branched.
             CapacityError: There is no memory for another conversation.
         """
         ...
 
-    def begin_text(self, prompt: str | Sequence[int], options: StreamOptions, salt: str) -> Turn:
+    def begin_text(self, asked: TextRequest) -> Turn:
         """Start a completion of plain text or of token ids, which is not kept. Blocks.
 
-        Args:
-            prompt: What it continues.
-            options: As for `Model.stream`.
-            salt: What `engine_salt` returned.
-
         Raises:
+            ContextExceeded: A prompt that may not overflow is too long.
             CapacityError: There is no memory for it.
             Exception: Any error that `Model.stream` raises.
         """
@@ -207,11 +258,23 @@ class Turns(Protocol):
         ...
 
     def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's kept conversations and when each was used, latest first."""
+        """Return a tenant's kept conversations and when each was used, latest first.
+
+        A single turn that was never continued, and that its client did not name, is not listed: it
+        may be a title that a program asked for.
+        """
         ...
 
     def titles(self, tenant: str) -> dict[str, str]:
         """Return how a tenant's kept conversations begin: their first user message, shortened."""
+        ...
+
+    def outline(self, tenant: str, name: str) -> list[TurnOutline]:
+        """Return the turns of a conversation, or of the one that a turn belongs to, oldest first.
+
+        Raises:
+            NotFound: The tenant has no such conversation or turn.
+        """
         ...
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:

@@ -15,6 +15,7 @@ from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.host import ModelOptions
+from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded, with_text
 from sinkstream.model import Model
 from sinkstream.observe import logs
@@ -28,10 +29,7 @@ KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 # How often to poll while weights are read: often enough for Ctrl-C and for a progress bar.
 _POLL_S = 0.05
-
-# Sinks and window when no window is given: long enough for most uses, and small enough that the
-# cache stays a fraction of the weights.
-_DEFAULT_CAPACITY = 4096
+_MOST_THREADS = 16  # for each logical CPU
 
 DEFAULT_SEQUENCES = 2
 
@@ -82,7 +80,9 @@ def load(
         sinks: S, the number of tokens at the start of the text that always stay in the cache. 0
             gives a plain sliding window.
         window: W: how many of the most recent tokens stay in the cache, including the current one.
-            If None, the trained length or 4,096, whichever is smaller, minus the sinks.
+            If None, the trained length minus the sinks, if the caches of all sequences then take at
+            most a quarter of the memory that the weights leave free. If not, half of that length, a
+            quarter, and so on, but not below 4,096 tokens.
         max_sequences: Number of streams that can run at the same time. Each has a fixed cache of
             its own; an open session holds one between turns as well.
         prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
@@ -122,13 +122,13 @@ def load(
     opened = open_tensors(path, revision=revision, download=download)
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
-        options = choose_window(options, opened.spec.trained_length)
+        check_device(options, opened)
+        opened = rounded(opened, options.quantize)
+        options = choose_window(options, opened.spec, opened.tensors)
         spec = opened.spec.at_capacity(options.sinks, options.window)
         opened = replace(opened, spec=spec)
-        check_device(options, opened)
         if options.device == "cuda":
             _log_compilation()
-        opened = rounded(opened, options.quantize)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
         _begin_to_read(builder, opened, options.threads or _core.usable_threads())
@@ -216,25 +216,6 @@ def _log_loaded(model: Model) -> None:
     )
 
 
-def choose_window(options: ModelOptions, trained: int) -> ModelOptions:
-    """Choose W if none is given; warn if sinks + window exceed the trained length."""
-    sinks, window = options.sinks, options.window
-    if window == 0:
-        window = min(trained, _DEFAULT_CAPACITY) - sinks
-        if window < 1:
-            raise InvalidArgument(
-                f"load: `sinks` must be less than {min(trained, _DEFAULT_CAPACITY)} if no `window` "
-                f"is given, but is {sinks}. Pass `window` as well.",
-                param="sinks",
-            )
-    elif sinks + window > trained:
-        warn_caller(
-            f"load: sinks + window should not exceed the model's trained length of {trained} "
-            f"tokens, but is {sinks + window}. Text will degrade once the cache fills."
-        )
-    return options.with_window(window)
-
-
 def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
     """Refuse a GPU for weights that its kernels do not support.
 
@@ -252,8 +233,15 @@ def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
 
 
 def _choose_threads(threads: int) -> int:
-    """Return the requested number; warn if there are fewer logical CPUs."""
+    """Return the requested number; warn if there are fewer logical CPUs, and refuse far more."""
     threads, usable = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
+    if threads > (most := _MOST_THREADS * usable):
+        raise InvalidArgument(
+            f"load: `threads` must be at most {most}, {_MOST_THREADS} for each of the {usable} "
+            f"logical CPUs that this process may use, but is {threads}. They would wait for each "
+            "other most of the time.",
+            param="threads",
+        )
     if threads > usable:
         warn_caller(
             f"load: `threads` should not exceed the {usable} logical CPUs that this process may "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +14,40 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_native_int
 from sinkstream.request.keywords import no_option
 from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
+from sinkstream.request.template_variables import TemplateVariables
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """For whom requests are made: those with the same name are a share, and shares take turns."""
+
+    share: str = ""
+    weight: float = 1.0
+    """A share with the weight 2 gets twice as much as one with 1."""
+    called_at: float | None = None
+    """When the caller asked for them, by `time.monotonic`; None for now."""
+
+
+_NO_ORIGIN = Origin()
+_ORIGIN: ContextVar[Origin] = ContextVar("origin", default=_NO_ORIGIN)
+
+
+@contextmanager
+def originating(origin: Origin) -> Iterator[None]:
+    """Set the origin of all requests that the block makes: a reply may need several."""
+    token = _ORIGIN.set(origin)
+    try:
+        yield
+    finally:
+        _ORIGIN.reset(token)
+
+
+def called_at() -> float:
+    """Return when the caller asked for what is requested now."""
+    given = _ORIGIN.get().called_at
+    return time.monotonic() if given is None else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +64,15 @@ class StreamRequest:
     """Whether the reply's text continues the prompt's."""
     is_chat: bool = False
     """Whether the prompt is messages: then a reasoning model's thoughts are split from its text."""
-    thinking: bool | str | None = None
-    """The `thinking` with which the prompt was rendered."""
+    thinking: bool | str | TemplateVariables | None = None
+    """The `thinking` with which the prompt was rendered, and further variables."""
     tools: Tools | None = None
     """What the reply may call: `grammar` then says how."""
+    given: str | None = None
+    """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
     """The request shares a cached beginning only with sessions that have this salt."""
+    origin: Origin = field(default_factory=_ORIGIN.get, compare=False)
     called_at: float = field(default_factory=time.monotonic, compare=False)
     """When the caller made the request, by `time.monotonic`: `timeout_s` counts from here."""
 
@@ -66,7 +103,7 @@ def make_request(
     sinks: int | None = None,
     continues_text: bool = False,
     is_chat: bool = False,
-    thinking: bool | str | None = None,
+    thinking: bool | str | TemplateVariables | None = None,
     tools: Tools | None = None,
     cache_salt: str = "",
     called_at: float | None = None,

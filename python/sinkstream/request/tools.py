@@ -34,13 +34,28 @@ class Tools:
     """The names that it may call."""
     is_parallel: bool = True
     """Whether it may make several calls."""
+    strict: frozenset[str] = frozenset()
+    """The names of those whose schemas must be enforced as a whole."""
+    is_generic: bool = False
+    """Whether tools have the generic form even if the chat template has one of its own."""
 
     @property
     def key(self) -> str:
-        """Return the definitions as text: two requests with the same text have the same prompt."""
-        return json.dumps(self.definitions, ensure_ascii=False, separators=(",", ":"))
+        """Return a text: two requests with the same text have the same tools in their prompts."""
+        text = json.dumps(self.definitions, ensure_ascii=False, separators=(",", ":"))
+        return f"generic {text}" if self.is_generic else text
 
-    def schema_of(self, name: str) -> Mapping[str, Any]:
+    @property
+    def as_given(self) -> list[dict[str, Any]]:
+        """Return the definitions with `strict`."""
+        return [
+            {**one, "function": {**one["function"], "strict": True}}
+            if one["function"]["name"] in self.strict
+            else dict(one)
+            for one in self.definitions
+        ]
+
+    def schema_of(self, name: str) -> dict[str, Any]:
         """Return the JSON schema of a tool's arguments."""
         function = next(
             one["function"] for one in self.definitions if one["function"]["name"] == name
@@ -61,7 +76,8 @@ def check_tools(
         tools: A list of functions in OpenAI's form. None and [] mean none.
         tool_choice: "auto", "none", "required", a named function, or allowed tools, in OpenAI's
             form. None is "auto".
-        parallel_tool_calls: Whether a reply may make several calls. None is True.
+        parallel_tool_calls: Whether a reply may make several calls. None is True, but False for a
+            named function.
         call: The call whose arguments these are, for errors.
 
     Raises:
@@ -81,7 +97,15 @@ def check_tools(
     definitions = _definitions(tools, call)
     names = tuple(one["function"]["name"] for one in definitions)
     choice, allowed = _choice(tool_choice, names, call)
-    found = Tools(definitions, choice, allowed, parallel_tool_calls is not False)
+    # A small model would call a function that it must call again and again.
+    is_named = isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function"
+    is_parallel = parallel_tool_calls is True if is_named else parallel_tool_calls is not False
+    strict = frozenset(
+        name
+        for name, tool in zip(names, tools, strict=True)
+        if tool["function"].get("strict") is True
+    )
+    found = Tools(definitions, choice, allowed, is_parallel, strict)
     if (size := len(found.key)) > MAX_CHARACTERS:
         raise _refusal(
             call, "tools", f"must have at most {MAX_CHARACTERS} characters as JSON, but has {size}"

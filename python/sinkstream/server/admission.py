@@ -5,23 +5,21 @@ What is beyond a limit is refused, not queued.
 
 from __future__ import annotations
 
-import math
-import time
-from collections import deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sinkstream.request.options import StreamOptions
-from sinkstream.server.errors import at_capacity, invalid
+from sinkstream.server.errors import ApiError, at_capacity, invalid
 from sinkstream.server.request_bodies import ChatRequest, CompletionRequest
+from sinkstream.server.shares import Shares, Weights
 
-# Replies whose end times give the rate at which places become free.
-_REMEMBERED = 64
-_LONGEST_WAIT_S = 60
 MOST_WHOLE_BYTES = 128 << 20
 """The most bytes for the replies of one request."""
 MOST_WHOLE_AT_ONCE = 4
 """Requests of that size, in progress at the same time."""
+MOST_DOWNLOADS, MOST_OF_A_KEY = 16, 4
+"""Session files that are made or sent at the same time."""
 # Measured: a token's text and id, read and written; a log-probability with its bytes, likewise.
 _TOKEN_BYTES = 64
 _LOGPROB_BYTES = 900
@@ -31,71 +29,117 @@ _MOST_LOGPROBS = 64  # of a token; more are refused where all callers' are
 class Admission:
     """Counts replies in progress. Belongs to one event loop."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weights: Weights) -> None:
         """Allow `limit` replies, generated and waiting ones together."""
-        self.limit = limit
-        self.in_progress = 0
-        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
+        self._shares = Shares(limit, weights)
 
-    def enter(self, count: int) -> None:
+    @property
+    def limit(self) -> int:
+        """Return how many replies a single request may ask for."""
+        return self._shares.limit - self._shares.reserve
+
+    def set_limit(self, limit: int) -> None:
+        """Allow another number of replies."""
+        self._shares.limit = limit
+
+    @property
+    def in_progress(self) -> int:
+        """Return the replies in progress."""
+        return self._shares.held
+
+    def enter(self, count: int, tenant: str = "") -> None:
         """Count `count` more replies, or refuse them with the time after which to try again."""
-        if self.in_progress + count > self.limit:
-            raise at_capacity(
-                f"server: at most {self.limit} replies can be in progress, but {self.in_progress} "
-                f"are, and this request asks for {count} more. Try again later.",
-                self.retry_after_s(count),
+        shares = self._shares
+        if not shares.has_room(tenant, count):
+            raise refusal(
+                shares,
+                tenant,
+                count,
+                f"at most {shares.limit} replies can be in progress",
+                f"and this request asks for {count} more",
             )
-        self.in_progress += count
+        shares.take(tenant, count)
 
-    def leave(self, count: int) -> None:
+    def leave(self, count: int, tenant: str = "") -> None:
         """Count `count` replies as ended."""
-        self.in_progress -= count
-        self._ends.extend([time.monotonic()] * count)
-
-    def retry_after_s(self, count: int = 1) -> int:
-        """Return the seconds until `count` replies will have ended, at the recent rate."""
-        if len(self._ends) < 2:
-            return 1
-        span = time.monotonic() - self._ends[0]
-        return max(1, min(_LONGEST_WAIT_S, math.ceil(span / len(self._ends) * count)))
+        self._shares.give_back(tenant, count)
 
 
 class ByteBudget:
     """Counts bytes that are held. Belongs to one event loop."""
 
-    def __init__(self, limit: int, what: str) -> None:
+    def __init__(self, limit: int, what: str, weights: Weights | None = None) -> None:
         """Allow `limit` bytes of `what`, such as "the bodies of all requests"."""
-        self._limit = limit
+        self._shares = Shares(limit, weights or {})
         self._what = what
-        self.held = 0
 
-    def take(self, count: int) -> None:
+    @property
+    def held(self) -> int:
+        """Return the bytes that are held."""
+        return self._shares.held
+
+    def take(self, count: int, tenant: str = "") -> None:
         """Count bytes that are held now; refuse those that would exceed the limit."""
-        if self.held + count > self._limit:
-            raise at_capacity(
-                f"server: {self._what} must have at most {self._limit} bytes in total, but have "
-                "more. Try again later.",
-                1,
-            )
-        self.held += count
+        shares = self._shares
+        if not shares.has_room(tenant, count):
+            rule = f"{self._what} must have at most {shares.limit} bytes in total"
+            raise refusal(shares, tenant, count, rule, f"and {count} more arrive")
+        shares.take(tenant, count)
 
-    def count(self, change: int) -> bool:
+    def count(self, change: int, tenant: str = "") -> bool:
         """Count bytes that have arrived already, or are gone; return whether those have room."""
-        self.held += change
-        return change <= 0 or self.held <= self._limit
+        has_room = change <= 0 or self._shares.has_room(tenant, change)
+        if change > 0:
+            self._shares.take(tenant, change)
+        else:
+            self._shares.give_back(tenant, -change)
+        return has_room
 
-    def give_back(self, count: int) -> None:
+    def give_back(self, count: int, tenant: str = "") -> None:
         """Count bytes that are no longer held."""
-        self.held -= count
+        self._shares.give_back(tenant, count)
 
     @contextmanager
-    def taken(self, count: int) -> Iterator[None]:
+    def taken(self, count: int, tenant: str = "") -> Iterator[None]:
         """Count bytes that are held within the block; refuse those that would exceed the limit."""
-        self.take(count)
+        self.take(count, tenant)
         try:
             yield
         finally:
-            self.give_back(count)
+            self.give_back(count, tenant)
+
+
+def refusal(shares: Shares, tenant: str, count: int, rule: str, wanted: str) -> ApiError:
+    """Return the error for what exceeds a limit, or a key's share of it."""
+    own, most = shares.held_by(tenant), shares.most_of(tenant)
+    found = f"but {shares.held} are held, {wanted}"
+    if own + count > most and shares.held + count <= shares.limit:
+        found = f"of which this key may hold {most} now; it holds {own}, {wanted}"
+    return at_capacity(
+        f"server: {rule}, {found}. Try again later.", shares.retry_after_s(tenant, count)
+    )
+
+
+class Downloads:
+    """Counts files that are being made or sent. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+
+    def enter(self, tenant: str) -> None:
+        """Count one more, or refuse it: each takes its size on disk until its client has it."""
+        if self._held.total() >= MOST_DOWNLOADS or self._held[tenant] >= MOST_OF_A_KEY:
+            raise at_capacity(
+                f"server: at most {MOST_DOWNLOADS} session files can be sent at a time, and "
+                f"{MOST_OF_A_KEY} for each key. Try again later.",
+                1,
+            )
+        self._held[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """Count one as sent, or as given up."""
+        self._held[tenant] -= 1
+        self._held += Counter()  # drops tenants that have none
 
 
 def whole_bytes(

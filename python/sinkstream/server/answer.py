@@ -1,20 +1,27 @@
-"""A response whose work is cancelled as soon as its client disconnects, at any point."""
+"""Responses: one whose work is cancelled as soon as its client disconnects, and JSON.
+
+What may be long is written on the pool, in parts: a call of the JSON writer holds the GIL.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeVar
 
+import orjson
 from starlette.responses import Response
 
-from sinkstream.server.errors import ApiError, StreamAborted
+from sinkstream.server.errors import ApiError, StreamAborted, from_exception
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import Scope, request_log_of
 from sinkstream.server.running import as_api_error
 from sinkstream.server.server_sent_events import Send, error_event
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Work = Callable[[Send], Awaitable[None]]
+_T = TypeVar("_T")
+_WRITTEN_AT_ONCE = 4096  # items of an array
 
 
 class Answer(Response):
@@ -43,7 +50,7 @@ class Answer(Response):
             work.cancel()  # no effect if it has ended
             await asyncio.wait({work, leaving})
         if work.cancelled():
-            log.finish = "client_left"
+            log.note_left()
             return
         work.result()
 
@@ -67,6 +74,34 @@ async def until_left(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def json_array(
+    items: Sequence[_T], write: Callable[[_T], Any] = lambda item: item
+) -> orjson.Fragment:
+    """Return items as a part of a JSON text, each as `write` returns it."""
+    parts = (
+        orjson.dumps([write(item) for item in items[begin : begin + _WRITTEN_AT_ONCE]])[1:-1]
+        for begin in range(0, len(items), _WRITTEN_AT_ONCE)
+    )
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
+
+
+def json_response(pool: Pool, make: Callable[[], Any]) -> Answer:
+    """Return what a blocking call returns, as JSON; the call ends if the client leaves.
+
+    `prompt` is the messages in its errors.
+    """
+
+    async def work(send: Send) -> None:
+        try:
+            body = await pool.run(lambda: orjson.dumps(make()))
+        except Exception as error:
+            known = from_exception(error, {"prompt": "messages"})
+            raise known or error from None
+        await send_json(send, body)
+
+    return Answer(work)
 
 
 async def send_json(send: Send, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:

@@ -5,19 +5,32 @@ What is not supported is refused.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
-from sinkstream.request.options import SAMPLING, StreamOptions
+from sinkstream.request.options import SAME_AS, SAMPLING, StreamOptions
+from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
 from sinkstream.request.tools import Tools, check_tools
+from sinkstream.server.config import OVERFLOW, ServerConfig
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.request_bodies import ChatRequest, CompletionRequest, Generation
+from sinkstream.server.request_bodies import (
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from sinkstream.server.structured import rule_of
+from sinkstream.sessions.pinned import Sinks, check_sinks
 from sinkstream.text.templates.chat_template import compile_template
-from sinkstream.text.thinking import SWITCHES, Thinking, reads_thinking
+from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
+_logger = logging.getLogger("sinkstream.server")
 MAX_STOPS = 64
 # A reply that is not streamed is held in memory as a whole.
 MAX_WHOLE_TOKENS = 65536
@@ -26,8 +39,8 @@ _SHOWN, _SHOWN_KEYS = 40, 8
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
+NO_LIMIT = -1
 _COPIED = (*SAMPLING, "timeout_s")
-_KWARGS = "chat_template_kwargs"
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
 
@@ -35,8 +48,7 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a chat completion; refuse fields that are not supported."""
     _check_chat(body)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    given = getattr(body, name)
-    options = _common(body, name, default_tokens if given is None else given)
+    options = _common(body, name, or_default(getattr(body, name), default_tokens))
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("body: `top_logprobs` requires `logprobs` to be true.", "top_logprobs")
     if body.top_logprobs is not None:
@@ -44,13 +56,14 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
     return options
 
 
-def completion_options(body: CompletionRequest) -> StreamOptions:
+def completion_options(body: CompletionRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a completion; refuse fields that are not supported."""
     if body.suffix:
         raise not_supported("text after the completion", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise not_supported("a choice among more replies than `n`", "best_of")
-    tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    given = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    tokens = or_default(given, default_tokens)
     options = _common(body, "max_tokens", tokens)
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
@@ -98,8 +111,9 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
     _check_common(body)
     if not body.stream:
         _check_whole(tokens_name, max_tokens, " without `stream`")
-    options: Any = {name: getattr(body, name) for name in _COPIED}
+    options: Any = {name: _same(name, getattr(body, name)) for name in _COPIED}
     options["max_tokens"] = max_tokens
+    options["priority"] = body.priority or 0
     options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop or []
     options["stop_token_ids"] = body.stop_token_ids or []
     options["ignore_eos"] = bool(body.ignore_eos)
@@ -109,6 +123,16 @@ def _common(body: Generation, tokens_name: str, max_tokens: int) -> StreamOption
         options[option] = value
     chosen: StreamOptions = options
     return chosen
+
+
+def _same(name: str, value: float | None) -> float | None:
+    """Return the value of an option that a field means, in the words of some engine."""
+    return value if value is None else SAME_AS.get(name, {}).get(value, value)
+
+
+def or_default(tokens: int | None, default: int) -> int:
+    """Return a limit of tokens; -1 asks for none of its own, as in LM Studio and llama.cpp."""
+    return default if tokens is None or tokens == NO_LIMIT else tokens
 
 
 def _check_whole(name: str, tokens: int, when: str = "") -> None:
@@ -148,11 +172,6 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("sound", "audio")
     if any(kind != "text" for kind in body.modalities or ()):
         raise not_supported('a modality other than "text"', "modalities")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise invalid(
-            "body: `add_generation_prompt` must not be true with `continue_final_message`.",
-            "add_generation_prompt",
-        )
     if body.web_search_options is not None:
         raise not_supported("search", "web_search_options")
     if body.functions:
@@ -161,33 +180,99 @@ def _check_chat(body: ChatRequest) -> None:
         raise not_supported("a forced function call", "function_call")
 
 
-def thinking_of_chat(host: Host, body: ChatRequest) -> Thinking:
-    """Return what a chat request says; None if the model's chat template does not read it."""
-    kwargs = body.chat_template_kwargs or {}
-    effort = kwargs.get("reasoning_effort", body.reasoning_effort)
+def sinks_of(body: Generation) -> Sinks:
+    """Return what a request pins; None for what the server pins."""
+    try:
+        return check_sinks(body.sinks, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), error.param) from None
+
+
+def refuses_overflow(body: Generation, config: ServerConfig) -> bool:
+    """Return whether a request is refused if the model cannot see all of its prompt."""
+    if body.on_overflow is None:
+        return config.refuses_overflow
+    if body.on_overflow not in OVERFLOW:
+        raise invalid(
+            'body: `on_overflow` must be "evict" or "refuse", but is '
+            f"{body.on_overflow[:_SHOWN]!r}.",
+            "on_overflow",
+        )
+    return body.on_overflow == "refuse"
+
+
+def continues_final(
+    body: ChatRequest | TemplateRequest | TokenizeRequest, *, by_default: bool
+) -> bool:
+    """Return whether a conversation's last message is the beginning of the reply.
+
+    Args:
+        body: The request. What it says itself comes first.
+        by_default: The server's setting, for conversations that end with the assistant's text.
+
+    Raises:
+        ApiError: The request asks for another message as well.
+    """
+    said, prompted = body.continue_final_message, body.add_generation_prompt
+    if said and prompted:
+        raise invalid(
+            "body: `add_generation_prompt` must not be true with `continue_final_message`.",
+            "add_generation_prompt",
+        )
+    if said is not None or prompted is not None or not by_default:
+        return bool(said)
+    last = body.messages[-1] if body.messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
+
+
+def thinking_of_chat(
+    host: Host, kwargs: dict[str, Any] | None, effort: str | None = None
+) -> Thinking:
+    """Return what a request says, with further variables of the model's chat template.
+
+    What the template does not read is ignored, like fields that the server does not know.
+
+    Args:
+        host: The model.
+        kwargs: The request's `chat_template_kwargs`.
+        effort: Its `reasoning_effort`.
+    """
+    kwargs = kwargs or {}
+    effort = kwargs.get(EFFORT, effort)
     switch = next((kwargs[name] for name in SWITCHES if name in kwargs), None)
-    _check_type(effort, str, "reasoning_effort", _KWARGS)
-    _check_type(switch, bool, "enable_thinking", _KWARGS)
-    return _as_the_template_reads(host, effort, switch)
+    _check_type(effort, str, EFFORT, KWARGS)
+    _check_type(switch, bool, "enable_thinking", KWARGS)
+    thinking, read = _as_the_template_reads(host, effort, switch)
+    own = (*SWITCHES, EFFORT, *OWN_FIELDS)
+    named = {k: v for k, v in kwargs.items() if k in OWN_FIELDS or k in read - {*own}}
+    try:
+        return with_variables(thinking, named, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), error.param) from None
 
 
 def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinking:
     """Return what the `reasoning` of a response says, in the same way."""
     effort = (reasoning or {}).get("effort")
     _check_type(effort, str, "effort", "reasoning")
-    return _as_the_template_reads(host, effort, None)
+    return _as_the_template_reads(host, effort, None)[0]
 
 
-def _as_the_template_reads(host: Host, effort: str | None, switch: bool | None) -> Thinking:
+def _as_the_template_reads(
+    host: Host, effort: str | None, switch: bool | None
+) -> tuple[bool | str | None, frozenset[str]]:
+    """Return `thinking` if the model's chat template reads it; and the variables that it reads."""
+    try:
+        check_thinking(effort, "body")
+    except InvalidArgument as error:
+        raise invalid(str(error), EFFORT) from None
     source = host.text.chat_template
-    if source is None:
-        return None
-    names = compile_template(source).names
+    names = frozenset[str]() if source is None else compile_template(source).variables
     if effort == "none" or switch is False:
-        return False if reads_thinking(names, False) else None
+        return False if reads_thinking(names, False) else None, names
     if effort is not None and reads_thinking(names, effort):
-        return effort
-    return switch if reads_thinking(names, switch) else None
+        return effort, names
+    return switch if reads_thinking(names, switch) else None, names
 
 
 def _check_type(value: Any, kind: type, name: str, param: str) -> None:
@@ -196,15 +281,31 @@ def _check_type(value: Any, kind: type, name: str, param: str) -> None:
         raise invalid(f"body: `{name}` in `{param}` must be {word}.", param)
 
 
-def tools_of(tools: Any, tool_choice: Any, parallel_tool_calls: bool | None) -> Tools | None:
-    """Return the tools of a request, in the form of chat completions; None if it has none."""
+def tools_of(
+    tools: Any, tool_choice: Any, parallel_tool_calls: bool | None, way: str
+) -> Tools | None:
+    """Return the tools of a request, in the form of chat completions; None if it has none.
+
+    `way` is the setting `tools`.
+    """
+    if tools and way == "refuse":
+        raise invalid("body: `tools` must be empty: this server does not use tools.", "tools")
+    if tools and way == "ignore":
+        _log_ignored()
+        return None
     try:
-        return check_tools(tools, tool_choice, parallel_tool_calls, call="body")
+        found = check_tools(tools, tool_choice, parallel_tool_calls, call="body")
     except InvalidArgument as error:
         raise invalid(str(error), error.param) from None
     except TypeError as error:
         param = next(name for name in _TOOL_FIELDS if f"`{name}`" in str(error))
         raise invalid(str(error), param) from None
+    return found and replace(found, is_generic=way == "generic")
+
+
+@cache
+def _log_ignored() -> None:
+    _logger.warning("tools: requests have tools, which are ignored, as --tools says")
 
 
 def as_chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

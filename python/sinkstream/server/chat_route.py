@@ -15,7 +15,10 @@ from sinkstream.server.admission import whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
     chat_options,
+    continues_final,
     names_of,
+    refuses_overflow,
+    sinks_of,
     thinking_of_chat,
     tools_of,
     with_seed,
@@ -26,6 +29,7 @@ from sinkstream.server.parsing import parse, session_key
 from sinkstream.server.reply_pieces import Piece, as_chunk
 from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -36,18 +40,15 @@ async def chat(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, ChatRequest)
     service.check_model(body.model)
-    options = chat_options(body, service.config.max_tokens)
+    read = partial(chat_options, body, service.config.max_tokens)
+    options = await service.pool.run_if(body.is_long, read)
     n, names = _check_n(service, body.n), _names(body)
     held = whole_bytes(body, options, n, names["max_tokens"])
-    thinking = thinking_of_chat(service.host, body)
-    given = body.tools, body.tool_choice, body.parallel_tool_calls
-    tools = await service.pool.run(partial(tools_of, *given)) if body.tools else tools_of(*given)
-    if tools is not None and body.continue_final_message:
-        raise invalid(
-            "body: `continue_final_message` must not be true with `tools`.",
-            "continue_final_message",
-        )
-    await service.grammars.compile(service.host, options, names, tools, thinking)
+    terms = terms_of(service, log, options)
+    thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
+    asked = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
+    tools = await service.pool.run(partial(tools_of, *asked)) if body.tools else tools_of(*asked)
+    by_default = service.config.continue_final_message
     shared = partial(
         TurnRequest,
         tenant=log.tenant,
@@ -55,15 +56,19 @@ async def chat(request: Request) -> Response:
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
-        continue_final=bool(body.continue_final_message),
+        continue_final=continues_final(body, by_default=by_default),
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow(body, service.config),
         has_siblings=n > 1,
         thinking=thinking,
         tools=tools,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
+    given = turns[0].given
+    await service.grammars.compile(service.host, options, names, tools, thinking, given)
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
-    job = Job(service, log, form_of(body), dialect, starts, names=names, whole_bytes=held)
+    job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 
@@ -75,7 +80,7 @@ class ChatDialect:
         self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = bool(body.logprobs)
-        self.with_tokens = self._with_ids or self._with_logprobs
+        self.with_tokens = self.is_long = self._with_ids or self._with_logprobs
         self._bytes = service.texts.piece
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 

@@ -9,18 +9,25 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.conversations.turns import engine_salt
+from sinkstream.conversations.turns import TextRequest, engine_salt
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import prompt_bytes, whole_bytes
 from sinkstream.server.answer import Answer
-from sinkstream.server.body_options import completion_options, names_of, with_seed
+from sinkstream.server.body_options import (
+    completion_options,
+    names_of,
+    refuses_overflow,
+    sinks_of,
+    with_seed,
+)
 from sinkstream.server.errors import invalid
 from sinkstream.server.generating import Job, form_of
 from sinkstream.server.parsing import parse
 from sinkstream.server.reply_pieces import Piece
 from sinkstream.server.request_bodies import CompletionRequest
 from sinkstream.server.request_log import request_log_of
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.scored_prompt import ScoredPrompt
 
@@ -31,7 +38,8 @@ async def completions(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, CompletionRequest)
     service.check_model(body.model)
-    options = completion_options(body)
+    read = partial(completion_options, body, service.config.max_tokens)
+    options = await service.pool.run_if(body.is_long, read)
     given = prompts = _prompts(body)
     n = body.n or 1
     if len(prompts) * n > service.admission.limit:
@@ -42,6 +50,7 @@ async def completions(request: Request) -> Response:
             name,
         )
     held = whole_bytes(body, options, len(prompts) * n, "max_tokens")
+    terms = terms_of(service, log, options)
     scored = options.get("prompt_logprobs")
     if scored is not None and scored >= 0:  # less is refused where all callers' values are
         prompts = await service.pool.run(partial(_encoded, service, given))
@@ -50,15 +59,20 @@ async def completions(request: Request) -> Response:
         held += prompt_bytes(tokens * n, scored, name)
     names = names_of(body)
     await service.grammars.compile(service.host, options, names)
-    salt = engine_salt(log.tenant, body.cache_salt or "")
+    asked = partial(
+        TextRequest,
+        salt=engine_salt(log.tenant, body.cache_salt or ""),
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow(body, service.config),
+    )
     starts = [
-        partial(service.turns.begin_text, prompt, with_seed(options, body.seed, i), salt)
+        partial(service.turns.begin_text, asked(prompt, with_seed(options, body.seed, i)))
         for prompt in prompts
         for i in range(n)
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
-    job = Job(service, log, form_of(body), dialect, starts, len(prompts), names, held)
+    job = Job(service, log, form_of(body), dialect, terms, starts, len(prompts), names, held)
     return Answer(job.run)
 
 
@@ -75,8 +89,10 @@ class CompletionDialect:
             self._with_ids or body.logprobs is not None or body.prompt_logprobs is not None
         )
         self._texts = service.texts
-        self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
+        by_id = body.return_tokens_as_token_ids
+        self._name = logprobs.as_id if by_id else logprobs.as_text_or_bytes
         self._echoes = echoes
+        self.is_long = self.with_tokens or bool(echoes)
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the prompt, if it is to be repeated."""

@@ -8,13 +8,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.value_kinds import Number
 
 NO_STORE = "none"
 THOUGHTS = ("drop", "keep")
+TOOLS = ("generic", "ignore", "native", "refuse")
+OVERFLOW = ("evict", "refuse")
+LOG_LEVELS = ("debug", "error", "info", "warning")
+LOG_FORMATS = ("json", "text")
+SYNCS = ("full", "normal")
 DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
@@ -58,6 +63,14 @@ class ServerConfig:
             option="api_key",
         ),
     ] = ()
+    api_key_file: Annotated[
+        str,
+        Setting(
+            "A file with further keys, one in a line. A number after a key and a space is its "
+            "weight: a key with 2 gets twice as much of a busy server as one with 1.",
+            metavar="FILE",
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...],
         Setting("Another name to accept in the Host header. May be repeated.", option="allow_host"),
@@ -90,10 +103,11 @@ class ServerConfig:
     advertise_context: Annotated[
         int,
         Setting(
-            "The context length that clients see; they may truncate their history to it.",
-            Number(1, 1 << 53),
+            "The context length that clients see; they may truncate their history to it. 0: "
+            "1,048,576, or with --on-overflow refuse what the model really sees.",
+            Number(0, 1 << 53),
         ),
-    ] = 1 << 20
+    ] = 0
     store: Annotated[
         str,
         Setting(
@@ -131,19 +145,57 @@ class ServerConfig:
     ] = 0
     session_ttl: Annotated[
         float,
-        Setting("Seconds after which unused conversations are deleted; 0: never.", Number(0, 1e10)),
+        Setting(
+            "Seconds after which unused conversations are deleted; 0: never. Time in which no "
+            "server uses the store does not count.",
+            Number(0, 1e10),
+        ),
     ] = 30 * 86400.0
+    single_turn_ttl: Annotated[
+        float,
+        Setting(
+            "The same for a chat completion that was never continued, and has no session's name, "
+            "such as a title that a client asked for.",
+            Number(0, 1e10),
+        ),
+    ] = 86400.0
     store_max_gb: Annotated[
         float,
         Setting(
-            "Maximum size of the store in GB. Beyond it, the oldest saved states are deleted, "
-            "then the oldest conversations; 0: no limit.",
+            "Maximum size of the store in GB; 0: no limit. Beyond it, the key that takes most "
+            "loses its oldest saved states, then its oldest conversations.",
             Number(0, 1e6),
         ),
     ] = 20.0
+    store_sync: Annotated[
+        str,
+        Setting(
+            'What a power cut may lose. "normal": the last turns; "full": nothing that was '
+            "answered, but each turn waits for the disk. With PostgreSQL, its own settings decide.",
+            metavar="full|normal",
+        ),
+    ] = "normal"
     park_s: Annotated[
         float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
     ] = 300.0
+    sinks: Annotated[
+        str,
+        Setting(
+            'What of each conversation stays in the window for good: "system", its system prompt '
+            "and tools, or a number of tokens at its start. They may take half of what the model "
+            "sees.",
+            metavar="system|INTEGER",
+        ),
+    ] = "system"
+    on_overflow: Annotated[
+        str,
+        Setting(
+            "What happens to a prompt that is longer than sinks and window together: its oldest "
+            "tokens leave the window (evict), with a warning if they are new, or the request is "
+            "refused (refuse).",
+            metavar="evict|refuse",
+        ),
+    ] = "evict"
     thoughts: Annotated[
         str,
         Setting(
@@ -152,6 +204,29 @@ class ServerConfig:
             metavar="drop|keep",
         ),
     ] = ""
+    tools: Annotated[
+        str,
+        Setting(
+            "How models are told of the tools in requests. native: in the chat template's own "
+            "form, or in the generic form if it has none. generic: always in the generic form. "
+            "ignore: not at all. refuse: such requests get status 400.",
+            metavar="FORM",
+        ),
+    ] = "native"
+    continue_final_message: Annotated[
+        bool,
+        Setting(
+            "Continue the last message of a conversation if it is the assistant's, unless the "
+            "request says otherwise."
+        ),
+    ] = False
+    max_reply_s: Annotated[
+        float,
+        Setting(
+            "Seconds after which a request ends like one with this `timeout_s`; 0: no limit.",
+            Number(0, 1e9),
+        ),
+    ] = 0.0
     drain_s: Annotated[
         float,
         Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
@@ -173,6 +248,18 @@ class ServerConfig:
         int,
         Setting("Open connections; requests on further ones get status 503.", Number(1, 1 << 20)),
     ] = 2048
+    log_level: Annotated[
+        str,
+        Setting(
+            "The least level that is logged: debug, which includes health checks, info, warning or "
+            "error.",
+            metavar="LEVEL",
+        ),
+    ] = "info"
+    log_format: Annotated[
+        str,
+        Setting("How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
+    ] = "text"
     public_metrics: Annotated[bool, Setting("Answer /metrics without a key.")] = False
     no_page: Annotated[bool, Setting("Serve no web page at /.")] = False
     address: Annotated[
@@ -220,6 +307,24 @@ class ServerConfig:
         return is_loopback(self.host)
 
     @property
+    def pinned(self) -> int | Literal["system"]:
+        """Return `sinks` as requests have it.
+
+        Raises:
+            InvalidArgument: It is neither "system" nor a number.
+        """
+        if self.sinks == "system":
+            return "system"
+        if not (self.sinks.isascii() and self.sinks.isdigit() and len(self.sinks) < 10):
+            raise _refusal("sinks", f'must be "system" or an integer, but is {self.sinks[:40]!r}.')
+        return int(self.sinks)
+
+    @property
+    def refuses_overflow(self) -> bool:
+        """Return whether prompts must fit into what the model sees."""
+        return self.on_overflow == "refuse"
+
+    @property
     def is_in_database(self) -> bool:
         """Return whether `store` is the address of a database, not a folder."""
         return self.store.startswith(DATABASE)
@@ -248,24 +353,44 @@ def check_config(config: ServerConfig) -> None:
         value = getattr(config, name)
         if setting.range is not None and value not in setting.range:
             raise _refusal(name, f"must be in {setting.range}, but is {value:g}.")
-    if not config.api_keys and not config.is_loopback:
+    if not (config.api_keys or config.api_key_file) and not config.is_loopback:
         raise _refusal(
             "api_key",
             f'must be set, because `host` is "{config.host}", which is not a loopback address. '
-            "Set SINKSTREAM_API_KEY.",
+            "Set SINKSTREAM_API_KEY, or give --api-key-file.",
         )
     for key in config.api_keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
+    _ = config.pinned  # is checked
+    if config.on_overflow not in OVERFLOW:
+        raise _refusal(
+            "on_overflow", f'must be "evict" or "refuse", but is {config.on_overflow[:40]!r}.'
+        )
+    if config.store_sync not in SYNCS:
+        raise _refusal(
+            "store_sync", f'must be "full" or "normal", but is {config.store_sync[:40]!r}.'
+        )
     if config.thoughts not in ("", *THOUGHTS):
         raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    if config.tools not in TOOLS:
+        raise _refusal("tools", f"must be one of {', '.join(TOOLS)}, but is {config.tools[:40]!r}.")
+    check_log(config)
     for origin in config.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise _refusal(
                 "cors_origin",
                 f'must be an origin such as "https://chat.example", but is {origin[:80]!r}.',
             )
+
+
+def check_log(config: ServerConfig) -> None:
+    """Check how the log is to be written; `check_config` does, too."""
+    for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+        value = getattr(config, name)
+        if value not in known:
+            raise _refusal(name, f"must be one of {', '.join(known)}, but is {value[:40]!r}.")
 
 
 def _check_types(config: ServerConfig) -> None:

@@ -31,6 +31,19 @@ _STORE = "server: the store of conversations cannot be read or written; the serv
 _OF_ARGUMENT = re.compile(r"(stream|session): ")
 
 
+# A client knows neither the functions of Python that refuse a value, nor what a model is read from.
+_OF_CALL = re.compile(r"(body: (?=`)|(delete|responses|session|sessions|stream): )")
+_CHECKPOINT = re.compile(r"\b([Tt])he checkpoint\b")
+
+
+def _for_clients(message: str) -> str:
+    """Return an error's sentence as clients read it: it names the field first."""
+    if (found := _OF_CALL.match(message)) is not None:
+        message = message[found.end() :]
+        message = message[:1].upper() + message[1:]
+    return _CHECKPOINT.sub(r"\1he model", message)
+
+
 @dataclass(slots=True)
 class ApiError(Exception):
     """The response to a request that fails."""
@@ -41,6 +54,9 @@ class ApiError(Exception):
     message: str
     param: str | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.message = _for_clients(self.message)
 
     def __str__(self) -> str:
         return self.message
@@ -73,6 +89,12 @@ def not_supported(what: str, param: str) -> ApiError:
     return invalid(f"`{param}`: {what} is not yet supported by this server.", param, "unsupported")
 
 
+def too_large(rule: str) -> ApiError:
+    """Return the error for a body that must have what `rule` says, such as "at most 9 bytes"."""
+    message = f"body: must have {rule}, but has more."
+    return ApiError(413, "invalid_request_error", "body_too_large", message)
+
+
 def at_capacity(message: str, retry_after_s: int) -> ApiError:
     """Return the error for a request that may be repeated later."""
     headers = ((b"retry-after", str(retry_after_s).encode()),)
@@ -102,7 +124,9 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
     message = re.sub(r"`(\w+)`", lambda found: f"`{names.get(found[1], found[1])}`", str(error))
     if isinstance(error, InvalidArgument | CheckpointError):
         param = error.param
-        return invalid(message, names.get(param, param) if param else None)
+        param = names.get(param, param) if param else None
+        code = error.code if isinstance(error, InvalidArgument) else "invalid_argument"
+        return invalid(message, param, code)
     if isinstance(error, TypeError) and (found := _OF_ARGUMENT.match(str(error))):
         named = re.search(r"`(\w+)`", message[found.end() :])
         return invalid(message, named[1] if named else None)

@@ -15,7 +15,7 @@ from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
 from sinkstream.server.request_bodies import Generation, StreamSettings
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.running import Reply, Start, running
+from sinkstream.server.running import Reply, Start, Terms, running
 from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
 from sinkstream.server.usage import (
@@ -41,6 +41,8 @@ class Dialect(Protocol):
     """Fields of each chunk."""
     with_tokens: bool
     """Whether log-probabilities are requested."""
+    is_long: bool
+    """Whether a whole response, or what precedes a reply, takes long to write."""
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the choices to send before the text of a choice that has begun."""
@@ -92,6 +94,7 @@ class Job:
     log: RequestLog
     form: Form
     dialect: Dialect
+    terms: Terms
     starts: Sequence[Start]
     """They hold the request, and each of them until its reply begins."""
     prompts: int = 1
@@ -104,39 +107,60 @@ class Job:
     async def run(self, send: Send) -> None:
         """Generate and send the response."""
         self.log.choices = len(self.starts)
-        with self.service.whole_replies.taken(self.whole_bytes):
+        with self.service.whole_replies.taken(self.whole_bytes, self.log.tenant):
             replies: Sequence[Reply] = ()
             try:
-                async with running(self.service, self._take_starts(), self.names) as replies:
+                starts = self._take_starts()
+                asked_by = self.log.request_id
+                begun = running(self.service, starts, self.terms, self.names, asked_by)
+                async with begun as replies:
+                    del starts
                     if self.form.is_stream:
                         await _stream(self, replies, send)
                     else:
                         await _whole(self, replies, send)
             finally:
                 self.log.queued_s = max((reply.queued_s for reply in replies), default=0.0)
+                if not self.log.finish:  # it was not counted to its end: the client may have left
+                    _count(self, _ends_of(replies))
 
     def _take_starts(self) -> Sequence[Start]:
         starts, self.starts = self.starts, ()
         return starts
 
 
+def _ends_of(replies: Sequence[Reply]) -> list[tuple[TurnFacts, TurnEnd]]:
+    """Return how those that have begun have ended."""
+    return [
+        (reply.begun.facts, reply.ended)
+        for reply in replies
+        if reply.begun is not None and reply.ended is not None
+    ]
+
+
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
+    if not ends:
+        return {}
     usage = usage_of(ends, job.prompts)
     job.log.prompt_tokens = usage["prompt_tokens"]
     job.log.generated_tokens = usage["completion_tokens"]
+    job.log.note_window(ends)
     job.log.finish = ",".join(sorted({end.finish_reason for _, end in ends}))
     return usage
 
 
 def headers_of(turn: Turn | None) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers that say where a conversation was; none before its turn begins."""
+    """Return the headers on a conversation and its prompt; none before its turn begins."""
     if turn is None:
         return ()
     facts = turn.facts
+    warning = ((b"x-sinkstream-warning", facts.warning.encode()),) if facts.warning else ()
     return (
         (b"x-sinkstream-state", facts.state.encode()),
         (b"x-sinkstream-session", facts.session.encode()),
         (b"x-sinkstream-node", facts.node.encode()),
+        (b"x-sinkstream-pinned", str(facts.pinned_tokens).encode()),
+        *warning,
     )
 
 
@@ -185,29 +209,30 @@ def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
-    write = partial(_choices, job.dialect, [(piece, end) for piece, _, end in results])
-    # Log-probabilities of thousands of tokens take longer than other requests should wait.
-    choices = await job.service.pool.run(write) if job.dialect.with_tokens else write()
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
     usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
     further = _further(job, results[0][1].facts, results[0][2])
-    body = orjson.dumps({**job.dialect.head, "choices": choices, "usage": usage, **further})
+    write = partial(
+        _written, job.dialect, [(piece, end) for piece, _, end in results], usage=usage, **further
+    )
+    body = await job.service.pool.run_if(job.dialect.is_long, write)
     headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
 
 
-def _choices(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]]) -> list[dict[str, Any]]:
-    return [
+def _written(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]], **further: Any) -> bytes:
+    choices = [
         dialect.whole(index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls)))
         for index, (piece, end) in enumerate(replies)
     ]
+    return orjson.dumps({**dialect.head, "choices": choices, **further})
 
 
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
     """Return one choice, the turn that it is from, and how it ended."""
     turn = await reply.begin()
-    assert turn is not None  # there is no limit of time
+    assert turn is not None  # it was not to return earlier
     piece = await whole(turn.stream, with_tokens=job.dialect.with_tokens)
     return piece, turn, await reply.end()
 
@@ -235,7 +260,7 @@ async def _deliver(
 ) -> tuple[TurnFacts, TurnEnd]:
     """Write one choice, and return how it ended."""
     turn = await reply.begin()
-    assert turn is not None  # there is no limit of time
+    assert turn is not None  # it was not to return earlier
     dialect, continuous = job.dialect, job.form.has_continuous_usage
     if job.form.has_progress:
         async for progress in prompt_progress(turn):
@@ -263,7 +288,7 @@ async def _deliver(
 
 async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
     first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
-    return await job.service.pool.run(first) if job.dialect.with_tokens else first()
+    return await job.service.pool.run_if(job.dialect.is_long, first)
 
 
 def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:

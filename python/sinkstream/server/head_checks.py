@@ -5,13 +5,14 @@ The same checks hold for HTTP and WebSockets, and for paths that do not exist.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
 
+from sinkstream.server.api_keys import tenant_of
 from sinkstream.server.config import ServerConfig, is_loopback
-from sinkstream.server.errors import ApiError
+from sinkstream.server.content_codings import codings_of
+from sinkstream.server.errors import ApiError, too_large
 from sinkstream.server.page_route import FILES
 from sinkstream.server.request_log import Scope
 
@@ -25,12 +26,13 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 class HeadChecks:
     """The rules of one server."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, tenants: Iterable[str]) -> None:
+        """Check by the settings; `tenants` are those whose keys are accepted, if there are any."""
         names = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
         self._hosts = frozenset(name.strip("[]") for name in names)
         self._takes_any_address = not config.is_loopback
         self._origins = frozenset(config.cors_origins)
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in config.api_keys]
+        self._tenants = [tenant.encode() for tenant in tenants]
         page = () if config.no_page else tuple(FILES)
         self._public = frozenset(_HEALTH + (_METRICS if config.public_metrics else ()) + page)
         self._max_body_bytes = config.max_body_bytes
@@ -103,7 +105,7 @@ class HeadChecks:
                 )
 
     def _tenant(self, headers: RawHeaders) -> str | None:
-        if not self._digests:
+        if not self._tenants:
             return ""
         given = {
             value[7:].strip() if name == b"authorization" else value
@@ -113,32 +115,32 @@ class HeadChecks:
         }
         if len(given) != 1:
             return None
-        digest = hashlib.sha256(given.pop().encode("latin-1")).digest()
+        tenant = tenant_of(given.pop())
         is_known = False
-        for known in self._digests:  # all of them, so that the time says nothing
-            is_known |= hmac.compare_digest(known, digest)
-        return digest.hex() if is_known else None
+        for known in self._tenants:  # all of them, so that the time says nothing
+            is_known |= hmac.compare_digest(known, tenant.encode())
+        return tenant if is_known else None
 
     def _check_content(self, headers: RawHeaders) -> None:
         types = _all(headers, b"content-type")
         kind, _, rest = types[0].partition(";") if len(types) == 1 else ("", "", "")
         charset = rest.strip().lower().replace('"', "")
         is_json = kind.strip().lower() == "application/json" and charset in ("", "charset=utf-8")
-        if not is_json or _all(headers, b"content-encoding"):
+        if not is_json:
             raise _refusal(
                 415,
                 "content_type",
-                "headers: `Content-Type` must be application/json in UTF-8, without "
-                "`Content-Encoding`.",
+                "headers: `Content-Type` must be application/json in UTF-8.",
             )
+        content_codings(headers)  # refuses unknown ones before the body is read
         for length in _all(headers, b"content-length"):
             if int(length) > self._max_body_bytes:
-                raise too_large(self._max_body_bytes)
+                raise too_large(f"at most {self._max_body_bytes} bytes")
 
 
-def too_large(limit: int) -> ApiError:
-    """Return the error for a body that is longer than the limit."""
-    return _refusal(413, "body_too_large", f"body: must have at most {limit} bytes, but has more.")
+def content_codings(headers: RawHeaders) -> list[str]:
+    """Return the codings of a body, in the order in which they are undone."""
+    return codings_of(_all(headers, b"content-encoding"))
 
 
 def _refusal(status: int, code: str, message: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""The server's health: how late the event loop is, and whether the engine completes steps."""
+"""The server's health: how late its event loop is, and whether engine and store answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, Protocol
 
+from sinkstream.observe.activities import ACTIVITIES, Activities
+
 _EVERY_S = 0.1
+_SLOW_S = 5.0  # of a call to the store, which takes milliseconds
 _LAGS = 100  # lags, of the last ten seconds
 _DELAY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -27,8 +30,17 @@ class Watched(Protocol):
 class Health:
     """The server's health, as seen from outside the engine. Belongs to one event loop."""
 
-    def __init__(self, watchdog_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Count the engine as stalled after `watchdog_s` without a step while it has work."""
+    def __init__(
+        self,
+        watchdog_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        activities: Activities = ACTIVITIES,
+    ) -> None:
+        """Count the engine as stalled after `watchdog_s` without a step while it has work.
+
+        Its work includes what `activities` say that threads wait for.
+        """
+        self._activities = activities
         self._watchdog_s = watchdog_s
         self._clock = clock
         self._model: Watched | None = None
@@ -39,9 +51,6 @@ class Health:
         self._moved_at = clock()
         self._alarms: set[asyncio.Future[None]] = set()
         self.is_stalled = False
-        self.begins = 0
-        """Calls in progress that begin a reply: they wait for the engine, which does not count
-        them."""
 
     def watch(self, model: Watched) -> None:
         """Watch a model's engine as well."""
@@ -59,7 +68,8 @@ class Health:
             return
         stats, now = self._model.stats(), self._clock()
         # Parked ones wait for their clients.
-        has_work = stats["running"] > stats["parked"] or stats["waiting"] > 0 or self.begins > 0
+        has_work = stats["running"] > stats["parked"] or stats["waiting"] > 0
+        has_work = has_work or self._activities.count("engine") > 0
         if stats["steps"] != self._steps or not has_work:
             self._steps, self._moved_at = stats["steps"], now
         self.is_stalled = now - self._moved_at >= self._watchdog_s
@@ -74,14 +84,10 @@ class Health:
         finally:
             self._alarms.discard(alarm)
 
-    @contextmanager
-    def beginning(self) -> Iterator[None]:
-        """Count a call that begins a reply."""
-        self.begins += 1
-        try:
-            yield
-        finally:
-            self.begins -= 1
+    @property
+    def has_slow_store(self) -> bool:
+        """Return whether a call has waited for the store of conversations for a long time."""
+        return self._activities.longest_s("store") >= _SLOW_S
 
     def note_delay(self, due: float) -> float:
         """Note how late a measurement is, and those that became due meanwhile.

@@ -14,6 +14,7 @@ import sys
 import termios
 from typing import Any, Protocol
 
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sinkstream.errors import InvalidArgument
@@ -23,6 +24,7 @@ SURPLUS = 64
 """Connections above the limit that are still answered: with 503, or with the health."""
 RECEIVE_BYTES = 1 << 16
 """The most that is taken from a connection in one turn of the event loop."""
+_TLS, _HTTP_2 = b"\x16\x03", b"PRI * HTTP/2.0"  # how these begin
 _OWN_FILES = 128  # of a process apart from its connections: the store, the model, the event loop
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
@@ -212,6 +214,8 @@ class Counted:
 class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
     """uvicorn's protocol with limits."""
 
+    _first = b""
+    """The first bytes of the connection."""
     _unread_bytes = 0
     """Received since the last head or part of a body was complete: heads, chunk sizes, trailers."""
     _is_head = True
@@ -245,6 +249,7 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
                 self._refuse_head()
                 return
         self._unread_bytes += len(data)
+        self._first = self._first or data[: len(_HTTP_2)]
         super().data_received(data)
         if self._unread_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
@@ -286,9 +291,7 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
         """Respond to what is not HTTP."""
         if self._must_close:
             return  # the response that is running is still sent
-        self._refuse(
-            _error(400, "invalid_http", "headers: the request must be HTTP/1.1, but is not.")
-        )
+        self._refuse(_error(400, "invalid_http", _unreadable(sys.exception(), self._first)))
 
     def _refuse_head(self) -> None:
         rule = f"headers: must have at most {MAX_HEAD_BYTES} bytes."
@@ -301,7 +304,9 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         if not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:
+            # While the app waits for the rest of a body, it has not responded.
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete or not cycle.response_started:
                 self.transport.write(head.encode() + body)
             self.transport.close()
 
@@ -313,6 +318,16 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _unreadable(error: BaseException | None, first: bytes) -> str:
+    """Return why a request cannot be read: `first` are the first bytes of its connection."""
+    if first.startswith(_TLS):
+        return "headers: the request must be without TLS, but is not. Use http://, not https://."
+    if first.startswith(_HTTP_2):
+        return "headers: the request must be HTTP/1.1, but is HTTP/2."
+    reason = str(error) if isinstance(error, HttpParserError) else ""
+    return f"headers: the request must be valid HTTP/1.1, but is not: {reason or 'unknown'}."
 
 
 def _error(status: int, code: str, message: str) -> ApiError:

@@ -18,6 +18,18 @@ def as_text(token_id: int, raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def as_text_or_bytes(token_id: int, raw: bytes) -> str:
+    """Return a token's text, or its bytes in OpenAI's form if they are only a part of it."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _as_bytes(raw)
+
+
+def _as_bytes(raw: bytes) -> str:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
 def as_id(token_id: int, raw: bytes) -> str:
     """Return a token's id, in vLLM's form: tokens with the same text stay distinct."""
     return f"token_id:{token_id}"
@@ -38,7 +50,7 @@ def of_chat(tokens: Sequence[Token], piece: Bytes, name: Naming = as_text) -> di
 
 
 def of_completion(
-    tokens: Sequence[Token], piece: Bytes, offset: int, name: Naming = as_text
+    tokens: Sequence[Token], piece: Bytes, offset: int, name: Naming = as_text_or_bytes
 ) -> dict[str, Any]:
     """Return `logprobs` of a completion's choice, or of the part of it in a chunk.
 
@@ -61,7 +73,7 @@ def of_prompt(
     count: int,
     offsets: list[int],
     piece: Bytes,
-    name: Naming = as_text,
+    name: Naming = as_text_or_bytes,
 ) -> dict[str, Any]:
     """Return `logprobs` of a completion's prompt, with `count` alternatives for each token.
 
@@ -111,11 +123,19 @@ def _top(
     piece: Bytes,
     name: Naming,
 ) -> dict[str, float | None]:
-    """Return OpenAI's form, which includes the token itself even if others are more probable."""
-    top: dict[str, float | None] = {
-        name(other, piece(other)): logprob for other, logprob in alternatives
-    }
-    return top | {name(token.id, piece(token.id)): token.logprob}
+    """Return OpenAI's form, which includes the token itself even if others are more probable.
+
+    Each token has an entry: of several with one text, the others are named by bytes or by id.
+    """
+    own = name(token.id, piece(token.id))
+    top: dict[str, float | None] = {}
+    for other, logprob in alternatives:
+        raw = piece(other)
+        names = (name(other, raw), _as_bytes(raw), as_id(other, raw))
+        is_own = other == token.id
+        key = own if is_own else next(one for one in names if one != own and one not in top)
+        top[key] = logprob
+    return top | {own: token.logprob}
 
 
 def _entry(token_id: int, logprob: float, piece: Bytes, name: Naming) -> dict[str, Any]:

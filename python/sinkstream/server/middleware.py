@@ -12,22 +12,26 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
 from sinkstream.server.answer import Receive
+from sinkstream.server.content_codings import decoded
 from sinkstream.server.errors import (
     ApiError,
     StreamAborted,
     from_exception,
     internal,
+    too_large,
     unavailable,
 )
-from sinkstream.server.head_checks import HeadChecks, too_large
+from sinkstream.server.head_checks import HeadChecks, content_codings
 from sinkstream.server.http_limits import CONNECTION, Connection
-from sinkstream.server.request_log import KEY, RequestLog, Scope
+from sinkstream.server.idempotency import Repeats, key_of
+from sinkstream.server.request_log import KEY, RequestLog, Scope, is_probe
 from sinkstream.server.server_sent_events import EVENT_HEADERS, Send, error_event
 from sinkstream.server.service import Service
 from sinkstream.server.stalled_engine import unless_stalled
@@ -38,7 +42,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.\-]{1,64}")
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-session-id"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, idempotency-key, x-api-key, x-session-id",
+    ),
     (b"access-control-max-age", b"600"),
 )
 
@@ -61,7 +68,8 @@ class Middleware:
         self.openapi = openapi
         self._app = app
         self._service = service
-        self._checks = HeadChecks(service.config)
+        self._repeats = Repeats(service.weights)
+        self._checks = HeadChecks(service.config, service.weights)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -69,17 +77,15 @@ class Middleware:
             await self._app(scope, receive, send)
             return
         started_at = time.perf_counter()
-        log = RequestLog(_request_id(scope), on_taken=self._service.bodies.give_back)
+        log = RequestLog(_request_id(scope))
         scope[KEY] = log
         is_socket = scope["type"] == "websocket"
         self._service.open_requests += not is_socket
-        self._service.open_sockets += is_socket
         try:
             await self._service.slices.turn()
             await self._answer(scope, receive, self._send_to_client(send, scope, log), log)
         finally:
             self._service.open_requests -= not is_socket
-            self._service.open_sockets -= is_socket
             log.take_body()
             self._note(scope, log, time.perf_counter() - started_at)
 
@@ -87,11 +93,13 @@ class Middleware:
         try:
             self._check_connections(scope)
             log.tenant = self._checks.check(scope)
+            log.on_taken = partial(self._service.bodies.give_back, tenant=log.tenant)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
                 return
             if scope.get("method") == "POST":
                 await self._read_body(receive, log)
+                await self._decode_body(content_codings(scope["headers"]), log)
             if scope["type"] == "http":
                 await self._run(scope, receive, send, log)
             else:
@@ -99,7 +107,7 @@ class Middleware:
         except StreamAborted:
             pass  # the response stays incomplete, so that the server cuts the connection
         except (ClientLeft, ClientDisconnected, WebSocketDisconnect):
-            log.finish = "client_left"
+            log.note_left()
         except Exception as error:
             # In a frame of its own: as a variable here, the error would hold itself.
             await _refuse(error, scope, receive, send, log)
@@ -111,8 +119,17 @@ class Middleware:
         told, and the response is aborted.
         """
         from_app = self._send_from_app(send, log)
+        if is_probe(scope["path"]):  # it waits for nothing, and says whether the engine stalls
+            await self._app(scope, receive, from_app)
+            return
+        key = key_of(scope)
+        work = (
+            self._app(scope, receive, from_app)
+            if key is None
+            else self._repeats.run(self._app, key, scope, receive, from_app)
+        )
         try:
-            await unless_stalled(self._service, self._app(scope, receive, from_app))
+            await unless_stalled(self._service, work)
         except ApiError as error:
             log.is_left = True
             if log.status == 0:
@@ -142,10 +159,10 @@ class Middleware:
                     if message["type"] == "http.disconnect":
                         raise ClientLeft
                     part = message.get("body", b"")
-                    self._service.bodies.take(len(part))
+                    self._service.bodies.take(len(part), log.tenant)
                     held += part
                     if len(held) > config.max_body_bytes:
-                        raise too_large(config.max_body_bytes)
+                        raise too_large(f"at most {config.max_body_bytes} bytes")
                     if not message.get("more_body", False):
                         log.body, held = held, bytearray()
                         return
@@ -157,8 +174,26 @@ class Middleware:
                 f"body: must arrive within {config.body_timeout_s:g} s, but has not.",
             ) from None
         finally:
-            self._service.bodies.give_back(len(held))
+            self._service.bodies.give_back(len(held), log.tenant)
             held.clear()  # an error would hold it
+
+    async def _decode_body(self, codings: list[str], log: RequestLog) -> None:
+        """Undo the codings of a body; each part that this makes is counted before the next."""
+        if not codings:
+            return
+        bodies, pool = self._service.bodies, self._service.pool
+        parts = decoded(log.body, codings, self._service.config.max_body_bytes)
+        held = bytearray()
+        try:
+            while part := await pool.run(partial(next, parts, b"")):
+                bodies.take(len(part), log.tenant)
+                held += part
+            log.take_body()
+            log.body_bytes = 0  # only what is decoded counts
+            log.body, held = held, bytearray()
+        finally:
+            bodies.give_back(len(held), log.tenant)
+            held.clear()
 
     def _send_to_client(self, send: Send, scope: Scope, log: RequestLog) -> Send:
         """Return `send` with the headers of every response, noting the status."""

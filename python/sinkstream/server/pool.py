@@ -7,10 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
+
+from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.request.abandoned import checking
 
 _T = TypeVar("_T")
 
@@ -23,10 +26,17 @@ class _Call:
     """A call that is queued or running."""
 
     call: Callable[[], Any]
+    may_end: bool
+    """Whether nothing is lost if it ends before it is complete."""
     future: Future[Any] = field(default_factory=Future)
     is_cancelled: bool = False
     cancel: Callable[[], object] | None = None
     """Cancels its wait, if possible."""
+
+    def check(self) -> None:
+        """End the call, between two parts of its work, once it is cancelled."""
+        if self.may_end and self.is_cancelled:
+            raise ReadingCancelled("server: the request was cancelled before its reply began.")
 
 
 class Pool:
@@ -54,6 +64,8 @@ class Pool:
         self._waiting = 0
         self._is_closed = False
         self._is_retrying = False
+        self.context: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What each call runs in."""
         self._event_loop: asyncio.AbstractEventLoop | None = None
         """Of the last call."""
 
@@ -88,8 +100,8 @@ class Pool:
                 self._waiting -= 1
                 self._at_work += 1
 
-    def _submit(self, call: Callable[[], Any]) -> _Call:
-        queued = _Call(call)
+    def _submit(self, call: Callable[[], Any], *, may_end: bool = False) -> _Call:
+        queued = _Call(call, may_end)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(
@@ -148,7 +160,8 @@ class Pool:
 
     def _loop(self) -> None:
         while (queued := self._next()) is not None:
-            _run(queued)
+            with self.context():
+                _run(queued)
             del queued  # what it holds is not kept while the thread is idle
             with self._lock:
                 self._threads[threading.current_thread()] = None
@@ -180,22 +193,27 @@ class Pool:
     ) -> _T:
         """Return what a call returns, or raise its error.
 
-        If the task is cancelled, a call that has not begun never begins. If it has begun, it
-        stops waiting if possible. Its result goes to `discard` before the cancellation is raised.
+        If the task is cancelled, a call that has not begun never begins. If it has begun, it ends
+        as soon as it can. Its result goes to `discard` before the cancellation is raised.
         """
-        queued = self._submit(call)
+        queued = self._submit(call, may_end=True)
         future: Future[_T] = queued.future
+        waiting = asyncio.wrap_future(future)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if not future.cancel():
                 self._cancel_wait(queued)
-                await _until_done(future)
+                await _until_done(waiting)
                 if future.exception() is None:
-                    await _until_done(self._submit(partial(discard, future.result())).future)
+                    await _until_done(self.submit(partial(discard, future.result())))
             raise
         finally:
-            del queued, future  # or an error, which holds this frame, would hold itself
+            del queued, future, waiting  # or an error, which holds this frame, would hold itself
+
+    async def run_if(self, is_long: bool, call: Callable[[], _T]) -> _T:
+        """Return what a call returns, which runs here only if it takes long."""
+        return await self.run(call) if is_long else call()
 
     def submit(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
         """Begin a call that is completed even if no task waits for it."""
@@ -232,7 +250,8 @@ def _run(queued: _Call) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        result = queued.call()
+        with checking(queued.check):
+            result = queued.call()
     except BaseException as error:
         future.set_exception(error)
     else:
@@ -241,8 +260,9 @@ def _run(queued: _Call) -> None:
         del queued, future  # or the error, which holds this frame, would hold itself
 
 
-async def _until_done(future: Future[Any]) -> None:
-    waiting = asyncio.wrap_future(future)
+async def _until_done(waiting: asyncio.Future[Any]) -> None:
     while not waiting.done():
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # or the loop logs that nobody has asked for it

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, WithJsonSchema
 
+SMALL_BYTES = 1 << 16
+"""What is done with a longer body takes more than a millisecond: it moves to the pool."""
+
+# Not copied, as a mapping would be: in a list of many, that takes as long as parsing them.
+Object = Annotated[
+    InstanceOf[dict[str, Any]], WithJsonSchema({"type": "object", "additionalProperties": True})
+]
 # The first wrong item ends the check: each error takes a hundred times the memory of its item.
-Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
-Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Messages = Annotated[list[Object], Field(min_length=1, fail_fast=True)]
+Objects = Annotated[list[Object], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 
@@ -21,6 +28,16 @@ class Body(BaseModel):
     """A JSON object. Neither a string nor true is accepted as a number."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    _bytes: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether what is done with all of it belongs on the pool."""
+        return self._bytes > SMALL_BYTES
+
+    def note_size(self, text: bytes | bytearray | str) -> None:
+        """Remember how long the body was as JSON."""
+        self._bytes = len(text)
 
 
 class StreamSettings(Body):
@@ -53,6 +70,10 @@ class Generation(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Ids | None = None
     timeout_s: float | None = None
+    # This server's: what stays in the window, and whether the rest may leave it.
+    sinks: int | str | None = None
+    on_overflow: str | None = None
+    priority: int | None = None
     # What the reply follows: vLLM's field, and two of llama.cpp's.
     structured_outputs: dict[str, Any] | None = None
     json_schema: dict[str, Any] | None = None
@@ -112,6 +133,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -127,6 +149,8 @@ class TemplateRequest(Body):
     messages: Messages
     tools: Objects | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 # By name; "Model.name" where the same name means something else.
@@ -140,10 +164,11 @@ FIELDS = {
     "best_of": "Refused unless it equals `n`.",
     "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
     "prefix.",
-    "chat_template_kwargs": "Variables of the chat template: `enable_thinking` or `thinking`.",
+    "chat_template_kwargs": "Variables of the chat template by name, such as "
+    "`enable_thinking`; those that it does not read are ignored.",
     "content": "The text, with llama.cpp's names for the other fields.",
-    "continue_final_message": "Whether the reply continues the last message, which must be the "
-    "assistant's.",
+    "continue_final_message": "Whether the reply continues the text of the last message, which "
+    "must be the assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
     "conversation": "Refused: continue with `previous_response_id`.",
     "echo": "Whether the prompt comes before the text; with `logprobs`, its tokens have their "
@@ -182,10 +207,15 @@ FIELDS = {
     "`--strict-model`.",
     "n": "How many replies to generate. With a `seed`, reply *i* uses the seed plus *i*.",
     "ResponseRequest.n": "Has no effect: a response has one reply.",
+    "on_overflow": "What happens to a prompt that is longer than sinks and window together: "
+    "`evict` lets its oldest tokens leave the window, `refuse` refuses it. Default: the server's "
+    "`--on-overflow`.",
     "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
     "presence_penalty": "Subtracted from the logit of each token in the cache.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
+    "priority": "Of the waiting requests of the same key, those with lower numbers begin first, as "
+    "in vLLM. Default: 0; 1 with `background`.",
     "prompt": "A string or token ids, or a list of either.",
     "ReadRequest.prompt": "Refused: there are no stored prompts.",
     "ResponseRequest.prompt": "Refused: there are no stored prompts.",
@@ -208,6 +238,8 @@ FIELDS = {
     "return_token_strs": "Whether the text of each token is returned as well.",
     "safety_identifier": "Accepted, but has no effect.",
     "seed": "Makes the reply reproducible; a 64-bit integer. Default: random.",
+    "sinks": "What stays in the window for good: `system`, the system prompt and the tools, or a "
+    "number of tokens at the start of the conversation. Default: the server's `--sinks`.",
     "stop": "A string, or a list of up to 64, that ends the reply and is not part of it.",
     "stop_token_ids": "Further tokens that end the reply.",
     "store": "Whether the conversation is kept on disk. Default: true.",
@@ -232,8 +264,8 @@ FIELDS = {
     "ResponseRequest.top_logprobs": "How many of the most probable tokens to return for each "
     "token.",
     "top_p": "Keeps the most probable tokens whose probabilities add up to this number.",
-    "truncation": "`auto`, the default: the oldest tokens leave the window. `disabled`: a longer "
-    "conversation is refused.",
+    "truncation": "OpenAI's form of `on_overflow`: `auto` is `evict`, and `disabled` is `refuse`. "
+    "Takes precedence.",
     "user": "Accepted, but has no effect; returned with a response.",
     "web_search_options": "Refused: web search is not supported.",
     "with_pieces": "Whether each id comes with its text.",

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from sinkstream.conversations.turns import TurnEnd, TurnFacts
 
 logger = logging.getLogger("sinkstream.server")
 
 Scope = MutableMapping[str, Any]
+_WIDEST = 4  # bytes of each character of a string that has one outside of the first plane
+CLIENT_LEFT = 499
+"""The status of a request whose client left before the response began, as in nginx's log."""
+FACTS = "facts"
+"""The attribute of a log record with what its line says, by name."""
 KEY = "sinkstream"
 """The key of the log in an ASGI scope."""
 
@@ -23,45 +31,93 @@ class RequestLog:
     """A hash of the API key; "" without keys."""
     body: bytes | bytearray = b""
     status: int = 0
-    """The status of the response; 0 before its head."""
+    """The status of the response; 0 before its head, and `CLIENT_LEFT` if there was none."""
     queued_s: float = 0.0
     """The longest time that a reply of the request has waited for a seat."""
     choices: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    evicted_tokens: int = 0
+    """Tokens that have left the window for the replies."""
+    pinned_tokens: int = 0
+    """Tokens that stay in the window for good, of the reply with the most."""
+    dropped_tokens: int = 0
+    """Tokens that the request adds, and that the model does not see, of the reply with the most."""
     finish: str = ""
     """Finish reasons of the replies, or an error's code."""
+    arrived_at: float = field(default_factory=time.monotonic)
+    """When the request's head arrived: `timeout_s` counts from here."""
     is_stream: bool = False
     """Whether the response is a stream of events."""
     is_left: bool = False
     """Whether the rest of the app's response is no longer sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
-    on_taken: Callable[[int], None] = lambda count: None
+    body_bytes: int = 0
+    """What the body that was taken needs in memory, once it is parsed."""
+    on_taken: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
+
+    def note_left(self) -> None:
+        """Note that the client has left; the status says so unless the response had begun."""
+        self.finish = "client_left"
+        self.status = self.status or CLIENT_LEFT
 
     def take_body(self) -> bytes | bytearray:
         """Return the body, and drop it."""
         body, self.body = self.body, b""
+        is_plain = body.isascii() and b"\\u" not in body
+        self.body_bytes += len(body) if is_plain else _WIDEST * len(body)
         self.on_taken(len(body))
         return body
 
+    def note_window(self, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> None:
+        """Note what the model has seen of the replies' conversations."""
+        self.evicted_tokens = sum(end.stats.evicted_tokens for _, end in ends)
+        self.pinned_tokens = max(facts.pinned_tokens for facts, _ in ends)
+        self.dropped_tokens = max(facts.dropped_tokens for facts, _ in ends)
+
     def write(self, method: str, route: str, seconds: float) -> None:
-        """Write the line."""
-        logger.info(
-            "%s %s %s %d %.3fs queued=%.3fs choices=%d prompt_tokens=%d generated_tokens=%d "
-            "finish=%s",
+        """Write the line: what fails is a warning, and probes are for debugging."""
+        facts = {
+            "queued": f"{self.queued_s:.3f}s",
+            "choices": self.choices,
+            "prompt_tokens": self.prompt_tokens,
+            "generated_tokens": self.generated_tokens,
+            "evicted": self.evicted_tokens,
+            "pinned": self.pinned_tokens,
+            "dropped": self.dropped_tokens,
+            "finish": self.finish or "none",
+        }
+        level = logging.WARNING if self.status >= 500 else logging.INFO
+        if self.status == 200 and is_probe(route):
+            level = logging.DEBUG
+        logger.log(
+            level,
+            "%s %s %s %d %.3fs %s",
             self.request_id,
             method,
             route,
             self.status,
             seconds,
-            self.queued_s,
-            self.choices,
-            self.prompt_tokens,
-            self.generated_tokens,
-            self.finish or "none",
+            " ".join(f"{name}={fact}" for name, fact in facts.items()),
+            extra={
+                FACTS: {
+                    "request_id": self.request_id,
+                    "method": method,
+                    "route": route,
+                    "status": self.status,
+                    "seconds": round(seconds, 3),
+                    **facts,
+                    "queued": round(self.queued_s, 3),
+                }
+            },
         )
+
+
+def is_probe(path: str) -> bool:
+    """Return whether a path is one that programs ask for again and again."""
+    return path.removeprefix("/v1") in ("/health", "/metrics")
 
 
 def request_log_of(scope: Scope) -> RequestLog:

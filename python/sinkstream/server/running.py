@@ -7,19 +7,69 @@ seats.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.turns import Turn, TurnEnd
-from sinkstream.server.errors import ApiError, from_exception, internal
+from sinkstream.observe.activities import ACTIVITIES
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.stream_request import Origin, originating
+from sinkstream.server.errors import ApiError, from_exception, internal, unavailable
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.service import Service
+from sinkstream.server.stalled_engine import leave
 
+logger = logging.getLogger("sinkstream.server")
+
+_GRACE_S = 1.0  # in which a reply whose time is over ends by itself, with what it has
 Start = Callable[[], Turn]
 """Begins a reply; blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On whose behalf the replies of a request run, and how."""
+
+    tenant: str = ""
+    arrived_at: float = field(default_factory=time.monotonic)
+    timeout_s: float | None = None
+    """When the request ends, counted from its arrival."""
+    priority: int = 0
+    """Of the replies of a key that wait for seats, lower ones begin first."""
+    size: int = 0
+    """Bytes of the request, which is held until all of its replies have begun."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds until the request ends; None if it has no limit."""
+        if self.timeout_s is None:
+            return None
+        return self.arrived_at + self.timeout_s - time.monotonic()
+
+
+def terms_of(service: Service, log: RequestLog, options: StreamOptions, priority: int = 0) -> Terms:
+    """Return the terms of a request, and set `timeout_s` of its options.
+
+    `priority` holds if the request sets none.
+    """
+    most = service.config.max_reply_s or None
+    timeout_s = options.get("timeout_s")
+    if timeout_s is None or (most is not None and timeout_s > most):
+        timeout_s = options["timeout_s"] = most
+    is_valid = timeout_s is not None and timeout_s > 0  # any other is refused by the engine
+    return Terms(
+        log.tenant,
+        log.arrived_at,
+        timeout_s if is_valid else None,
+        options.get("priority") or priority,
+        log.body_bytes,
+    )
 
 
 @dataclass(slots=True)
@@ -33,16 +83,28 @@ class Reply:
     """One reply of a request: it waits for a seat, begins, and is ended."""
 
     def __init__(
-        self, index: int, start: Start, service: Service, names: Mapping[str, str]
+        self,
+        index: int,
+        start: Start,
+        service: Service,
+        terms: Terms,
+        names: Mapping[str, str],
+        asked_by: str = "",
     ) -> None:
         self.index = index
         self._service = service
+        self._terms = terms
         self._wait = _Wait()
         self._start: Callable[[], Coroutine[Any, Any, Turn]] | None
         """Holds the request; None once it has been called."""
-        self._start = partial(_begin, start, service, names, self._wait)
+        self._asked_by = asked_by
+        self._start = partial(_begin, start, service, terms, names, self._wait)
+        self.has_begun = asyncio.Event()
+        """Whether it does not hold its request any longer."""
         self._beginning: asyncio.Task[Turn] | None = None
         self._ending: asyncio.Future[TurnEnd] | None = None
+        self._is_late = False
+        """Whether the request's time was over before it began."""
 
     @property
     def queued_s(self) -> float:
@@ -66,14 +128,35 @@ class Reply:
         return ending.result()
 
     async def begin(self, within_s: float | None = None) -> Turn | None:
-        """Return the turn once it has begun; None if that takes longer than `within_s`."""
+        """Return the turn once it has begun; None if that takes longer than `within_s`.
+
+        Raises:
+            ApiError: It has not begun before the request's end, or it fails.
+        """
         if self._start is not None:
             start, self._start = self._start, None
             self._beginning = asyncio.create_task(start())
+            self._beginning.add_done_callback(lambda _: self.has_begun.set())
             del start
         assert self._beginning is not None
-        await asyncio.wait([self._beginning], timeout=within_s)
-        return self._beginning.result() if self._beginning.done() else None
+        left_s = self._terms.left_s
+        if left_s is not None:
+            left_s += _GRACE_S
+        limits = [limit for limit in (within_s, left_s) if limit is not None]
+        await asyncio.wait([self._beginning], timeout=min(limits, default=None))
+        if self._beginning.done():
+            return self._warned(self._beginning.result())
+        if left_s is not None and (within_s is None or left_s <= within_s):
+            self._is_late = True
+            raise _late(self._terms)
+        return None
+
+    def _warned(self, turn: Turn) -> Turn:
+        """Return a turn that has begun; log what the model does not see of its prompt, once."""
+        if turn.facts.warning and self._asked_by:
+            logger.warning("%s %s", self._asked_by, turn.facts.warning)
+            self._asked_by = ""
+        return turn
 
     async def end(self) -> TurnEnd:
         """Commit the turn, once, even if the waiting task is cancelled.
@@ -94,14 +177,19 @@ class Reply:
         return self._ending
 
     def _leave(self, turn: Turn) -> None:
+        if (end := self.ended) is not None:
+            self._service.count_window(turn.facts, end)
         self._service.replies.discard(turn.stream)
-        self._service.seats.release()
+        self._service.seats.release(self._terms.tenant)
 
     async def finish(self) -> None:
         """End the turn, whatever its progress."""
         if self._beginning is None:
             return
         self._beginning.cancel()  # no effect if it has begun
+        if self._is_late:  # its client is not to wait for what cannot be interrupted
+            leave(self._service, self._beginning)
+            return
         await asyncio.wait([self._beginning])
         turn = self.begun
         if turn is None:
@@ -111,14 +199,16 @@ class Reply:
             await asyncio.wait([self._end()])
 
 
-async def _begin(start: Start, service: Service, names: Mapping[str, str], wait: _Wait) -> Turn:
+async def _begin(
+    start: Start, service: Service, terms: Terms, names: Mapping[str, str], wait: _Wait
+) -> Turn:
     """Return a reply's turn once there is a seat for it, and it has begun."""
-    await service.take_seat(wait)
+    await service.take_seat(wait, terms.tenant, terms.priority)
     try:
-        with service.health.beginning():
-            turn = await service.pool.run(start, discard=_drop)
+        begin = partial(_in_origin, start, service, terms)
+        turn = await service.pool.run(begin, discard=_drop)
     except BaseException as error:
-        service.seats.release()
+        service.seats.release(terms.tenant)
         if isinstance(error, ReadingCancelled):
             raise service.reason_of_cancel() from None
         raise from_exception(error, names) or error from None
@@ -126,25 +216,67 @@ async def _begin(start: Start, service: Service, names: Mapping[str, str], wait:
     return turn
 
 
+def _in_origin(start: Start, service: Service, terms: Terms) -> Turn:
+    """Begin a turn; all of its work for the model is the key's, and its time has begun before."""
+    weight = service.seats.shares.weight(terms.tenant)
+    with ACTIVITIES.during("engine"), originating(Origin(terms.tenant, weight, terms.arrived_at)):
+        return start()
+
+
+def _late(terms: Terms) -> ApiError:
+    return unavailable(
+        "timeout",
+        f"server: the reply has not begun within {terms.timeout_s:g} s, the request's `timeout_s` "
+        "or the server's limit. Try again later, or allow more.",
+    )
+
+
 @asynccontextmanager
 async def running(
-    service: Service, starts: Sequence[Start], names: Mapping[str, str]
+    service: Service,
+    starts: Sequence[Start],
+    terms: Terms,
+    names: Mapping[str, str],
+    asked_by: str = "",
 ) -> AsyncIterator[list[Reply]]:
     """Admit replies, one for each of `starts`; the block begins them, and ends with them.
 
-    `names` maps arguments of `Model.stream` to the request's fields, for errors.
+    Args:
+        service: The server.
+        starts: Begin the replies.
+        terms: On whose behalf they run, and how.
+        names: Maps arguments of `Model.stream` to the request's fields, for errors.
+        asked_by: The id under which the log warns of the request's prompt, once.
     """
     count = len(starts)
-    service.admission.enter(count)
-    replies = [Reply(index, start, service, names) for index, start in enumerate(starts)]
+    waiting, tenant = service.waiting_requests, terms.tenant
+    service.admission.enter(count, tenant)
+    try:
+        waiting.take(terms.size, tenant)
+    except BaseException:
+        service.admission.leave(count, tenant)
+        raise
+    replies = [
+        Reply(index, start, service, terms, names, asked_by if index == 0 else "")
+        for index, start in enumerate(starts)
+    ]
     del starts, names  # the replies hold them no longer than they need them
+    holding = asyncio.create_task(_until_begun(replies))
+    holding.add_done_callback(lambda _: waiting.give_back(terms.size, tenant))
     try:
         yield replies
     finally:
         try:
             await _finish(replies)
         finally:
-            service.admission.leave(count)
+            holding.cancel()
+            service.admission.leave(count, tenant)
+
+
+async def _until_begun(replies: Sequence[Reply]) -> None:
+    """Wait until no reply holds its request any longer."""
+    for reply in replies:
+        await reply.has_begun.wait()
 
 
 async def _finish(replies: Sequence[Reply]) -> None:
@@ -156,7 +288,8 @@ async def _finish(replies: Sequence[Reply]) -> None:
 
 
 def _end(turn: Turn, service: Service) -> TurnEnd:
-    end = turn.end()
+    with ACTIVITIES.during("store"):
+        end = turn.end()
     is_shortened = end.finish_reason == "cancelled" and turn.stream in service.shortened
     if is_shortened and end.stats.generated_tokens > 0:
         return replace(end, finish_reason="length")  # its client can go on from its node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -277,7 +278,25 @@ class _Listener(socket.socket):
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a name or an address."""
+    """Return a socket that listens on a name or an address.
+
+    Raises:
+        OSError: It cannot listen there; the message says why, and what to do.
+    """
+    try:
+        return _listening(host, port)
+    except OSError as error:
+        name, remedy = ("host", "Choose an address of this machine with --host.")
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            name, remedy = "port", "Choose another with --port; 0 takes a free one."
+        raise OSError(
+            error.errno,
+            f"serve: `{name}` must be one to listen on, but {host}:{port} cannot be used: "
+            f"{error.strerror}. {remedy}",
+        ) from None
+
+
+def _listening(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
     listener = _Listener(family, kind, protocol)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -13,24 +14,38 @@ from weakref import WeakSet
 from starlette.requests import Request
 
 from sinkstream import _build
-from sinkstream.conversations.turns import Turns
+from sinkstream.conversations.turns import TurnEnd, TurnFacts, Turns
 from sinkstream.host import Host
 from sinkstream.model import Model, host_of
-from sinkstream.server.admission import MOST_WHOLE_AT_ONCE, MOST_WHOLE_BYTES, Admission, ByteBudget
+from sinkstream.server.admission import (
+    MOST_WHOLE_AT_ONCE,
+    MOST_WHOLE_BYTES,
+    Admission,
+    ByteBudget,
+    Downloads,
+)
+from sinkstream.server.api_keys import weights_of
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError, unavailable
 from sinkstream.server.health import Health
 from sinkstream.server.http_limits import Connections
 from sinkstream.server.pool import Pool
 from sinkstream.server.responses.live_responses import LiveResponses
+from sinkstream.server.shares import Seats, Shares
 from sinkstream.server.structured import GrammarQueue
 from sinkstream.server.texts import Texts
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
+from sinkstream.text.tokenizers.encoding_limit import limiting
 
 _BODIES = 4  # of the largest size may be held at the same time
 _SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
+MAX_SOCKETS = 1000
+"""WebSockets that can be open."""
+_WINDOWS = 32  # the length of the text that may be encoded for a request
+_LEAST_TEXT = 1 << 18  # tokens that it may have in any case
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
+_ENDLESS = 1 << 20  # tokens: clients want a number
 _SENTENCES = {
     "loading": "server: the model is loading.",
     "draining": "server: the server is shutting down.",
@@ -56,31 +71,36 @@ class Service:
         """What is sent to clients: a send gives up the GIL, and a busy thread takes it."""
         self.grammars = GrammarQueue()
         self.health = Health(config.watchdog_s)
-        self.bodies = ByteBudget(_BODIES * config.max_body_bytes, "the bodies of all requests")
+        weights = self.weights = weights_of(config)
+        self.bodies = ByteBudget(
+            _BODIES * config.max_body_bytes, "the bodies of all requests", weights
+        )
         self.messages = ByteBudget(
-            _BODIES * max(config.max_body_bytes, _SMALLEST_MESSAGES), "the messages of all sockets"
+            _BODIES * max(config.max_body_bytes, _SMALLEST_MESSAGES),
+            "the messages of all sockets",
+            weights,
         )
         """What has arrived, and is not parsed yet: clients that do not read may hold it."""
         self.waiting_requests = ByteBudget(
-            _BODIES * config.max_body_bytes, "the requests that wait on all sockets"
+            _BODIES * config.max_body_bytes, "the requests that wait", weights
         )
         self.whole_replies = ByteBudget(
-            MOST_WHOLE_AT_ONCE * MOST_WHOLE_BYTES, "all replies that are not streamed"
+            MOST_WHOLE_AT_ONCE * MOST_WHOLE_BYTES, "all replies that are not streamed", weights
         )
         self.connections = Connections(config.max_connections, config.send_timeout_s)
-        self.admission = Admission(config.max_queue)
+        self.admission = Admission(config.max_queue, weights)
+        self.downloads = Downloads()
         self.replies: set[Stream] = set()
         self.shortened: WeakSet[Stream] = WeakSet()
         """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
         """The number of responses by route and status."""
+        self.window_tokens: Counter[str] = Counter(evicted=0, pinned=0, dropped=0)
+        """Of all replies, what has become of their conversations' tokens."""
         self.started_at = int(time.time())
-        self.seats = asyncio.Semaphore(0)
-        """One for each reply that is generated at the same time; given out in order."""
-        self.waiting = 0
-        """Replies, and files of sessions, that wait for a seat."""
+        self.seats = Seats(0, weights)
         self.open_requests = 0
-        self.open_sockets = 0
+        self.open_sockets = Shares(MAX_SOCKETS, weights)
         self.left: set[asyncio.Future[Any]] = set()
         """Work whose clients have been told that the engine has stalled, and that waits for it."""
         self.live = LiveResponses()
@@ -100,10 +120,11 @@ class Service:
 
     def serve(self, model: Model, turns: Turns) -> None:
         """Begin to handle requests, after `prepare` has returned."""
-        self.admission.limit = model.capacity.max_sequences + self.config.max_queue
-        self.seats = asyncio.Semaphore(model.capacity.max_sequences)
+        self.admission.set_limit(model.capacity.max_sequences + self.config.max_queue)
+        self.seats = Seats(model.capacity.max_sequences, self.weights)
         self._model, self._host, self._turns = model, host_of(model), turns
         turns.wait_in(self.pool.waiting)
+        self.pool.context = partial(limiting, max(_LEAST_TEXT, _WINDOWS * model.capacity.tokens))
         self.health.watch(model)
 
     @property
@@ -185,14 +206,27 @@ class Service:
             "model",
         )
 
-    async def take_seat(self, waiter: Waiter) -> None:
-        """Wait for a seat, in order, and note how long that took, even if it is cancelled."""
+    def count_window(self, facts: TurnFacts, end: TurnEnd) -> None:
+        """Count what the model has seen of a reply's conversation."""
+        self.window_tokens.update(
+            evicted=end.stats.evicted_tokens,
+            pinned=facts.pinned_tokens,
+            dropped=facts.dropped_tokens,
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest conversation that a client may send, as it is told."""
+        if self.config.advertise_context:
+            return self.config.advertise_context
+        return self.model.capacity.tokens if self.config.refuses_overflow else _ENDLESS
+
+    async def take_seat(self, waiter: Waiter, tenant: str, priority: int = 0) -> None:
+        """Wait for a seat, and note how long that took, even if it is cancelled."""
         began_at = time.monotonic()
-        self.waiting += 1
         try:
-            await self.seats.acquire()
+            await self.seats.acquire(tenant, priority)
         finally:
-            self.waiting -= 1
             waiter.queued_s = time.monotonic() - began_at
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ class HeldMessages:
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
+        self._tenant = ""
         self._counted = 0  # in the budget
         self._arriving = 0
         self._queued: deque[int] = deque()
@@ -41,6 +42,12 @@ class HeldMessages:
         """Their sum: there may be very many."""
         self._received = 0
         """Bytes of the message that the app has received last, and may still hold."""
+
+    def belong_to(self, tenant: str) -> None:
+        """Note whose messages these are, known once the head is checked."""
+        self._budget.give_back(self._counted, self._tenant)
+        self._tenant = tenant
+        self._budget.count(self._counted, tenant)
 
     def arrive(self, count: int) -> bool:
         """Note how many bytes of an incomplete message are held; return whether all have room."""
@@ -72,7 +79,7 @@ class HeldMessages:
     def _count(self) -> bool:
         held = self._arriving + self._queued_bytes + self._received
         change, self._counted = held - self._counted, held
-        return self._budget.count(change)
+        return self._budget.count(change, self._tenant)
 
 
 class BoundedSocket(Counted, WebSocketsSansIOProtocol, asyncio.BufferedProtocol):

@@ -35,9 +35,14 @@ async def unless_stalled(service: Service, work: Awaitable[_T]) -> _T:
         finally:
             del task  # or an error would hold itself, and with it the request, until a collection
     task.cancel()
+    leave(service, task)
+    raise service.stalled()
+
+
+def leave(service: Service, task: asyncio.Future[Any]) -> None:
+    """Let work that is cancelled end in the background."""
     service.left.add(task)
     task.add_done_callback(lambda _: _forget(service, task))
-    raise service.stalled()
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -9,20 +9,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream import _build
+from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.observe.metrics import (
     Sample,
     family_text,
     histogram_samples,
     prometheus_text,
 )
+from sinkstream.server.errors import unavailable
 from sinkstream.server.service import Service, ready_service
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def health(request: Request) -> dict[str, str]:
-    """Say whether requests can be answered."""
-    ready_service(request)
+    """Say whether requests can be answered, and if not, why."""
+    service = ready_service(request)
+    if (trouble := service.turns.trouble) is not None:
+        raise unavailable("store", trouble)
+    if service.health.has_slow_store:
+        rule = "server: the store of conversations does not answer; the engine works."
+        raise unavailable("slow_store", rule)
     return {"status": "ok"}
 
 
@@ -49,12 +56,11 @@ def _of_server(service: Service) -> str:
     gauges: dict[str, tuple[str, float]] = {
         "http_requests": ("HTTP requests in progress.", service.open_requests),
         "open_connections": ("Open connections.", len(service.connections)),
-        "open_sockets": ("Open WebSockets.", service.open_sockets),
+        "open_sockets": ("Open WebSockets.", service.open_sockets.held),
         "open_replies": ("Replies in progress.", len(service.replies)),
-        "waiting_replies": ("Replies that wait for their turn.", service.waiting),
+        "waiting_replies": ("Replies that wait for their turn.", service.seats.waiting),
         "request_body_bytes": (
-            "Bodies and messages of sockets that have not been parsed yet, and requests that wait "
-            "on sockets.",
+            "Bodies and messages of sockets that have not been parsed yet, and requests that wait.",
             service.bodies.held + service.messages.held + service.waiting_requests.held,
         ),
         "whole_reply_bytes": (
@@ -78,9 +84,25 @@ def _of_server(service: Service) -> str:
                 "Responses, by route and status.",
                 responses,
             ),
+            family_text(
+                "sinkstream_window_tokens_total",
+                "counter",
+                "Tokens of the conversations of all replies: evicted for the reply, pinned to the "
+                "window, or new but dropped before the reply began.",
+                [
+                    ("", {"kind": kind}, count)
+                    for kind, count in sorted(service.window_tokens.items())
+                ],
+            ),
             *(
                 family_text(f"sinkstream_{name}", "gauge", text, [("", {}, value)])
                 for name, (text, value) in gauges.items()
+            ),
+            family_text(
+                "sinkstream_waiting",
+                "gauge",
+                "Replies and requests that wait, by what they wait for.",
+                [("", {"reason": reason}, count) for reason, count in _waiting(service).items()],
             ),
             family_text(
                 "sinkstream_event_loop_delay_seconds",
@@ -90,6 +112,18 @@ def _of_server(service: Service) -> str:
             ),
         )
     )
+
+
+def _waiting(service: Service) -> dict[str, int]:
+    """Return how many replies and requests wait for each of what they can wait for."""
+    seats, model = service.seats, service.loaded
+    return {
+        "encoding": ACTIVITIES.count("encoding"),
+        "memory": 0 if model is None else model.stats()["waiting_for_memory"],
+        "seat": seats.waiting - seats.waiting_for_share,
+        "share": seats.waiting_for_share,
+        "store": ACTIVITIES.count("store"),
+    }
 
 
 async def list_models(request: Request) -> dict[str, Any]:
@@ -115,8 +149,15 @@ def _model_entry(service: Service) -> dict[str, Any]:
         "owned_by": "sinkstream",
         "root": name,
         "parent": None,
-        "max_model_len": service.config.advertise_context,
-        "sinkstream": {"sinks": capacity.sinks, "window": capacity.window},
+        "max_model_len": service.max_model_len,
+        "sinkstream": {
+            "sinks": capacity.sinks,
+            "window": capacity.window,
+            "capacity": capacity.tokens,
+            "trained_length": service.model.spec.trained_length,
+            "pinned": service.config.pinned,
+            "on_overflow": service.config.on_overflow,
+        },
     }
 
 

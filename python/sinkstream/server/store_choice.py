@@ -25,7 +25,7 @@ def open_turns(model: Model, config: ServerConfig) -> Turns:
         StoreError: The store cannot be used.
     """
     if config.store == NO_STORE:
-        return PlainTurns(model)
+        return PlainTurns(model, config.pinned)
     return Conversations(model, folder_of(model, config), Settings(**limits_of(config)))
 
 
@@ -34,9 +34,12 @@ def limits_of(config: ServerConfig) -> dict[str, Any]:
     return {
         "park_s": config.park_s,
         "ttl_s": config.session_ttl or None,
+        "single_ttl_s": config.single_turn_ttl or None,
+        "full_sync": config.store_sync == "full",
         "max_bytes": int(config.store_max_gb * _GB) or None,
         "snapshot_tokens": config.snapshot_tokens or None,
         "snapshots": config.snapshots,
+        "sinks": config.pinned,
         "thoughts": config.thoughts or None,
     }
 

@@ -13,6 +13,7 @@ from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.request_bodies import Generation
+from sinkstream.structured.schemas import lenient
 from sinkstream.text.thinking import Thinking
 
 Rule = tuple[str, Any]
@@ -24,8 +25,8 @@ _MAX_WAITING = 64
 def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
     """Return what OpenAI's `response_format`, or `text.format` of its Responses API, asks for.
 
-    A schema is followed with and without `strict`. "json_object" may have a `schema`, as for
-    llama.cpp. Errors name the field `param`.
+    Without `strict`, what cannot be enforced of a schema is dropped. "json_object" may have a
+    `schema`, as for llama.cpp. Errors name the field `param`.
     """
     kind = given.get("type")
     if kind == "text":
@@ -42,7 +43,8 @@ def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
     path = f"{param}.json_schema" if "json_schema" in given else param
     if not isinstance(inner, Mapping):
         raise invalid(f"body: `{path}` must be an object.", param)
-    return _schema(inner.get("schema"), f"{path}.schema", param)
+    option, schema = _schema(inner.get("schema"), f"{path}.schema", param)
+    return option, schema if inner.get("strict") is True else lenient(schema)
 
 
 def rule_of(body: Generation) -> tuple[str, Rule] | None:
@@ -117,6 +119,7 @@ class GrammarQueue:
         names: Mapping[str, str],
         tools: Tools | None = None,
         thinking: Thinking = None,
+        given: str | None = None,
     ) -> None:
         """Compile the grammar of a request, if it has one; its replies then find it compiled.
 
@@ -130,7 +133,7 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            wanted = ReplyOptions(options, thinking=thinking, tools=tools)
+            wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
             await loop.run_in_executor(self._executor, host.compile_grammar, wanted)
         except Exception as error:
             raise from_exception(error, names) or error from None

@@ -15,6 +15,9 @@ from sinkstream.request.tools import Tools
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
+from sinkstream.text.thinking import Thinking
+from sinkstream.text.tokenizers import encoding_of
+from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
@@ -43,7 +46,8 @@ class Texts:
         check_characters(content, PROMPT)
         ids = list(self._text.bos_ids) if add_special else []
         if parse_special:
-            return ids + list(tokenizer.encode(content, add_special_tokens=False).ids)
+            check_length(tokenizer, content)
+            return ids + list(encoding_of(tokenizer, content).ids)
         return ids + (plain_encoder(tokenizer).encode(content) if content else [])
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -55,11 +59,21 @@ class Texts:
         return encode_prompt(self._text, self._vocab_size, prompt)
 
     def encode_messages(
-        self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Any],
+        thinking: Thinking,
+        tools: Tools | None,
+        *,
+        add_generation_prompt: bool,
+        is_open: bool,
     ) -> list[int]:
-        """Return the ids of a conversation."""
+        """Return the ids of a conversation; see `ConversationFormats.encode_chat`."""
         return self._formats.encode_chat(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt
+            messages,
+            thinking,
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            is_open=is_open,
         )
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -107,14 +121,20 @@ class Texts:
         return self._text.chat_template
 
     def render(
-        self, messages: Sequence[Any], tools: Tools | None, *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Any],
+        thinking: Thinking,
+        tools: Tools | None,
+        *,
+        add_generation_prompt: bool,
+        is_open: bool,
     ) -> str:
-        """Return what the chat template writes."""
+        """Return what the chat template writes; see `encode_messages`."""
         tokenizer = self._tokenizer()
         if self._text.chat_template is None:
             raise InvalidArgument("stream: the checkpoint must have a chat template, but has none.")
-        chat = self._formats.chat(None, tools)
-        passage = chat.render(check_messages(messages), add_generation_prompt)
+        chat = self._formats.chat(thinking, tools)
+        passage = chat.render(check_messages(messages), add_generation_prompt, is_open=is_open)
         return "".join(
             piece if isinstance(piece, str) else str(tokenizer.id_to_token(piece))
             for piece in passage.pieces

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import Response
 
-from sinkstream.server.body_options import tools_of
+from sinkstream.server.answer import json_array, json_response
+from sinkstream.server.body_options import continues_final, thinking_of_chat, tools_of
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.request_bodies import DetokenizeRequest, TemplateRequest, TokenizeRequest
@@ -16,8 +19,10 @@ from sinkstream.server.service import Service, ready_service
 from sinkstream.server.texts import Texts
 from sinkstream.text.messages import without_unknown
 
+_T = TypeVar("_T")
 
-async def tokenize(request: Request) -> dict[str, Any]:
+
+async def tokenize(request: Request) -> Response:
     """Return the token ids of text or of a conversation."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TokenizeRequest)
@@ -28,8 +33,8 @@ async def tokenize(request: Request) -> dict[str, Any]:
             f"{len(given)} are."
         )
     if body.content is not None:
-        return await service.pool.run(partial(_as_llama_cpp, service.texts, body))
-    return await service.pool.run(partial(_as_vllm, service, body))
+        return json_response(service.pool, partial(_as_llama_cpp, service.texts, body))
+    return json_response(service.pool, partial(_as_vllm, service, body))
 
 
 def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
@@ -39,8 +44,8 @@ def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
         parse_special=bool(body.parse_special),
     )
     if not body.with_pieces:
-        return {"tokens": ids}
-    return {"tokens": [{"id": i, "piece": _piece(texts.piece(i))} for i in ids]}
+        return {"tokens": json_array(ids)}
+    return {"tokens": json_array(ids, lambda i: {"id": i, "piece": _piece(texts.piece(i))})}
 
 
 def _piece(raw: bytes) -> str | list[int]:
@@ -51,63 +56,69 @@ def _piece(raw: bytes) -> str | list[int]:
         return list(raw)
 
 
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
 def _as_vllm(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     texts = service.texts
-    if body.messages is not None and body.continue_final_message:
-        ids, _ = service.host.formats.encode_open_reply(without_unknown(body.messages))
-    elif body.messages is not None:
-        ids = texts.encode_messages(
-            without_unknown(body.messages),
-            tools_of(body.tools, None, None),
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
+    if body.messages is not None:
+        ids = _of_conversation(service, body, texts.encode_messages)()
     else:
         add_special = body.add_special_tokens is not False
         ids = texts.encode(body.prompt or "", add_special=add_special, parse_special=False)
-    pieces = [texts.piece(i).decode("utf-8", "replace") for i in ids]
+    pieces = json_array(ids, lambda i: _text(texts.piece(i))) if body.return_token_strs else None
     return {
         "count": len(ids),
-        "max_model_len": service.config.advertise_context,
-        "tokens": ids,
-        "token_strs": pieces if body.return_token_strs else None,
+        "max_model_len": service.max_model_len,
+        "tokens": json_array(ids),
+        "token_strs": pieces,
     }
 
 
-async def count_tokens(request: Request) -> dict[str, Any]:
+async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    count = partial(
-        service.texts.encode_messages,
-        without_unknown(body.messages),
-        tools_of(body.tools, None, None),
-        add_generation_prompt=body.add_generation_prompt is not False,
-    )
-    return {"input_tokens": len(await service.pool.run(count))}
+    count = _of_conversation(service, body, service.texts.encode_messages)
+    return json_response(service.pool, lambda: {"input_tokens": len(count())})
 
 
-async def tokenizer_info(request: Request) -> dict[str, Any]:
+async def tokenizer_info(request: Request) -> Response:
     """Return the control tokens and the chat template, with vLLM's names."""
     service = ready_service(request)
-    return await service.pool.run(service.texts.tokenizer_info)
+    return json_response(service.pool, service.texts.tokenizer_info)
 
 
-async def detokenize(request: Request) -> dict[str, Any]:
+async def detokenize(request: Request) -> Response:
     """Return the text of token ids, as both `content` and `prompt`."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, DetokenizeRequest)
-    text = await service.pool.run(partial(service.texts.decode, body.tokens))
+    return json_response(service.pool, partial(_detokenized, service.texts, body.tokens))
+
+
+def _detokenized(texts: Texts, ids: list[int]) -> dict[str, Any]:
+    text = texts.decode(ids)
     return {"content": text, "prompt": text}
 
 
-async def apply_template(request: Request) -> dict[str, Any]:
+async def apply_template(request: Request) -> Response:
     """Return what the chat template writes."""
     service = ready_service(request)
     body = await parse(request_log_of(request.scope), service.pool, TemplateRequest)
-    render = partial(
-        service.texts.render,
-        without_unknown(body.messages),
-        tools_of(body.tools, None, None),
+    render = _of_conversation(service, body, service.texts.render)
+    return json_response(service.pool, lambda: {"prompt": render()})
+
+
+def _of_conversation(
+    service: Service, body: TokenizeRequest | TemplateRequest, call: Callable[..., _T]
+) -> Callable[[], _T]:
+    """Return a call with what a body says about a conversation, as a chat completion reads it."""
+    is_open = continues_final(body, by_default=service.config.continue_final_message)
+    return lambda: call(
+        without_unknown(body.messages or []),
+        thinking_of_chat(service.host, body.chat_template_kwargs),
+        tools_of(body.tools, None, None, service.config.tools),
         add_generation_prompt=body.add_generation_prompt is not False,
+        is_open=is_open,
     )
-    return {"prompt": await service.pool.run(render)}

@@ -70,10 +70,13 @@ def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
     return {
         **cache_facts(facts, end.stats),
         "evicted_tokens": end.stats.evicted_tokens,
+        "pinned_tokens": facts.pinned_tokens,
+        "dropped_prompt_tokens": facts.dropped_tokens,
         "replayed_tokens": facts.replayed_tokens,
         "state": facts.state,
         "node": end.node or None,
         "session": facts.session,
+        **({"warning": facts.warning} if facts.warning else {}),
     }
 
 

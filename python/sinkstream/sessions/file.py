@@ -65,7 +65,9 @@ def write_session_file(
         TypeError: A field is neither a string nor an integer.
         OSError: The disk is full, or the file cannot be written there; the message names it.
     """
-    plan = plan_tensors(record.model, record.state, len(record.pending_ids))
+    earlier = 0 if record.earlier_ids is None else len(record.earlier_ids)
+    conversation = (earlier, len(record.conversation)) if record.conversation else None
+    plan = plan_tensors(record.model, record.state, len(record.pending_ids), conversation)
     tensors = _tensors_of(record, plan)
     header = encode_header(record, plan)
     try:
@@ -99,7 +101,11 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
             f"load_session: {file.name} must have the checksum {header.checksum} that it was saved "
             f"with, but has {checksum}. It was damaged or edited."
         )
-    ids = {name: tensors[name].view("<i4") for name in ("token_ids", "pending_ids")}
+    ids = {
+        name: tensors[name].view("<i4")
+        for name in ("token_ids", "pending_ids", "earlier_ids")
+        if name in tensors
+    }
     for name, values in ids.items():
         if len(values) > 0 and not 0 <= values.min() <= values.max() < header.model.vocab_size:
             raise CheckpointError(
@@ -115,6 +121,8 @@ def read_session_file(path: str | os.PathLike[str], check: Check = wanted) -> Se
         scales=None if scales is None else scales.view("<f4"),
         states=tensors.get("states"),
         pending_ids=ids["pending_ids"],
+        earlier_ids=ids.get("earlier_ids"),
+        conversation=tensors["conversation"].tobytes() if "conversation" in tensors else b"",
         fields=header.fields,
         created_by=header.created_by,
     )
@@ -156,7 +164,7 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
         )
     dtypes = {
         "keys_values": "u1", "scales": "<f4", "states": "u1", "token_ids": "<i4",
-        "pending_ids": "<i4",
+        "pending_ids": "<i4", "earlier_ids": "<i4", "conversation": "u1",
     }  # fmt: skip
     for name, dtype in dtypes.items():
         parts = [part for part in plan if part.partition(".")[0] == name]
@@ -164,6 +172,8 @@ def _tensors_of(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> dict[s
             continue
         nbytes = sum(plan[part].nbytes for part in parts)
         array = getattr(record, name)
+        if isinstance(array, bytes):
+            array = np.frombuffer(array, np.uint8)
         if array is None or array.dtype != dtype or array.nbytes != nbytes:
             held = "None" if array is None else f"{array.nbytes} of {array.dtype}"
             raise InvalidArgument(

@@ -30,11 +30,14 @@ LAYER_WINDOWS_VERSION = "2"
 """The version for models that have layers with their own windows, which version 1 lacks."""
 LAYER_SHAPES_VERSION = "3"
 """The version for models whose layers differ in the size of their keys, or have states."""
+CONVERSATION_VERSION = "4"
+"""The version with a conversation, for any model."""
 
 _KEYS_OF_VERSIONS = {
     VERSION: frozenset[str](),
     LAYER_WINDOWS_VERSION: frozenset({"layer_windows"}),
     LAYER_SHAPES_VERSION: frozenset({"layer_windows", "layer_shapes"}),
+    CONVERSATION_VERSION: frozenset({"layer_windows", "layer_shapes"}),
 }
 
 # The name of each cache type in safetensors.
@@ -87,8 +90,20 @@ class SessionHeader:
     plan: dict[str, TensorPlan]
 
 
-def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict[str, TensorPlan]:
-    """List the tensors of a session file in writing order."""
+def plan_tensors(
+    model: SessionModel,
+    state: SessionState,
+    pending: int,
+    conversation: tuple[int, int] | None = None,
+) -> dict[str, TensorPlan]:
+    """List the tensors of a session file in writing order.
+
+    Args:
+        model: The model's properties.
+        state: The session's numbers.
+        pending: The number of pending ids.
+        conversation: The number of earlier ids, and the bytes of the conversation; None without.
+    """
     kind, item_bytes = _KINDS[model.kv_dtype], KV_DTYPE_BYTES[model.kv_dtype]
     plan: dict[str, TensorPlan] = {}
     groups = snapshot_dims(model, state)
@@ -100,18 +115,23 @@ def plan_tensors(model: SessionModel, state: SessionState, pending: int) -> dict
         plan["states"] = TensorPlan("U8", (model.state_bytes,), 1)
     plan["token_ids"] = TensorPlan("I32", (state.live(model.sinks, model.window),), 4)
     plan["pending_ids"] = TensorPlan("I32", (pending,), 4)
+    if conversation is not None:
+        plan["earlier_ids"] = TensorPlan("I32", (conversation[0],), 4)
+        plan["conversation"] = TensorPlan("U8", (conversation[1],), 1)
     return plan
 
 
 def group_tensor(model: SessionModel, name: str, group: int) -> str:
     """Return the name of a group's keys and values, or of its scales, in the file."""
-    return f"{name}.{group}" if _version_of(model) != VERSION else name
+    return f"{name}.{group}" if model.layer_windows or model.layer_shapes else name
 
 
-def _version_of(model: SessionModel) -> str:
-    if model.layer_shapes:
+def _version_of(record: SessionRecord) -> str:
+    if record.conversation:
+        return CONVERSATION_VERSION
+    if record.model.layer_shapes:
         return LAYER_SHAPES_VERSION
-    return LAYER_WINDOWS_VERSION if model.layer_windows else VERSION
+    return LAYER_WINDOWS_VERSION if record.model.layer_windows else VERSION
 
 
 def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> bytes:
@@ -127,7 +147,7 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
                 f"save: `fields` must map strings to strings or integers, but {name!r} is of type "
                 f"{type(value).__name__}."
             )
-    version = _version_of(record.model)
+    version = _version_of(record)
     model = {
         name: str(value)
         for name, value in asdict(record.model).items()
@@ -219,7 +239,9 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
         fields=_read_fields(name, metadata["fields"]),
         created_by=metadata["created_by"],
         checksum=checksum,
-        plan=_check_tensors(name, header, model, state),
+        plan=_check_tensors(
+            name, header, model, state, metadata["format_version"] == CONVERSATION_VERSION
+        ),
     )
 
 
@@ -233,9 +255,10 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
     version = metadata.get("format_version")
     if version not in list(_KEYS_OF_VERSIONS):
         raise CheckpointError(
-            f"load_session: {name} must have format version {VERSION}, {LAYER_WINDOWS_VERSION} or "
-            f"{LAYER_SHAPES_VERSION}, which sinkstream {_build.version()} reads, but has "
-            f"{quoted(version)}, written by {quoted(metadata.get('created_by'))}."
+            f"load_session: {name} must have format version {VERSION}, {LAYER_WINDOWS_VERSION}, "
+            f"{LAYER_SHAPES_VERSION} or {CONVERSATION_VERSION}, which sinkstream "
+            f"{_build.version()} reads, but has {quoted(version)}, written by "
+            f"{quoted(metadata.get('created_by'))}."
         )
     keys = _KEYS | _KEYS_OF_VERSIONS[version]
     if set(metadata) != keys or not all(isinstance(value, str) for value in metadata.values()):
@@ -267,9 +290,9 @@ def _layer_windows(name: str, metadata: Mapping[str, str], layers: int) -> str:
 
 def _layer_shapes(name: str, metadata: Mapping[str, str], layers: int) -> str:
     """Return the sizes of the layers' keys and states, checked; empty before version 3."""
-    if metadata["format_version"] != LAYER_SHAPES_VERSION:
+    text = metadata.get("layer_shapes", "")
+    if not text and metadata["format_version"] != LAYER_SHAPES_VERSION:
         return ""
-    text = metadata["layer_shapes"]
     shapes = text.split(",") if len(text) <= 22 * layers else []
     number = "[1-9][0-9]{0,9}"
     is_shape = [re.fullmatch(f"{number}(x{number})?", shape) is not None for shape in shapes]
@@ -304,10 +327,20 @@ def _read_fields(name: str, text: str) -> dict[str, str | int]:
 
 
 def _check_tensors(
-    name: str, header: SafetensorsHeader, model: SessionModel, state: SessionState
+    name: str,
+    header: SafetensorsHeader,
+    model: SessionModel,
+    state: SessionState,
+    has_conversation: bool,
 ) -> dict[str, TensorPlan]:
-    pending = header.tensors.get("pending_ids")
-    plan = plan_tensors(model, state, 0 if pending is None else (*pending.shape, 0)[0])
+    def length_of(key: str) -> int:
+        found = header.tensors.get(key)
+        return 0 if found is None else (*found.shape, 0)[0]
+
+    conversation = length_of("earlier_ids"), length_of("conversation")
+    plan = plan_tensors(
+        model, state, length_of("pending_ids"), conversation if has_conversation else None
+    )
     expected = {key: (tensor.kind, tensor.shape) for key, tensor in plan.items()}
     found = {key: (entry.kind, entry.shape) for key, entry in header.tensors.items()}
     for key in sorted(expected.keys() | found.keys()):

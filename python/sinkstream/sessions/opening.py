@@ -11,16 +11,26 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import Host
-from sinkstream.request.checks import as_native_int
 from sinkstream.request.options import SessionOptions
+from sinkstream.request.template_variables import with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.sessions import saved
+from sinkstream.sessions.history import Remembered, decode_history
+from sinkstream.sessions.pinned import (
+    Sinks,
+    as_sinks,
+    check_room,
+    check_sinks,
+    leading,
+    pinned_ids,
+)
 from sinkstream.sessions.session import Session
-from sinkstream.sessions.thoughts import Thoughts, check_thoughts, thinking_of_field
+from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.sessions.token_session import ConversationState, TokenSession
 from sinkstream.sessions.tools import fields_of, tools_of, tools_of_fields
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.thinking import check_thinking
+from sinkstream.text.messages import Message
+from sinkstream.text.thinking import check_thinking, thinking_of_text
 from sinkstream.text.turns.turn_arguments import check_history
 from sinkstream.text.turns.turn_format import TurnFormat, difference_of
 
@@ -33,8 +43,8 @@ class SessionStart:
     """If None, the template's default, if it has one."""
     messages: Sequence[Any] | None
     """What it continues; it may begin with the system prompt."""
-    sinks: int | str | None
-    """S, "system" for the entire opening, or None for the model's S."""
+    sinks: Sinks
+    """S, "system" for all that comes before the first user message, or None for the model's S."""
     thoughts: Thoughts
     tools: Tools | None = None
 
@@ -49,12 +59,11 @@ def start_of(host: Host, system: str | None, given: SessionOptions) -> SessionSt
     """
     host.lifetime.check_open("session")
     tools = check_tools(given.get("tools"), call="session")
-    thinking = check_thinking(given.get("thinking"), "session")
+    plain = check_thinking(given.get("thinking"), "session")
+    thinking = with_variables(plain, given.get("chat_template_kwargs"), "session")
     tags = host.formats.tags(thinking)
     drops = check_thoughts(given.get("thoughts"), tags)
-    sinks: Any = given.get("sinks")
-    if sinks is not None and not isinstance(sinks, str):
-        sinks = as_native_int("session", "sinks", sinks)
+    sinks = check_sinks(given.get("sinks"), "session")
     thoughts = Thoughts(tags, thinking, drops)
     return SessionStart(system, given.get("messages"), sinks, thoughts, tools)
 
@@ -67,7 +76,7 @@ def open_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             tokens.read(unread, tokens.state)
-            tokens.turn = None  # the opening is not a turn
+            tokens.turn = tokens.before = None  # the opening is not a turn
     except BaseException:
         session.close()
         raise
@@ -84,7 +93,7 @@ async def aopen_session(host: Host, start: SessionStart) -> Session:
     try:
         if unread:
             await tokens.aread(unread, tokens.state)
-            tokens.turn = None
+            tokens.turn = tokens.before = None
     except BaseException:
         session.close()
         raise
@@ -114,7 +123,7 @@ def _open(
     ids = turns.history(history) if history else opening
     if ids[: len(opening)] != opening:
         opening = []  # the template writes the system prompt elsewhere
-    count = _count_sinks(start.sinks, len(opening))
+    count = _count_sinks(host, start, turns, history, opening)
     tools = tools_of(start.tools, turns)
     native = host.native.open_session(count, opening)
     state = ConversationState(history[-1]["role"] if history else system and "system")
@@ -126,7 +135,14 @@ def _open(
         system_tokens=system_tokens,
         fields=fields_of(start.thoughts, start.tools),
     )
-    session = Session(tokens, turns, thoughts=start.thoughts, tools=tools)
+    said = [] if system is None else [{"role": "system", "content": system}]
+    session = Session(
+        tokens,
+        turns,
+        thoughts=start.thoughts,
+        tools=tools,
+        remembered=Remembered(tuple(history or said)),
+    )
     return session, tokens, ids[native.stats()["tokens"] :]
 
 
@@ -137,17 +153,19 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
     state = ConversationState(
         str(fields.get("after", "")) or None, bool(fields.get("reply_is_open", 0))
     )
-    thinking = thinking_of_field(str(fields.get("thinking", "")))
+    thinking = thinking_of_text(str(fields.get("thinking", "")))
     try:
+        tokens_there = record.state.length + len(record.pending_ids)
+        remembered = decode_history(
+            record.conversation, Path(path).name, tokens_there, host.spec.vocab_size
+        )
         tools = tools_of_fields(fields, Path(path).name)
         turns = host.session_turns("load_session", thinking, tools)
         tags, of_session = host.formats.tags(thinking), tools_of(tools, turns)
     except BaseException:
         native.close()
         raise
-    thoughts = Thoughts()
-    if tags is not None:
-        thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
+    thoughts = Thoughts(tags, thinking, drops=bool(fields.get("drops_thoughts", 0)))
     tokens = TokenSession(
         native,
         host,
@@ -155,7 +173,7 @@ def load_session(host: Host, path: str | os.PathLike[str], check: Check = wanted
         system_tokens=record.state.system_tokens,
         fields=fields_of(thoughts, tools),
     )
-    return Session(tokens, turns, thoughts=thoughts, tools=of_session)
+    return Session(tokens, turns, thoughts=thoughts, tools=of_session, remembered=remembered)
 
 
 async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:
@@ -164,18 +182,21 @@ async def aload_session(host: Host, path: str | os.PathLike[str]) -> Session:
     return await in_thread(lambda check: load_session(host, path, check), Session.close)
 
 
-def _count_sinks(sinks: int | str | None, opening: int) -> int | None:
-    if isinstance(sinks, str):
-        if sinks != "system":
-            raise InvalidArgument(
-                f'session: `sinks` must be an integer or "system", but is {sinks[:40]!r}.',
-                param="sinks",
-            )
-        if opening == 0:
-            raise InvalidArgument(
-                "session: `sinks` must be an integer if there is no system prompt, but is "
-                '"system".',
-                param="sinks",
-            )
-        return opening
-    return sinks
+def _count_sinks(
+    host: Host,
+    start: SessionStart,
+    turns: TurnFormat,
+    history: Sequence[Message],
+    opening: list[int],
+) -> int | None:
+    """Return S of a session; None for the model's."""
+    if not isinstance(start.sinks, str):
+        return start.sinks
+    if not opening:
+        raise InvalidArgument(
+            'session: `sinks` must be an integer if there is no system prompt, but is "system".',
+            param="sinks",
+        )
+    pinned = len(pinned_ids(turns, leading(history))) if history else len(opening)
+    check_room(host, pinned, "session", "sinks", "pin")
+    return as_sinks(host, pinned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -155,6 +154,11 @@ class SessionRecord:
     """The state of each layer that has one, in order; None if there are none."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """Further values to keep with the session."""
+    conversation: bytes = b""
+    """What `History.encode` returns; empty if the session keeps none."""
+    earlier_ids: npt.NDArray[np.int32] | None = None
+    """[any]: the last evicted tokens, up to the oldest live one after the sinks. Saved only with a
+    conversation, which may go back to where they were live."""
     created_by: str = ""
     """The program and version that wrote the file; set on reading."""
 
@@ -174,6 +178,8 @@ def snapshot_dims(model: SessionModel, state: SessionState) -> list[tuple[int, i
 
 def ropes_digest(ropes: Sequence[RopeSpec]) -> str:
     """Digest rotary settings, including every bit of every frequency: 16 hexadecimal digits."""
+    import hashlib  # only sessions that are saved need it
+
     digest = hashlib.sha256()
     for rope in ropes:
         numbers = (*rope.inverse_frequencies, rope.attention_factor)

@@ -34,18 +34,23 @@ def record_of(
     contents = native.contents_of(session)
     pending = contents["pending"]
     scales = contents["scales"]
+    state = SessionState(
+        length=contents["length"],
+        begin=max(contents["begins"]),
+        turns=contents["turns"],
+        system_tokens=system_tokens,
+    )
+    kept = np.array(contents["ids"], np.int32)
+    earlier = len(kept) - state.live(session.sinks, session.window)
+    of_sinks, others = kept[: session.sinks], kept[session.sinks :]
     return SessionRecord(
         model=_model_of(native, spec, session.sinks, session.window),
-        state=SessionState(
-            length=contents["length"],
-            begin=max(contents["begins"]),
-            turns=contents["turns"],
-            system_tokens=system_tokens,
-        ),
+        state=state,
         keys_values=contents["keys_values"],
         scales=scales if native.kv_dtype == "int8" else None,
         states=contents["states"] if contents["states"].size else None,
-        token_ids=np.array(contents["ids"], np.int32),
+        token_ids=np.concatenate([of_sinks, others[earlier:]]),
+        earlier_ids=others[:earlier],
         pending_ids=np.array([] if pending is None else [pending], np.int32),
         fields=fields,
     )
@@ -80,11 +85,13 @@ def load(
             f"with at most 1 pending token, but has a cut at {record.state.begin} and "
             f"{record.pending_ids.size} pending tokens."
         )
+    sinks, live = record.model.sinks, record.token_ids
+    earlier = [] if record.earlier_ids is None else [record.earlier_ids]
     contents: dict[str, Any] = {
         "length": record.state.length,
         "begins": [record.state.begin] * len(record.model.groups()),
         "turns": record.state.turns,
-        "ids": record.token_ids.tolist(),
+        "ids": np.concatenate([live[:sinks], *earlier, live[sinks:]]).tolist(),
         "pending": int(record.pending_ids[-1]) if record.pending_ids.size else None,
         "keys_values": record.keys_values,
         "scales": np.empty(0, np.float32) if record.scales is None else record.scales,

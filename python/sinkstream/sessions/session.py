@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Unpack
 
 from sinkstream import _core
@@ -16,7 +18,8 @@ from sinkstream.request.options import REPLY_TOKENS, TurnOptions
 from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions.file import write_session_file
-from sinkstream.sessions.thoughts import DroppedThoughts, Thoughts, closing
+from sinkstream.sessions.history import History, Remembered, Turn
+from sinkstream.sessions.thoughts import DroppedThoughts, Thoughts, closing, splitter_of
 from sinkstream.sessions.token_session import ConversationState, SessionStats, TokenSession
 from sinkstream.sessions.tools import (
     NO_TOOLS,
@@ -38,7 +41,13 @@ class Session(ClosesOnExit):
     A turn processes only its new tokens, unless thoughts are dropped (see below). Tokens that have
     left the cache are forgotten: `stats` counts them. `transcript` is exactly the text of the
     tokens that are still there, and of the last token of a reply, which enters the cache with the
-    next turn.
+    next turn. `messages` is the whole conversation, including what the model no longer sees.
+
+    `undo` removes the last turn, and may be called again for those before it, back to where the
+    session was opened. The session is then exactly where it was, bit for bit. While no token has
+    left the window since, this takes no time. Afterwards, the next turn first reads again what the
+    cache no longer has: at most the sinks and, for each layer, one window. A session remembers the
+    ids of its last 1,048,576 tokens for this, 4 MiB, and undoes turns that began that far back.
 
     A session with a reasoning model may drop the thoughts of a reply. When the next turn or
     `append` begins, or when the session is forked or saved, it reads the message and the reply once
@@ -66,8 +75,9 @@ class Session(ClosesOnExit):
         *,
         thoughts: Thoughts = Thoughts(),  # noqa: B008  # immutable
         tools: SessionTools = NO_TOOLS,
+        remembered: Remembered = Remembered(),  # noqa: B008
     ) -> None:
-        """Continue `tokens` in the conversation format `turns`."""
+        """Continue `tokens`, a conversation `remembered`, in the conversation format `turns`."""
         self._tokens = tokens
         self._host = tokens.host
         self._turns = turns
@@ -76,6 +86,8 @@ class Session(ClosesOnExit):
         self._dropped = DroppedThoughts(
             tokens, turns, thoughts, waits_for_results=tools.keeps_thoughts
         )
+        self._history = History(tokens, self._dropped, remembered)
+        self._keeps_starts = False
 
     def __repr__(self) -> str:
         live = counted(self.stats.live_tokens, "live token")
@@ -125,7 +137,7 @@ class Session(ClosesOnExit):
         with self._tokens.one_caller():
             loop = None if results is None else self._dropped.loop()
             if loop is None:
-                self._dropped.drop(before="user" if results is None else "tool")
+                self._history.drop_thoughts(before="user" if results is None else "tool")
             is_ids = results is None and not isinstance(content, str)
             if is_ids:
                 check_unread_calls(tools)
@@ -136,15 +148,30 @@ class Session(ClosesOnExit):
                 ids = self._ids_of_turn(content, "user", replies=True)
             asked = ReplyOptions(options, thinking=self._thoughts.thinking, tools=tools)
             request = self._host.complete(asked, ids, is_chat=not is_ids)
-            if is_ids or not self._thoughts.drops:
-                return self._start_reply(request, self._host.reader(request))
+            said = results or [self._message("user", content, ids)]
             if loop is not None and results is not None:
-                return self._dropped.continue_loop(loop, results, request, self._start_reply)
-            said = results or [{"role": "user", "content": content}]
-            return self._dropped.start(said, request, self._start_reply)
+                start = partial(self._start_reply, said)
+                return self._dropped.continue_loop(loop, results, request, start)
+            if is_ids or not self._thoughts.drops:
+                if self._keeps_starts:
+                    self._tokens.keep_start()
+                return self._start_reply(said, request, self._host.reader(request))
+            return self._dropped.start(said, request, partial(self._start_reply, said))
 
-    def _start_reply(self, request: StreamRequest, reader: ThoughtReader | None) -> Stream:
-        return self._tokens.start_reply(Stream, request, reader, self._take_back)
+    def _start_reply(
+        self, said: Sequence[Message], request: StreamRequest, reader: ThoughtReader | None
+    ) -> Stream:
+        tags = self._thoughts.tags if request.is_chat else None
+        turn = Turn(
+            self._tokens.mark(),
+            tuple(said),
+            reply_at=self._tokens.length + len(request.prompt),
+            split=splitter_of(self._host, tags, request),
+            calls=() if reader is None else reader.calls,
+            shows_thought=not self._thoughts.drops,
+        )
+        with self._history.following(turn):
+            return self._tokens.start_reply(Stream, request, reader, self._take_back)
 
     @shows_options(TurnOptions, max_tokens=REPLY_TOKENS)
     def generate(
@@ -193,9 +220,11 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._tokens.one_caller():
-            self._dropped.drop(before=_as_next(role))
+            self._history.drop_thoughts(before=_as_next(role))
             ids = self._ids_of_turn(content, role, replies=False)
-            return self._tokens.read(ids, ConversationState(role))
+            turn = Turn(self._tokens.mark(), (self._message(role, content, ids),))
+            with self._history.following(turn):
+                return self._tokens.read(ids, ConversationState(role))
 
     async def aappend(self, content: str | Sequence[int], role: str = "user") -> Stats:
         """Add a message as `append` does, without blocking the event loop.
@@ -209,9 +238,11 @@ class Session(ClosesOnExit):
         with self._tokens.one_caller():
             if self._dropped.asked is not None:
                 before = _as_next(role)
-                await in_thread(lambda _: self._dropped.drop(before=before), lambda _: None)
+                await in_thread(lambda _: self._history.drop_thoughts(before), lambda _: None)
             ids = self._ids_of_turn(content, role, replies=False)
-            return await self._tokens.aread(ids, ConversationState(role))
+            turn = Turn(self._tokens.mark(), (self._message(role, content, ids),))
+            with self._history.following(turn):
+                return await self._tokens.aread(ids, ConversationState(role))
 
     def cancel(self, keep: Literal["partial", "drop"] = "partial") -> None:
         """End the running turn, like `Stream.cancel`.
@@ -219,14 +250,14 @@ class Session(ClosesOnExit):
         Args:
             keep: "partial" keeps the part of the reply generated so far. "drop" restores the
                 session to its state before the last turn, which may still be running, or before the
-                last `append`, which must have returned. A session that has just been opened, forked
-                or loaded has no last turn.
+                last `append`, which must have returned; see `undo`. A session that has just been
+                opened, forked or loaded has no last turn of its own.
 
         Raises:
             InvalidArgument: `keep` is neither "partial" nor "drop"; or it is "drop", and there is
-                no last turn, the last turn has already been undone, or tokens have left the window
-                since it began.
-            CapacityError: The turn began on shared pages, and no page is free for a copy.
+                no last turn, or it has already been undone.
+            CapacityError: The session shares its sinks with another one, and no page is free for a
+                copy.
             SessionBusy: `keep` is "drop", and another call, such as `append` or `save`, is using
                 the session.
             EngineDead: The model is closed, or its engine has failed.
@@ -234,12 +265,45 @@ class Session(ClosesOnExit):
         if check_keep(keep) == "partial":
             if self._tokens.turn is not None:
                 self._tokens.turn.cancel()
-        else:
-            self._take_back(self._tokens.last_turn())
-
-    def _take_back(self, turn: _core.TokenStream) -> None:
+            return
         with self._tokens.one_caller():
-            self._dropped.take_back(turn)
+            self._history.undo_last()
+
+    def undo(self) -> list[dict[str, Any]]:
+        """Remove the last turn, or the last message that `append` added; return its messages.
+
+        A turn that is running is ended first. The session is then where it was before, bit for bit,
+        whatever has left the window since: what the cache no longer has is read again when the next
+        turn begins, or before the session is saved. That takes as long as reading these tokens did;
+        `SessionStats.unread_tokens` tells how many they are. Calling `undo` again removes the turn
+        before, back to where the session was opened. Once the thoughts of replies have been
+        dropped, a question, its tool calls, their results and the reply are removed together.
+
+        Returns:
+            The messages that were removed: what was said, then the reply as far as it was
+            generated. To ask again, pass the content of the first one to `stream`.
+
+        Raises:
+            InvalidArgument: There is no turn to remove, it began more than 1,048,576 tokens ago, or
+                the session is closed.
+            CapacityError: The session shares its sinks with another one, and no page is free for a
+                copy.
+            SessionBusy: Another call is using the session.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        with self._tokens.one_caller():
+            return self._history.undo("undo")
+
+    def _take_back(self, stream: _core.TokenStream) -> None:
+        with self._tokens.one_caller():
+            self._history.take_back(stream)
+
+    def _message(self, role: str, content: Any, ids: list[int]) -> Message:
+        """Return what was said as a message; that of token ids has their text."""
+        if not isinstance(content, str):
+            tokenizer = self._host.text.tokenizer
+            content = "" if tokenizer is None else tokenizer.decode(ids)
+        return {"role": role, "content": content}
 
     def _ids_of_turn(
         self,
@@ -285,9 +349,14 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         with self._tokens.one_caller():
-            self._dropped.drop()
-            forked = self._tokens.forked()
-            return Session(forked, self._turns, thoughts=self._thoughts, tools=self._tools)
+            self._history.drop_thoughts()
+            return Session(
+                self._tokens.forked(),
+                self._turns,
+                thoughts=self._thoughts,
+                tools=self._tools,
+                remembered=self._history.remembered(),
+            )
 
     async def afork(self) -> Session:
         """Return a second session as `fork` does, without blocking the event loop.
@@ -300,9 +369,10 @@ class Session(ClosesOnExit):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file from which `Model.load_session` continues the session bit for bit.
 
-        The file holds the keys, values and ids of the live tokens, so anyone who has it can read
-        the conversation. `path` is always either the complete old file or the complete new one. A
-        leading `~` is expanded; a symbolic link is kept, and its target is replaced.
+        The file holds the keys and values of the live tokens, and the ids and messages of all that
+        the session remembers, so anyone who has it can read the conversation. `path` is always
+        either the complete old file or the complete new one. A leading `~` is expanded; a symbolic
+        link is kept, and its target is replaced.
 
         Raises:
             OSError: The file cannot be written there.
@@ -327,8 +397,9 @@ class Session(ClosesOnExit):
     def _save(self, path: str | os.PathLike[str], check: Check) -> None:
         self._host.native.fingerprint()  # reads all weights the first time: before the lock
         with self._tokens.one_caller():
-            self._dropped.drop()
+            self._history.drop_thoughts()
             record = self._tokens.record()
+            record = replace(record, conversation=self._history.encode())
         write_session_file(path, record, check)
 
     def close(self) -> None:
@@ -349,6 +420,23 @@ class Session(ClosesOnExit):
             EngineDead: The model is closed, or its engine has failed.
         """
         return self._tokens.token_ids
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the conversation as messages, including what the model no longer sees.
+
+        They are in OpenAI's form: those that the session was opened with, then what was said and
+        replied. While a turn is running, its reply is what has been generated. A reply whose
+        thoughts the session keeps has them as `reasoning_content`. Token ids are shown as their
+        text. A message that was read only in part is there as a whole. Turns that can no longer be
+        undone are left out, and so is what came before the loading of a file without messages, such
+        as one of the server. `transcript` is what the model sees.
+
+        Raises:
+            InvalidArgument: The session is closed.
+            EngineDead: The model is closed, or its engine has failed.
+        """
+        return self._history.messages()
 
     @property
     def transcript(self) -> str:
@@ -384,10 +472,26 @@ class Session(ClosesOnExit):
         return self._tokens.native.window
 
 
+def keep_starts(session: Session) -> Session:
+    """Make a session undo its last turn at once; each turn takes a second sequence if it is free.
+
+    The sequence is held until the next turn begins, or `release_second` is called.
+    """
+    session._keeps_starts = True
+    return session
+
+
 def release_second(session: Session) -> None:
-    """Release the second sequence that the last turn may hold, by dropping its thoughts."""
+    """Release the second sequence that the last turn may hold; drops its thoughts."""
     with session._tokens.one_caller():
-        session._dropped.drop()
+        session._history.drop_thoughts()
+        session._tokens.release_start()
+
+
+def messages_in_view(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the messages that the model no longer sees, then those that it sees, or in part."""
+    first = session.stats.tokens - session.stats.live_tokens + session.sinks
+    return session._history.split_at(first if session.stats.evicted_tokens else 0)
 
 
 def _as_next(role: str) -> str:

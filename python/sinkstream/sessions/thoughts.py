@@ -8,8 +8,8 @@ nothing leaves the window, the turn is taken back. Otherwise the turn runs in a 
 session itself waits where it was.
 
 A turn with tools is a loop of replies with calls and their results. If the template shows the
-thoughts before calls until the user writes again, so does the session: it always runs the turn in a
-fork, and reads all of it again afterwards.
+thoughts before calls until the user writes again, so does the session: it always keeps the start of
+such a turn, and reads all of it again afterwards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from sinkstream import _core
 from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.errors import CapacityError, InvalidArgument, warn_caller
+from sinkstream.host import Host
 from sinkstream.request.stream_request import StreamRequest
-from sinkstream.sessions.token_session import ConversationState, TokenSession
+from sinkstream.sessions.token_session import ConversationState, Mark, TokenSession
 from sinkstream.streams.stream import Stream
 from sinkstream.text.messages import Message
 from sinkstream.text.thinking import Thinking
@@ -69,15 +69,10 @@ class Thoughts:
     @property
     def fields(self) -> dict[str, str | int]:
         """Return how a session file describes it."""
-        if self.tags is None:
+        if self.tags is None and self.thinking is None:
             return {}
         thinking = "" if self.thinking is None else str(self.thinking)
         return {"thinking": thinking, "drops_thoughts": int(self.drops)}
-
-
-def thinking_of_field(text: str) -> Thinking:
-    """Return `thinking` from a field of a session file."""
-    return {"": None, "True": True, "False": False}.get(text, text)
 
 
 def check_thoughts(thoughts: str | None, tags: ThoughtTags | None) -> bool:
@@ -108,21 +103,14 @@ class Asked:
     """The question. In a loop of calls, then replies and results, up to the last reply."""
     has_thoughts: bool
     """Whether there is something to drop before the last reply, such as a tag in the prompt."""
-    state: ConversationState
-    """The state before the turn."""
+    start: Mark
+    """Where the session was before the turn."""
     closing: list[int]
     """The closing of the previous reply, if that was still open."""
     end: int
     """Tokens of the conversation up to the last reply, including the generation prompt."""
-    source: _core.Session | None
-    """The session before the turn, if that runs in a fork."""
     has_results: bool = False
     """Whether the last reply follows results of calls, in a loop of them."""
-    before: Asked | None = None
-    """The turn as it was before the last results. That one has none before it: only the last reply
-    can be undone."""
-    stream: _core.TokenStream | None = None
-    """The stream of the last reply."""
 
     @property
     def replies(self) -> int:
@@ -143,16 +131,38 @@ class Asked:
         split = self.split(reply, is_whole=is_whole)
         if not is_whole and split.kind == "thought":
             raise InvalidArgument(IS_LONG)
-        message: dict[str, Any] = {"role": "assistant", "content": split.text}
-        if split.calls or split.kind == "tool_call":
-            calls = [replace(call) for call in split.calls]
-            for call, known in zip(calls, self.calls, strict=False):
-                call.id = known.id
-            if not calls or not all(is_complete(call) for call in calls):
-                raise InvalidArgument(IS_CUT)
-            message["tool_calls"] = [call.as_message() for call in calls]
+        if split.kind == "tool_call" and not split.calls:
+            raise InvalidArgument(IS_CUT)
+        message = message_of(split, self.calls)
+        if not all(map(is_complete, split.calls)):
+            raise InvalidArgument(IS_CUT)
         has_thoughts = self.has_thoughts or split.tokens > 0
         return replace(self, said=(*self.said, message), has_thoughts=has_thoughts)
+
+
+def message_of(split: Split, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Return a reply as a message without its thought.
+
+    Args:
+        split: The reply.
+        calls: Its calls that have been read, with the ids for their results.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": split.text}
+    for call, known in zip(split.calls, calls, strict=False):
+        call.id = known.id
+    if split.calls:
+        message["tool_calls"] = [call.as_message() for call in split.calls]
+    return message
+
+
+def splitter_of(host: Host, tags: ThoughtTags | None, request: StreamRequest) -> SplitReply | None:
+    """Return what splits the reply to a request; None if all of it is text."""
+    if request.tools is not None:
+        of_tools = host.tool_replies.split
+        return partial(of_tools, tools=request.tools, thinking=request.thinking)
+    if tags is None:
+        return None
+    return (tags if request.grammar is None else tags.all_text()).split
 
 
 def is_complete(call: ToolCall) -> bool:
@@ -189,7 +199,7 @@ def without_thoughts(
     said = asked.with_reply(reply, is_whole=is_whole).said
     if before is None:
         before = "tool" if "tool_calls" in said[-1] else "user"
-    return asked.closing + turns.earlier_turn(said, after=asked.state.after, before=(before,))
+    return asked.closing + turns.earlier_turn(said, after=asked.start.state.after, before=(before,))
 
 
 def closing(tokens: TokenSession, turns: TurnFormat, last: int | None) -> list[int]:
@@ -231,49 +241,38 @@ class DroppedThoughts:
         self._thoughts = thoughts
         self._waits_for_results = waits_for_results
         self.asked: Asked | None = None
-        # The last turn, and the same without its thoughts, once these have been dropped.
-        self._read_again: tuple[_core.TokenStream | None, _core.TokenStream | None] = None, None
-        self._replies_read_again = 0  # in the last turn
         self._has_warned = False
 
     def start(self, said: Sequence[Message], request: StreamRequest, start: Start) -> Stream:
         """Start a turn after which the session can return to its earlier state."""
         tokens, host = self._tokens, self._tokens.host
         last = tokens.conclude_last_turn()
-        before, end = tokens.native, tokens.length + len(request.prompt)
-        fork = None
-        limit = request.max_tokens
+        end, limit = tokens.length + len(request.prompt), request.max_tokens
         capacity = least_capacity(host.spec, tokens.native.sinks, tokens.native.window)
         if limit is None or end + limit > capacity or self._waits_for_results:
-            fork = self._fork_or_none()
+            tokens.keep_start()
         tags = self._thoughts.tags
         assert tags is not None
-        reader = host.reader(request)
-        asked = Asked(
-            split=self._split_of(request),
-            calls=[] if reader is None else reader.calls,
-            said=tuple(said),
-            has_thoughts=tags.form.is_prompted,
-            state=tokens.state,
-            closing=closing(tokens, self._turns, last),
-            end=end,
-            source=before if fork else None,
+        return self._follow(
+            Asked(
+                split=tags.split,
+                calls=[],
+                said=tuple(said),
+                has_thoughts=tags.form.is_prompted,
+                start=tokens.mark(),
+                closing=closing(tokens, self._turns, last),
+                end=end,
+            ),
+            request,
+            start,
         )
-        try:
-            tokens.native = fork or before
-            stream = start(request, reader)
-        except BaseException:
-            tokens.native = before
-            if fork is not None:
-                fork.close()
-            raise
-        self.asked = replace(asked, stream=tokens.turn)
-        return stream
 
     def loop(self) -> Asked | None:
         """Return the last turn with its reply, if its thoughts stay until the results are read."""
         asked = self.asked
-        if asked is None or asked.source is None or not self._waits_for_results:
+        if asked is None or not self._waits_for_results:
+            return None
+        if not self._tokens.keeps_start(asked.start):
             return None
         self._tokens.conclude_last_turn()
         reply, is_whole = self._last_reply(asked)
@@ -285,34 +284,37 @@ class DroppedThoughts:
     def continue_loop(
         self, loop: Asked, results: Sequence[Message], request: StreamRequest, start: Start
     ) -> Stream:
-        """Start the reply to results in the fork in which the calls were made."""
-        assert self.asked is not None  # `loop` is this turn, with its reply
-        reader = self._tokens.host.reader(request)
-        asked = replace(
-            loop,
-            has_results=True,
-            split=self._split_of(request),
-            calls=[] if reader is None else reader.calls,
-            said=(*loop.said, *results),
-            end=self._tokens.length + len(request.prompt),
-            before=replace(self.asked, before=None),
-        )
+        """Start the reply to results after the calls as they were made."""
+        end = self._tokens.length + len(request.prompt)
+        asked = replace(loop, has_results=True, said=(*loop.said, *results), end=end)
+        return self._follow(asked, request, start)
+
+    def _follow(self, asked: Asked, request: StreamRequest, start: Start) -> Stream:
+        """Start a reply, whose thoughts are to be dropped later."""
+        host = self._tokens.host
+        reader = host.reader(request)
+        split = splitter_of(host, self._thoughts.tags, request)
+        assert split is not None  # the model thinks
         stream = start(request, reader)
-        self.asked = replace(asked, stream=self._tokens.turn)
+        self.asked = replace(asked, split=split, calls=[] if reader is None else reader.calls)
         return stream
 
-    def drop(self, before: str | None = None) -> None:
+    def drop(self, before: str | None = None) -> Sequence[Message] | None:
         """Read the last turn again without its thoughts, if the session drops them and it has any.
 
         Args:
             before: The role of the message that follows; None if unknown.
+
+        Returns:
+            The messages that were read again, which have replaced all that followed the turn's
+            start; None if there are none.
 
         Raises:
             SessionBusy: The turn is still running.
         """
         asked, tokens = self.asked, self._tokens
         if asked is None:
-            return
+            return None
         tokens.conclude_last_turn()
         reply, is_whole = self._last_reply(asked)
         self.asked = None
@@ -324,49 +326,16 @@ class DroppedThoughts:
                 )
             except InvalidArgument as error:
                 self._warn_once(str(error))
-        turn = tokens.turn
         if exchange is None or not self._go_back(asked):
-            if asked.source is not None:
-                asked.source.close()
-            return
+            tokens.release_start()
+            return None
         tokens.read(exchange, ConversationState("assistant"))
-        self._read_again = turn, tokens.turn
-        self._replies_read_again = asked.replies
         tokens.turns_read_again += asked.replies
-
-    def take_back(self, turn: _core.TokenStream) -> None:
-        """Undo the session's last turn; see `TokenSession.take_back`."""
-        asked, tokens = self.asked, self._tokens
-        native = tokens.host.native
-        if asked is not None and asked.source is not None and turn is asked.stream:
-            if not asked.has_results:
-                self._continue_at(asked.source, asked.state)
-            else:
-                native.take_back(tokens.native, turn)
-                self.asked = asked.before
-            return
-        is_read_again = tokens.turn is self._read_again[1] and turn in self._read_again
-        last = tokens.turn if is_read_again and tokens.turn is not None else turn
-        native.take_back(tokens.native, last)
-        self.asked = None
-        if is_read_again:
-            self._read_again = None, None
-            tokens.turns_read_again -= self._replies_read_again
+        return asked.with_reply(reply, is_whole=is_whole).said
 
     def close(self) -> None:
-        """Release the second sequence that the last turn may hold."""
-        asked, self.asked = self.asked, None
-        if asked is not None and asked.source is not None:
-            asked.source.close()
-
-    def _split_of(self, request: StreamRequest) -> SplitReply:
-        """Return what splits the whole reply later."""
-        if request.tools is not None:
-            of_tools = self._tokens.host.tool_replies.split
-            return partial(of_tools, tools=request.tools, thinking=request.thinking)
-        tags = self._thoughts.tags
-        assert tags is not None
-        return (tags if request.grammar is None else tags.all_text()).split
+        """Follow no turn any more."""
+        self.asked = None
 
     def _last_reply(self, asked: Asked) -> tuple[list[int], bool]:
         """Return the ids of the last reply that the model still sees, and whether these are all."""
@@ -375,33 +344,15 @@ class DroppedThoughts:
         seen = len(ids) - (tokens.native.sinks if tokens.stats.evicted_tokens else 0)
         return ids[len(ids) - min(count, seen) :], count <= seen
 
-    def _fork_or_none(self) -> _core.Session | None:
-        try:
-            return self._tokens.host.native.fork_session(self._tokens.native)
-        except CapacityError:
-            return None
-
     def _go_back(self, asked: Asked) -> bool:
-        """Return to the state before the last turn, if that is possible."""
-        if asked.source is not None:
-            self._continue_at(asked.source, asked.state)
-            return True
-        tokens = self._tokens
-        assert tokens.turn is not None  # the turn that was asked for
+        """Return to the state before the last turn, if that takes no reading."""
         try:
-            tokens.host.native.take_back(tokens.native, tokens.turn)
-        except (CapacityError, InvalidArgument):
+            is_there = self._tokens.go_back(asked.start, reads_again=False)
+        except CapacityError:
+            is_there = False
+        if not is_there:
             self._warn_once(STAYS)
-            return False
-        tokens.state = asked.state
-        return True
-
-    def _continue_at(self, source: _core.Session, state: ConversationState) -> None:
-        """Continue the session that was forked for the last turn, instead of the fork."""
-        tokens = self._tokens
-        fork, tokens.native = tokens.native, source
-        fork.close()
-        tokens.state, self.asked, tokens.turn = state, None, None
+        return is_there
 
     def _warn_once(self, sentence: str) -> None:
         if not self._has_warned:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sinkstream import _core
-from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream.errors import CapacityError, InvalidArgument, SessionBusy
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions import saved
@@ -38,6 +38,22 @@ class ConversationState:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a session is between two turns, and to where it can go back."""
+
+    position: tuple[int, int | None, int]
+    """Of the native session: its tokens without the pending one, that one, and its turns."""
+    state: ConversationState
+    turns_read_again: int = 0
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens in the conversation, including the pending one."""
+        tokens, pending, _ = self.position
+        return tokens + (pending is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class SessionStats:
     """Counts of what a session holds and what it has forgotten."""
 
@@ -51,16 +67,26 @@ class SessionStats:
     """Tokens that have left the cache: the model no longer sees them."""
     cache_bytes: int
     """Memory of the session's pages. Pages shared with other sessions are counted in each."""
+    unread_tokens: int = 0
+    """Tokens that the next turn reads again before its own, because a turn was undone after tokens
+    had left the window."""
 
 
 class TokenSession:
-    """Reads ids, generates replies, and can return to where it was before the last turn.
+    """Reads ids, generates replies, and can return to where it was before any turn.
+
+    Note: [Going back]
+    A native session goes back at once while nothing has left the window. Afterwards, the next turn
+    reads again what the cache no longer has: Note [Tokens to read again] of engine/session.h. A
+    caller that has memory for a second sequence saves that time: `keep_start` makes the next turn
+    run in a fork, and the session itself waits where it was.
 
     Attributes:
-        native: The native session. A `Session` replaces it with a fork, and back.
+        native: The native session; `keep_start` replaces it with a fork.
         host: Its model.
         state: The state of the conversation.
         turn: The native stream of the last turn, to end or undo it.
+        before: Where the session was before that turn; None if it has been undone.
         turns_read_again: Replies that were read again without their thoughts: the native session
             does not count them.
     """
@@ -87,12 +113,11 @@ class TokenSession:
         self.host = host
         self.state = state
         self.turn: _core.TokenStream | None = None
+        self.before: Mark | None = None
         self.turns_read_again = 0
+        self._start_kept: tuple[Mark, _core.Session] | None = None
         self._system_tokens = system_tokens
         self._fields = fields or {}
-        # The state and the token count before the last turn. If the count has not grown, the turn
-        # processed nothing or was taken back, and `conclude_last_turn` restores the state.
-        self._before = (state, -1)
         self._caller = threading.Lock()
 
     @contextmanager
@@ -114,20 +139,17 @@ class TokenSession:
 
     # ---- turns -----------------------------------------------------------------------------------
 
-    def reply_to(
-        self, kind: Callable[..., _S], ids: list[int], request: StreamRequest, given: str = ""
-    ) -> _S:
+    def reply_to(self, kind: Callable[..., _S], ids: list[int], request: StreamRequest) -> _S:
         """Stream the reply to token ids.
 
         Args:
             kind: The class of the stream.
             ids: What is read first.
             request: The complete options.
-            given: The beginning of the reply, if it is part of the ids.
         """
         with self.one_caller():
             self.conclude_last_turn()
-            reader = self.host.reader(request, given)
+            reader = self.host.reader(request)
             return self.start_reply(kind, replace(request, prompt=ids), reader)
 
     def start_reply(
@@ -156,10 +178,20 @@ class TokenSession:
         reader: ThoughtReader | None = None,
         take_back: Callable[[_core.TokenStream], None] | None = None,
     ) -> _S:
-        self._before = (self.state, self.stats.tokens)
+        self.before = self.mark()
         self.state = state  # set first: an interrupt may come at any time after the turn begins
         native = self.host.native.submit(request, self.native)
         self.turn = native
+        return self._stream(kind, native, request, reader, take_back)
+
+    def _stream(
+        self,
+        kind: Callable[..., _S],
+        native: _core.TokenStream,
+        request: StreamRequest,
+        reader: ThoughtReader | None = None,
+        take_back: Callable[[_core.TokenStream], None] | None = None,
+    ) -> _S:
         stream = kind(
             native,
             request,
@@ -202,33 +234,100 @@ class TokenSession:
             SessionBusy: The turn is still running.
         """
         last = self.host.native.last_token(self.native)
-        before, tokens = self._before
-        if self.stats.tokens == tokens:
-            self.state = before
+        before = self.before
+        if before is not None and self.host.native.position_of(self.native) == before.position:
+            self.state = before.state
         return last
 
-    def last_turn(self) -> _core.TokenStream:
-        """Return what `take_back` undoes.
+    def catch_up(self) -> None:
+        """Read what the next turn would read again; see Note [Going back].
+
+        If interrupted, the next turn reads the rest.
+        """
+        if self.stats.unread_tokens == 0:
+            return
+        request = self.host.complete(ReplyOptions({"max_tokens": 0}), is_chat=False)
+        native = self.host.native.submit(request, self.native)
+        with self._stream(Stream, native, request) as stream:
+            stream.result()
+
+    # ---- going back ------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Return where the session is.
 
         Raises:
-            InvalidArgument: There is no last turn.
+            SessionBusy: A turn is running.
         """
-        if self.turn is None:
-            raise InvalidArgument(
-                'cancel: `keep` must be "partial", but is "drop": there is no last turn to undo.',
-                param="keep",
-            )
-        return self.turn
+        self.conclude_last_turn()
+        position = self.host.native.position_of(self.native)
+        return Mark(position, self.state, self.turns_read_again)
+
+    def keep_start(self) -> None:
+        """Make the next turn run in a fork, if there is memory for one; see Note [Going back]."""
+        self.release_start()
+        mark = self.mark()
+        try:
+            fork = self.host.native.fork_session(self.native)
+        except CapacityError:
+            return
+        self._start_kept, self.native = (mark, self.native), fork
+
+    def keeps_start(self, mark: Mark) -> bool:
+        """Return whether a session waits at a mark."""
+        return self._start_kept is not None and self._start_kept[0] == mark
+
+    def release_start(self) -> None:
+        """Release the second sequence that `keep_start` may have left."""
+        kept, self._start_kept = self._start_kept, None
+        if kept is not None:
+            kept[1].close()
+
+    def go_back(self, to: Mark, *, reads_again: bool) -> bool:
+        """Return to an earlier mark of the session, for the one caller; end a running turn.
+
+        Args:
+            to: The mark.
+            reads_again: Whether the next turn may read tokens again.
+
+        Returns:
+            Whether the session is there. If not, it is as it was.
+
+        Raises:
+            CapacityError: It shares its sinks with another one, and no page is free for a copy.
+        """
+        if self.turn is not None:
+            self.turn.cancel()
+        if self._start_kept is not None and self.keeps_start(to):
+            fork, (_, self.native) = self.native, self._start_kept
+            self._start_kept = None
+            fork.close()
+        elif not self.host.native.go_back(self.native, to.position, reads_again):
+            return False
+        if self._start_kept is not None and self._start_kept[0].length > to.length:
+            self.release_start()  # it is not in the past any more
+        self.state, self.turns_read_again, self.before = to.state, to.turns_read_again, None
+        return True
 
     def take_back(self, turn: _core.TokenStream) -> None:
         """Undo a turn, which must be the last one.
 
         Raises:
-            InvalidArgument: It is not, it has been undone, or tokens have left the window since.
-            CapacityError: It began on shared pages, and no page is free for a copy.
+            InvalidArgument: It is not, or it has been undone.
+            CapacityError: See `go_back`.
         """
         with self.one_caller():
-            self.host.native.take_back(self.native, turn)
+            if turn is not self.turn:
+                raise turn_is_not_last()
+            if self.before is None:
+                raise turn_is_undone()
+            if not self.go_back(self.before, reads_again=True):
+                raise ids_are_gone("cancel", self.stats.tokens)
+
+    def try_undo(self) -> bool:
+        """Undo the last turn if that is possible without reading anything again."""
+        with self.one_caller():
+            return self.before is not None and self.go_back(self.before, reads_again=False)
 
     # ---- whole conversations ---------------------------------------------------------------------
 
@@ -275,6 +374,7 @@ class TokenSession:
     def record(self, labels: Mapping[str, str | int] | None = None) -> SessionRecord:
         """Return what a file holds, for the one caller."""
         self.conclude_last_turn()
+        self.catch_up()
         fields: dict[str, str | int] = {
             "after": self.state.after or "",
             "reply_is_open": int(self.state.reply_is_open),
@@ -288,8 +388,9 @@ class TokenSession:
 
     def close(self) -> None:
         """End the session and release its memory. May be called more than once."""
+        self.release_start()
         self.native.close()
-        self.turn = None
+        self.turn = self.before = None
 
     # ---- inspection ------------------------------------------------------------------------------
 
@@ -309,3 +410,36 @@ class TokenSession:
         """Return the number of tokens in the conversation, including the last one of a reply."""
         stats = self.stats
         return stats.tokens + len(self.token_ids) - stats.live_tokens
+
+
+_DROP = 'cancel: `keep` must be "partial", but is "drop": '
+
+
+def no_turn() -> InvalidArgument:
+    """Return the error for undoing a turn of a session that has had none."""
+    return InvalidArgument(f"{_DROP}there is no last turn to undo.", param="keep")
+
+
+def turn_is_not_last() -> InvalidArgument:
+    """Return the error for undoing a turn that others have followed."""
+    return InvalidArgument(
+        f"{_DROP}the session has continued since. The reply stays. Use `Session.undo`.",
+        param="keep",
+    )
+
+
+def turn_is_undone() -> InvalidArgument:
+    """Return the error for undoing a turn twice."""
+    return InvalidArgument(
+        f"{_DROP}the turn has already been undone. Use `Session.undo` to undo the one before.",
+        param="keep",
+    )
+
+
+def ids_are_gone(where: str, tokens: int) -> InvalidArgument:
+    """Return the error for going back further than the ids that a session keeps."""
+    return InvalidArgument(
+        f"{where}: the session must still have the ids of the tokens before the turn, to read them "
+        f"again, but it has {tokens:,} tokens, and keeps the ids of only the last "
+        f"{_core.UNDONE_TOKENS:,}, or of those since it was loaded. The turn stays."
+    )

@@ -33,7 +33,7 @@ class SessionTools:
             TypeError: A value has the wrong type.
             InvalidArgument: `tool_choice` names none of the tools, or there are none.
         """
-        definitions = None if self.tools is None else self.tools.definitions
+        definitions = None if self.tools is None else self.tools.as_given
         choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
         return check_tools(definitions, choice, parallel)
 
@@ -50,7 +50,7 @@ def tools_of(tools: Tools | None, turns: TurnFormat) -> SessionTools:
 
 def fields_of(thoughts: Thoughts, tools: Tools | None) -> dict[str, str | int]:
     """Return how a session file describes what a conversation does with thoughts and tools."""
-    return thoughts.fields | ({} if tools is None else {_FIELD: tools.key})
+    return thoughts.fields | ({} if tools is None else {_FIELD: json.dumps(tools.as_given)})
 
 
 def check_unread_calls(tools: Tools | None) -> None:

@@ -112,6 +112,8 @@ class Stats:
     token_p99_s: float | None
     consumer_lag: int
     """Tokens that are ready but have not been read."""
+    replayed_tokens: int = 0
+    """Tokens of a session that were read again before the prompt, after an undo."""
 
 
 # A result's text is shown up to here.

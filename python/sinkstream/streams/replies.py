@@ -58,6 +58,8 @@ class Replies(ClosesOnExit):
         self._start = start
         self._prompts = enumerate(prompts)
         self._max_started = max_started
+        self._failure: Exception | None = None
+        """What the prompts' iterable raised: it follows the replies that are on their way."""
         self._running: dict[_core.TokenStream, tuple[int, Stream]] = {}
         self._complete: deque[tuple[int, Result | Exception]] = deque()
         self._reader = threading.Lock()
@@ -76,6 +78,7 @@ class Replies(ClosesOnExit):
             StopIteration: Every prompt has had its reply.
             InvalidArgument: An option is out of range.
             SessionBusy: Another thread or task is reading.
+            Exception: What the prompts' iterable raised, once all replies before it are returned.
             EngineDead: The model is closed, or its engine has failed.
             OSError: The process cannot open another file descriptor.
         """
@@ -83,6 +86,7 @@ class Replies(ClosesOnExit):
             bell = None
             while (reply := self._next_complete()) is None:
                 if not self._running:
+                    self._raise_failure()
                     raise StopIteration
                 bell = bell or _core.LoopBell()
                 _wait(bell, list(self._running))
@@ -101,6 +105,7 @@ class Replies(ClosesOnExit):
         with self._one_reader():
             while (reply := self._next_complete()) is None:
                 if not self._running:
+                    self._raise_failure()
                     raise StopAsyncIteration
                 await aio.until_ready(*self._running)
             return reply
@@ -149,7 +154,11 @@ class Replies(ClosesOnExit):
     def _next_complete(self) -> tuple[int, Result | Exception] | None:
         """Start what there is room for, read what is ready, and return a reply if there is one."""
         while len(self._running) < self._max_started and not self._complete:
-            taken = next(self._prompts, None)
+            try:
+                taken = next(self._prompts, None)
+            except Exception as error:
+                self._prompts, self._failure = enumerate(()), error
+                break
             if taken is None:
                 break
             self._begin(*taken)
@@ -167,6 +176,11 @@ class Replies(ClosesOnExit):
             return self._complete.popleft()
         except IndexError:
             return None
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _begin(self, index: int, prompt: Any) -> None:
         try:

@@ -33,6 +33,11 @@ class ServedStream(Stream):
         return self._inbox.prompt_tokens
 
     @property
+    def window(self) -> tuple[int, int]:
+        """Return S and W of its sequence."""
+        return self._window
+
+    @property
     def scored_prompt(self) -> ScoredPrompt:
         """Return the tokens of the prompt that have been scored."""
         return self._inbox.prompt

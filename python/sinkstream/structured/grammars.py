@@ -8,16 +8,26 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import json
+import logging
 import re
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument
+from sinkstream.structured import schemas
 from sinkstream.structured.lru_cache import LruCache
 
+logger = logging.getLogger("sinkstream.structured")
+_DECODER = json.JSONDecoder()
+_REFUSES = " must be valid for llguidance, but is not: "
 _KEPT = 16
+_KEPT_SCHEMAS = 256
+_JSON = re.compile(r"%json\s*(?=\{)")
 _IS_GBNF = re.compile(r"^\s*root\s*::=", re.MULTILINE)
 MAX_BYTES = 16384
 """The converter's time grows with the square of the number of rules."""
@@ -39,6 +49,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: _core.GrammarVocabulary | None = None
         self._compiled: LruCache[tuple[str, str], _core.CompiledGrammar] = LruCache(_KEPT)
+        self._schemas: LruCache[tuple[str, str], str] = LruCache(_KEPT_SCHEMAS)
 
     def compile(self, option: str, text: str) -> _core.CompiledGrammar:
         """Return a grammar that replies can follow. Blocks for at most two seconds.
@@ -53,12 +64,98 @@ class Grammars:
         """
         return self._compiled.get((option, text), functools.partial(self._compile, option, text))
 
+    def followed_schema(self, text: str, *, option: str, what: str) -> str:
+        """Return the schema that replies follow in place of another one. Blocks.
+
+        It is exact, or refused. If it asks for that (`schemas.is_lenient`), what cannot be enforced
+        is dropped, and the log says so.
+
+        Args:
+            text: A JSON schema.
+            option: What sets it, for errors: `param`.
+            what: The same in words.
+
+        Raises:
+            InvalidArgument: As `compile`.
+        """
+        follow = functools.partial(self._followed_schema, text, option, what)
+        return self._schemas.get((what, text), follow)
+
+    def _followed_schema(self, text: str, option: str, what: str) -> str:
+        fault = functools.partial(self._fault, option, what)
+        try:
+            schema = json.loads(text)
+            if schemas.is_lenient(schema):
+                kept, dropped = schemas.enforceable(schema, fault)
+                if dropped:
+                    names = ", ".join(sorted(set(dropped)))
+                    logger.warning("%s: not enforced, without `strict`: %s", what, names)
+                return _written(kept)
+            kept = schemas.exact(schema)
+            if option == "tools" and (reason := fault(kept)):
+                raise self._refusal(kept, option, what, reason)
+            return _written(kept)
+        except schemas.Unenforceable as error:
+            raise InvalidArgument(f"stream: {what}: {error}.", param=option) from None
+        except (json.JSONDecodeError, RecursionError):
+            return text  # llguidance says what is wrong
+
+    def _fault(self, option: str, what: str, schema: Any) -> str:
+        """Return why llguidance refuses a schema; "" if it takes it."""
+        try:
+            self._known_vocabulary(option).compile("schema", _written(schema))
+        except InvalidArgument as error:
+            if _REFUSES in str(error):
+                return str(error).partition(_REFUSES)[2]
+            # It is too long, or takes too long.
+            raise InvalidArgument(str(error).replace("`schema`", what), param=option) from None
+        return ""
+
+    def _refusal(self, schema: Any, option: str, what: str, reason: str) -> InvalidArgument:
+        path = ""
+        with suppress(RecursionError):
+            path = schemas.faulty_path(schema, functools.partial(self._fault, option, what))
+        at = f" (at {path})" if path else ""
+        return InvalidArgument(f"stream: {what}{at}{_REFUSES}{reason}", param=option)
+
     def _compile(self, option: str, text: str) -> _core.CompiledGrammar:
+        if option == "schema":
+            text = self.followed_schema(text, option=option, what="`schema`")
+        elif option == "grammar":
+            text = self._with_followed_schemas(as_lark(text))
+        try:
+            return self._known_vocabulary(option).compile(option, text)
+        except InvalidArgument as error:
+            if option != "schema" or _REFUSES not in str(error):
+                raise
+            reason = str(error).partition(_REFUSES)[2]
+        try:
+            schema = json.loads(text)
+        except (ValueError, RecursionError):
+            schema = None
+        raise self._refusal(schema, option, "`schema`", reason)
+
+    def _with_followed_schemas(self, lark: str) -> str:
+        """Return a grammar whose schemas are those that replies follow."""
+        written, end = "", 0
+        for found in _JSON.finditer(lark):
+            if found.start() < end:
+                continue
+            try:
+                _, length = _DECODER.raw_decode(lark[found.end() :])
+            except (ValueError, RecursionError):  # llguidance says what is wrong
+                continue
+            schema = lark[found.end() : found.end() + length]
+            written += lark[end : found.end()]
+            written += self.followed_schema(schema, option="grammar", what="`grammar`")
+            end = found.end() + length
+        return written + lark[end:]
+
+    def _known_vocabulary(self, option: str) -> _core.GrammarVocabulary:
         with self._lock:  # one vocabulary serves all grammars
             if self._vocabulary is None:
                 self._vocabulary = self._make(option)
-            vocabulary = self._vocabulary
-        return vocabulary.compile(option, as_lark(text) if option == "grammar" else text)
+            return self._vocabulary
 
     def _make(self, option: str) -> _core.GrammarVocabulary:
         if self._tokens is None:
@@ -70,6 +167,10 @@ class Grammars:
         except LibraryMissing as missing:
             raise InvalidArgument(f"stream: `{option}` needs {missing}", param=option) from None
         return _core.GrammarVocabulary(found, self._tokens, self._vocab_size, self._end_token_ids)
+
+
+def _written(schema: Any) -> str:
+    return json.dumps(schema, ensure_ascii=False)
 
 
 def as_lark(text: str) -> str:

@@ -21,15 +21,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 from sinkstream.text.messages import ROLES, Message
+from sinkstream.text.open_message import check_open, cut, marked
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import (
     SANDBOX,
@@ -40,20 +42,29 @@ from sinkstream.text.templates.chat_template import (
 from sinkstream.text.templates.limits import Limits
 from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
-from sinkstream.text.thinking import Thinking, thinking_variables
-from sinkstream.text.tokenizers import catch_panics
+from sinkstream.text.thinking import Thinking, template_variables
+from sinkstream.text.tokenizers import catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import (
     WHITESPACE,
     Found,
     control_literals,
     control_tokens,
 )
+from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.vocabulary_kinds import SPACE
+from sinkstream.text.tools.generic_form import TemplateReads, generic_messages
 
 TEMPLATE_SECONDS = 2.0  # a hundred times what common templates need for long conversations
 _MAX_OWN_CHARACTERS = 1 << 20  # that a template may add to the messages
 _MAX_COPIES = 8  # how many copies of a message it may hold at the same time
 _FROM_TEMPLATE = re.compile(f"[^{MESSAGE}]+")
+
+
+class Given(TypedDict):
+    """What a request gives the template, apart from messages."""
+
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +73,13 @@ class _Renderer:
 
     template: ChatTemplate
     source: str
-    fixed: Mapping[str, Any]
-    """The template's variables that no conversation changes."""
+    special_tokens: Mapping[str, Any]
+    """The variables with the texts of special tokens."""
 
     def render(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Any],
+        given: Given,
         add_generation_prompt: bool,
         argument: ArgumentName,
     ) -> TracedText:
@@ -78,13 +89,14 @@ class _Renderer:
             InvalidArgument: The template fails, or refuses the messages.
         """
         variables: dict[str, Any] = {
-            **self.fixed,
+            "documents": None,
+            **self.special_tokens,
+            **traced_data(given["variables"], MESSAGE),
             "messages": [_traced_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": traced_data(list(tools), MESSAGE) or None,
-            "documents": None,
+            "tools": traced_data(given["tools"], MESSAGE) or None,
         }
-        size = sum(map(len, strings_of([*messages, *tools])))
+        size = sum(map(len, strings_of([*messages, given])))
         limits = Limits(TEMPLATE_SECONDS, _MAX_OWN_CHARACTERS + _MAX_COPIES * size)
         try:
             return SANDBOX.run(self.template.template, variables, limits)
@@ -104,6 +116,7 @@ class ChatFormat:
         *,
         thinking: Thinking = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        is_generic: bool = False,
     ) -> None:
         """Compile the template.
 
@@ -114,42 +127,51 @@ class ChatFormat:
             argument: The argument that contains the conversation, for errors.
             thinking: Whether the model thinks before it replies, or with which effort.
             tools: What the model may call, as `check_tools` returns it.
+            is_generic: Whether tools and calls have the generic form, not the template's own.
 
         Raises:
             InvalidArgument: The template is too long, has a syntax error, or has no variable for
                 `thinking`.
         """
         self.template = compile_template(source, argument)
-        variables = thinking_variables(self.template.names, thinking, argument)
-        fixed = {**traced_data(text.special_tokens, DERIVED), **traced_data(variables, MESSAGE)}
-        renderer = _Renderer(self.template, source, fixed)
+        variables = template_variables(self.template.variables, thinking, argument)
+        renderer = _Renderer(self.template, source, traced_data(text.special_tokens, DERIVED))
         self._render = renderer.render
-        self._tools = [dict(tool) for tool in tools]
+        self._given: Given = {"tools": [dict(tool) for tool in tools], "variables": variables}
         self.encoder = plain_encoder(tokenizer)
         self.control = control_literals(tokenizer)
         self._whole = _WholeEncoder(tokenizer)
         self.source = source
 
         def probe(said: Sequence[Message]) -> TracedText:
-            return renderer.render(said, [], False, argument)
+            return renderer.render(said, {**self._given, "tools": []}, False, argument)
 
-        self.forms = ContentForms(source, probe)
+        self.forms = forms = ContentForms(source, probe)
         self.arguments = ArgumentForms(source, probe)
+        self._is_generic = is_generic
+        self._reads = TemplateReads(source, lambda said: probe(forms.apply(said)))
 
     def render(
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
+        is_open: bool = False,
         argument: ArgumentName = PROMPT,
     ) -> Passage:
         """Render well-formed messages. Their content stays plain text, whatever it says.
+
+        Args:
+            messages: The conversation.
+            add_generation_prompt: Whether the start of a reply follows it.
+            is_open: Whether it ends with the text of the last message, which a reply continues.
+            argument: The argument that contains it, for errors.
 
         Raises:
             InvalidArgument: The template fails, or refuses the messages; or it hides which control
                 tokens are its own.
         """
-        written, found, _ = self._written(messages, add_generation_prompt, argument)
+        written, found, _ = self._written(messages, add_generation_prompt, is_open, argument)
         return self._in_pieces(written, found)
 
     def encode_whole(
@@ -157,9 +179,10 @@ class ChatFormat:
         messages: Sequence[Message],
         add_generation_prompt: bool,
         *,
+        is_open: bool = False,
         argument: ArgumentName = PROMPT,
     ) -> list[int]:
-        """Return the ids of well-formed messages, as transformers gives them.
+        """Return the ids of well-formed messages, as transformers gives them; see `render`.
 
         If part of a message is in a control token, the rendering is encoded in pieces instead.
 
@@ -167,7 +190,9 @@ class ChatFormat:
             CheckpointError: The tokenizer fails on them.
             InvalidArgument: As in `render`.
         """
-        written, found, is_spelled = self._written(messages, add_generation_prompt, argument)
+        written, found, is_spelled = self._written(
+            messages, add_generation_prompt, is_open, argument
+        )
         ids = None if is_spelled else self._whole.encode(written, found, argument)
         if ids is not None:
             return ids
@@ -181,23 +206,35 @@ class ChatFormat:
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
+        is_open: bool,
         argument: ArgumentName,
     ) -> tuple[TracedText, list[Found], bool]:
         """Return a rendering, the template's control tokens, and whether a message spells one."""
 
-        def rendering(said: Sequence[Message], tools: Sequence[Any]) -> TracedText:
-            return self._render(said, tools, add_generation_prompt, argument)
+        def rendering(said: Sequence[Message], given: Given) -> TracedText:
+            if not is_open:
+                return self._render(said, given, add_generation_prompt, argument)
+            return cut(self._render(marked(said), given, False, argument), said, argument)
 
+        if is_open:
+            check_open(messages, argument)
+        messages, given = self.with_generic_tools(messages)
         messages = self.arguments.apply(self.forms.apply(messages), argument)
-        written = rendering(messages, self._tools)
+        written = rendering(messages, given)
         found = list(self._own_tokens(written, argument))
-        strings = strings_of([*messages, *self._tools])
+        strings = strings_of([*messages, given])
         spelled = next(filter(None, map(self.control.first_in, strings)), None)
         if spelled is not None:
             # See Note: [Messages that spell control tokens].
             harmless = rendering(
                 [_mapped(message, self.control.without) for message in messages],
-                _mapped(self._tools, self.control.without),
+                {
+                    "tools": [_mapped(tool, self.control.without) for tool in given["tools"]],
+                    "variables": {
+                        name: _mapped(value, self.control.without)
+                        for name, value in given["variables"].items()
+                    },
+                },
             )
             expected = list(self._own_tokens(harmless, argument))
             kept = _without_answers(_keys(written, found), _keys(harmless, expected))
@@ -209,6 +246,17 @@ class ChatFormat:
                 )
             found = [found[i] for i in kept]
         return written, found, spelled is not None
+
+    def with_generic_tools(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Given]:
+        """Return what the template is given, which may read neither tools nor calls."""
+        tools = self._given["tools"]
+        without_tools: Given = {**self._given, "tools": []}
+        if self._is_generic:
+            return generic_messages(messages, tools, self._reads), without_tools
+        may_lack_calls = not tools and any("tool_calls" in one for one in messages)
+        if may_lack_calls and not self._reads.has_calls:
+            return generic_messages(messages, (), self._reads), without_tools
+        return messages, self._given
 
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering that contain no character of a message."""
@@ -342,15 +390,18 @@ class _WholeEncoder:
         Raises:
             CheckpointError: The tokenizer fails on it.
         """
+        check_wanted()
         text = str.__str__(written)
         fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+        check_length(self._tokenizer, text, argument)
         with catch_panics(fails):
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            encoding = encoding_of(self._tokenizer, text, has_offsets=True)
         ids: list[int] = encoding.ids
         control = [i for i, token_id in enumerate(ids) if token_id in self._control]
-        offsets = encoding.offsets if control else []
         for i in control:
-            begin, end = _literal(text, *offsets[i], self._control[ids[i]])
+            # One by one: a list of all offsets is made in one call, which holds the GIL.
+            begin, end = encoding.token_to_chars(i) or (0, 0)
+            begin, end = _literal(text, begin, end, self._control[ids[i]])
             origins = written.origins[begin:end]
             if not origins or MESSAGE in origins or UNKNOWN in origins:
                 return None

@@ -16,11 +16,13 @@ from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.request.tools import Tools
 from sinkstream.structured.lru_cache import LruCache
-from sinkstream.text.messages import Message, check_messages, check_not_empty, text_of_parts
+from sinkstream.text.messages import Message, check_messages, text_of_parts
+from sinkstream.text.open_message import check_open
 from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.thinking import Thinking, thinking_variables
+from sinkstream.text.thinking import Thinking, template_variables
 from sinkstream.text.thoughts.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
+from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class ConversationFormats:
         self._chats: LruCache[tuple[Thinking, str], ChatFormat] = LruCache(MOST_TURNS)
         self._turns: LruCache[tuple[Thinking, str], TurnFormat] = LruCache(MOST_TURNS)
         self._tags: LruCache[Thinking, ThoughtTags | None] = LruCache(MOST_TAGS)
+        self._calls: LruCache[Thinking, CallFormat | str] = LruCache(MOST_TAGS)
 
     def chat(
         self, thinking: Thinking, tools: Tools | None = None, argument: ArgumentName = PROMPT
@@ -80,6 +83,7 @@ class ConversationFormats:
             argument,
             thinking=thinking,
             tools=() if tools is None else tools.definitions,
+            is_generic=tools is not None and self.has_generic_tools(thinking, tools),
         )
         return self._chats.get((thinking, "" if tools is None else tools.key), make)
 
@@ -90,6 +94,7 @@ class ConversationFormats:
         tools: Tools | None = None,
         *,
         add_generation_prompt: bool = True,
+        is_open: bool = False,
     ) -> list[int]:
         """Encode a conversation.
 
@@ -101,6 +106,8 @@ class ConversationFormats:
                 template's default.
             tools: What the model may call.
             add_generation_prompt: Whether to end with the start of the assistant's reply.
+            is_open: Whether to end with the text of the last message, which the reply continues:
+                then there is no generation prompt.
 
         Returns:
             Token ids. If no message contains control tokens, they equal those of transformers'
@@ -109,45 +116,18 @@ class ConversationFormats:
         Raises:
             TypeError: `messages` is not a list of mappings, or a value has the wrong type.
             InvalidArgument: There are no messages, a message is malformed, the checkpoint has no
-                tokenizer or template, or the template fails or refuses.
+                tokenizer or template, or the template fails or refuses. Or the last message cannot
+                be continued.
         """
-        return self._encode(
-            check_messages(messages), thinking, tools, add_generation_prompt=add_generation_prompt
-        )
-
-    def _encode(
-        self,
-        checked: Sequence[Message],
-        thinking: Thinking,
-        tools: Tools | None = None,
-        *,
-        add_generation_prompt: bool = True,
-    ) -> list[int]:
+        checked = check_messages(messages)
         chat = self.chat(thinking, tools)
-        ids = chat.encode_whole(checked, add_generation_prompt)
+        ids = chat.encode_whole(checked, add_generation_prompt, is_open=is_open)
         if omitted := chat.forms.omitted(checked):
             warn_caller(
                 f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s '
                 "chat template omits it."
             )
         return ids
-
-    def encode_open_reply(
-        self, messages: Sequence[Any], thinking: Thinking = None
-    ) -> tuple[list[int], str]:
-        """Encode a conversation whose last message is unfinished; return that message's text, too.
-
-        Raises:
-            InvalidArgument: The messages are malformed, or only one.
-        """
-        *earlier, last = check_messages(messages)
-        check_not_empty(earlier)
-        ids = self._encode(earlier, thinking)
-        assert self.text.tokenizer is not None  # `_encode` has refused
-        content = last["content"]
-        final = content if isinstance(content, str) else text_of_parts(content or [])
-        encoder = plain_encoder(self.text.tokenizer)
-        return ids + (encoder.encode(final, at_start=False) if final else []), final
 
     def turns(self, thinking: Thinking, tools: Tools | None = None) -> TurnFormat:
         """Return the parts of conversations, for the same arguments.
@@ -166,7 +146,7 @@ class ConversationFormats:
         tokenizer there is no text at all: only ids can be fed.
         """
         if self.text.tokenizer is None or self.text.chat_template is None:
-            thinking_variables((), thinking, TEXT)  # refuses any
+            template_variables((), thinking, TEXT)  # refuses any
             return PlainTurns(self.text)
         from sinkstream.text.turns import turn_format
 
@@ -176,6 +156,43 @@ class ConversationFormats:
     def tags(self, thinking: Thinking) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""
         return self._tags.get(thinking, partial(self._find_tags, thinking))
+
+    def has_generic_tools(self, thinking: Thinking, tools: Tools) -> bool:
+        """Return whether tools have the generic form: asked for, or the template has none."""
+        return tools.is_generic or isinstance(self._own_calls(thinking), str)
+
+    def calls(self, thinking: Thinking, tools: Tools) -> CallFormat:
+        """Return how the model calls tools.
+
+        Raises:
+            InvalidArgument: There is no chat template, or replies have channels.
+        """
+        from sinkstream.text.tools.find_calls import has_channels
+        from sinkstream.text.tools.generic_form import GENERIC_CALLS
+
+        found = self._own_calls(thinking)
+        if not self.has_generic_tools(thinking, tools):
+            assert isinstance(found, CallFormat)
+            return found
+        tags = self.tags(thinking)
+        has_template = self.text.tokenizer is not None and self.text.chat_template is not None
+        is_impossible = not has_template or has_channels(None if tags is None else tags.form)
+        if is_impossible and isinstance(found, str):
+            raise InvalidArgument(found, param="tools")
+        return GENERIC_CALLS
+
+    def _own_calls(self, thinking: Thinking) -> CallFormat | str:
+        """Return how the template itself writes calls, or a sentence that says why it cannot."""
+        return self._calls.get(thinking, partial(self._find_calls, thinking))
+
+    def _find_calls(self, thinking: Thinking) -> CallFormat | str:
+        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
+
+        tags = self.tags(thinking)
+        try:
+            return find_calls(self.text, thinking, None if tags is None else tags.form.spelled())
+        except InvalidArgument as error:
+            return str(error)
 
     def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
         from sinkstream.text.thoughts.find_thoughts import find_thoughts
@@ -217,11 +234,15 @@ class PlainTurns:
             return self.text.bos_ids
         return self.text.bos_ids + self._encode(system, SYSTEM, is_first=True)
 
+    def whole(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of all texts; the roles have no effect."""
+        return self.history(messages)
+
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all texts; the roles have no effect."""
-        ids = self.text.bos_ids
+        ids = list(self.text.bos_ids)
         for i, message in enumerate(messages):
-            ids = ids + self._encode(_text_of(message), MESSAGES, is_first=i == 0)
+            ids += self._encode(_text_of(message), MESSAGES, is_first=i == 0)
         return ids
 
     def user(self, content: str, *, after: str | None) -> list[int]:
@@ -237,7 +258,7 @@ class PlainTurns:
         """Return the ids of messages' texts."""
         ids = self._encode(_text_of(said), MESSAGES, is_first=after is None)
         for message in more:
-            ids = ids + self.reply(_text_of(message))
+            ids += self.reply(_text_of(message))
         return ids
 
     def read(self, said: Message, *, after: str | None) -> list[int]:
@@ -247,6 +268,11 @@ class PlainTurns:
     def reply(self, content: str) -> list[int]:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
+
+    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages' texts."""
+        check_open((said, *more), PROMPT)
+        return self.request(said, *more, after=after)
 
     def exchange(
         self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False

@@ -2,8 +2,8 @@
 
 OpenAI's messages have content as a string or as a list of text parts. Most templates read only
 strings, some only parts, some both. OpenAI's tool calls have arguments as JSON text. Most templates
-read objects, which they write as JSON themselves; some read either. Short conversations show which;
-no template is known by name.
+read objects, which they write as JSON or in a way of their own; some read either. Short
+conversations show which; no template is known by name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, text_of_parts
+from sinkstream.text.tools.unfinished_json import closed_json
 
 ContentForm = Literal["string", "parts", "either"]
 ArgumentForm = Literal["text", "object", "either"]
@@ -136,14 +137,14 @@ class ArgumentForms:
 
     def _form(self) -> ArgumentForm:
         if self._known is None:
-            reads_text = self._reads(json.dumps({_KEY: _VALUE}))
-            reads_objects = self._reads({_KEY: _VALUE})
+            text = self._written(json.dumps({_KEY: _VALUE}))
+            mapping = self._written({_KEY: _VALUE})
             # Set once it is certain: other threads may be rendering.
-            self._known = "object" if not reads_text else "either" if reads_objects else "text"
+            self._known = _form_of(text, mapping)
         return self._known
 
-    def _reads(self, arguments: Any) -> bool:
-        """Return whether arguments in this form are written as JSON, without extra quotes."""
+    def _written(self, arguments: Any) -> str:
+        """Return the rendering of a call with arguments in this form; "" if the template fails."""
         function = {"name": "placeholder", "arguments": arguments}
         for call_id in ("call_placeholder0", "plchldr00"):
             call = {"id": call_id, "type": "function", "function": function}
@@ -156,24 +157,46 @@ class ArgumentForms:
                 )
             except InvalidArgument:
                 continue
-            return f'"{_KEY}": "{_VALUE}"' in written or f'"{_KEY}":"{_VALUE}"' in written
-        return False
+            return written
+        return ""
+
+
+def _form_of(text: str, mapping: str) -> ArgumentForm:
+    """Return which arguments a template reads, by its renderings of text and of a mapping."""
+    if not _is_json(text):
+        return "object"
+    if _is_json(mapping):
+        return "either"
+    is_own_way = all(word in mapping for word in (_KEY, _VALUE)) and f"'{_KEY}'" not in mapping
+    return "object" if is_own_way else "text"  # in quotes, it is only what Python shows
+
+
+def _is_json(written: str) -> bool:
+    """Return whether arguments are written as JSON, without extra quotes."""
+    return f'"{_KEY}": "{_VALUE}"' in written or f'"{_KEY}":"{_VALUE}"' in written
 
 
 def _object(text: str, where: str, argument: ArgumentName) -> dict[str, Any]:
+    """Return arguments as an object; those that `max_tokens` has cut off are closed."""
     if not text.strip():
         return {}
-    try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict) or not _is_shallow(value, 0):
+    value = _parsed(text)
+    if value is None or not _is_shallow(value, 0):
+        value = _parsed(closed_json(text, _MAX_DEPTH))
+    if not isinstance(value, dict):
         raise InvalidArgument(
-            f"{where}: `arguments` of a tool call must be a JSON object nested at most "
-            f"{_MAX_DEPTH} levels deep, but are not.",
+            f"{where}: `arguments` of a tool call must be a JSON object, but are not.",
             param=argument.name,
         )
     return value
+
+
+def _parsed(text: str) -> Any:
+    """Return what JSON says; None if it is not JSON."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _no_number(word: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.text.plain_text import check_characters
 
@@ -34,21 +35,12 @@ def check_messages(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> 
         raise TypeError(
             f"{argument} must be a list of messages, but is of type {type(messages).__name__}."
         )
-    check_not_empty(messages, argument)
+    if not messages:
+        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
     return [
         dict(message) if _is_plain(message) else _Check(argument, i).message(message)
         for i, message in enumerate(messages)
     ]
-
-
-def check_not_empty(messages: Sequence[Any], argument: ArgumentName = PROMPT) -> None:
-    """Refuse no messages.
-
-    Raises:
-        InvalidArgument: There are none.
-    """
-    if not messages:
-        raise InvalidArgument(f"{argument} must have at least one message.", param=argument.name)
 
 
 def _is_plain(message: Any) -> bool:
@@ -67,7 +59,11 @@ def _is_plain(message: Any) -> bool:
 
 def without_unknown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages without fields that no template reads, such as clients' marks for caches."""
-    return [_without_unknown(message) for message in messages]
+    known = []
+    for message in messages:
+        check_wanted()
+        known.append(_without_unknown(message))
+    return known
 
 
 def _without_unknown(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,6 +91,12 @@ def text_of_parts(parts: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
+def text_of(message: Message) -> str:
+    """Return the text of a message; "" if it has none."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else text_of_parts(content)
+
+
 class _Check:
     """Checks one message."""
 
@@ -108,7 +110,9 @@ class _Check:
         if not isinstance(message, Mapping):
             raise self._wrong_type("", "a mapping", message)
         self._check_names(message)
-        checked = {str.__str__(name): self._field(name, message[name]) for name in message}
+        # Without what is None, as transformers leaves it out: templates write None as a word.
+        fields = {str.__str__(name): self._field(name, message[name]) for name in message}
+        checked = {name: value for name, value in fields.items() if value is not None}
         content = checked.get("content")
         if content is None and not checked.get("tool_calls"):
             raise self._wrong_type(": `content`", "a string or a list of parts", content)

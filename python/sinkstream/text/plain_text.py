@@ -11,9 +11,11 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName, check_unicode
-from sinkstream.text.tokenizers import OfTokenizer, catch_panics
+from sinkstream.text.tokenizers import OfTokenizer, catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import control_tokens
+from sinkstream.text.tokenizers.encoding_limit import check_length
 
 
 class PlainEncoder:
@@ -55,12 +57,13 @@ class PlainEncoder:
         done: list[int] = []
         pending = [text]  # in reverse order
         while pending:
+            check_wanted()
             part = pending.pop()
             tokenizer = self._at_start if at_start else self._inside
             fails = f"{argument.call}: the checkpoint's tokenizer fails on `{argument.name}`"
+            check_length(tokenizer, part, argument)
             with catch_panics(fails):
-                encoding = tokenizer.encode(part, add_special_tokens=False)
-            ids = encoding.ids
+                ids = encoding_of(tokenizer, part).ids
             if self._ids:
                 ids = [self._ids.get(token_id, token_id) for token_id in ids]
             if self._forbidden.isdisjoint(ids):
@@ -68,9 +71,10 @@ class PlainEncoder:
                 at_start = False
                 continue
             # The merges of some vocabularies produce control tokens. A cut prevents such a merge.
+            offsets = encoding_of(tokenizer, part, has_offsets=True).offsets
             cuts = [
                 (begin + end) // 2
-                for token_id, (begin, end) in zip(ids, encoding.offsets, strict=True)
+                for token_id, (begin, end) in zip(ids, offsets, strict=True)
                 if token_id in self._forbidden
             ]
             pending += reversed(_cut(part, cuts, argument))

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
+from sinkstream.request.template_variables import KWARGS, TemplateVariables
 from sinkstream.request.tools import Tools
 from sinkstream.text.messages import Message, is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
@@ -53,6 +54,11 @@ def check_not_chat(thinking: Thinking, tools: Tools | None) -> None:
     Raises:
         InvalidArgument: `thinking` or `tools` is given.
     """
+    if isinstance(thinking, TemplateVariables):
+        raise InvalidArgument(
+            f"stream: `{KWARGS}` must be empty, because `prompt` is not a list of messages.",
+            param=KWARGS,
+        )
     if thinking is not None:
         raise InvalidArgument(
             f"stream: `thinking` must be None, but is {thinking!r}: `prompt` is not a list of "

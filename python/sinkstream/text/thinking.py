@@ -1,23 +1,25 @@
-"""Whether a model thinks before it replies: the variables that tell a chat template."""
+"""The variables of a chat template that a request sets: whether to think, and others by name."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
+from sinkstream.request.template_variables import TemplateVariables, refused_variables
 
-Thinking = bool | str | None
-"""Whether to think, or with which effort; None leaves it to the template."""
+Thinking = bool | str | TemplateVariables | None
+"""Whether to think, or with which effort; None leaves it to the template. Also with variables."""
 
 SWITCHES = ("enable_thinking", "thinking")
 """Variables of chat templates that turn thinking on and off."""
-_EFFORT = "reasoning_effort"
+EFFORT = "reasoning_effort"
 _MAX_LETTERS = 20
 
 
-def check_thinking(thinking: Any, call: str) -> Thinking:
+def check_thinking(thinking: Any, call: str) -> bool | str | None:
     """Return the argument `thinking`.
 
     Raises:
@@ -40,25 +42,49 @@ def check_thinking(thinking: Any, call: str) -> Thinking:
     return str.__str__(thinking)
 
 
+def thinking_of_text(text: str) -> Thinking:
+    """Return what `str` has made of it; "" is None."""
+    if text.startswith("["):
+        return TemplateVariables(*json.loads(text))
+    return {"": None, "True": True, "False": False}.get(text, text)
+
+
+def named_variables(thinking: Thinking) -> str:
+    """Return the variables that are set by name, as JSON; "" if there are none."""
+    return thinking.named if isinstance(thinking, TemplateVariables) else ""
+
+
 def reads_thinking(names: Collection[str], thinking: Thinking) -> bool:
-    """Return whether a template with these names has a variable for such a value."""
-    wanted = (_EFFORT,) if isinstance(thinking, str) else SWITCHES
+    """Return whether a template that reads these variables has a variable for such a value."""
+    if isinstance(thinking, TemplateVariables):
+        thinking = thinking.thinking
+    wanted = (EFFORT,) if isinstance(thinking, str) else SWITCHES
     return thinking is None or any(name in names for name in wanted)
 
 
-def thinking_variables(
+def template_variables(
     names: Collection[str], thinking: Thinking, argument: ArgumentName
-) -> dict[str, bool | str]:
+) -> dict[str, Any]:
     """Return the variables of a template.
 
     Args:
-        names: The names that the template refers to.
+        names: The variables that the template reads.
         thinking: As `check_thinking` returns it.
         argument: The argument that contains the conversation, for errors.
 
     Raises:
         InvalidArgument: The template has no such variable.
     """
+    if isinstance(thinking, TemplateVariables):
+        named = thinking.values()
+        if unread := sorted(named.keys() - set(names)):
+            shown = ", ".join(f"`{name[:40]}`" for name in unread[:8])
+            raise refused_variables(
+                argument.call,
+                "must have only variables that the checkpoint's chat template reads, but has "
+                + shown,
+            )
+        return {**template_variables(names, thinking.thinking, argument), **named}
     if thinking is None:
         return {}
     if not reads_thinking(names, thinking):
@@ -69,4 +95,4 @@ def thinking_variables(
             param="thinking",
         )
     switches: dict[str, bool | str] = dict.fromkeys(SWITCHES, thinking is not False)
-    return {**switches, _EFFORT: thinking} if isinstance(thinking, str) else switches
+    return {**switches, EFFORT: thinking} if isinstance(thinking, str) else switches

@@ -8,7 +8,6 @@ from typing import TypedDict
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import as_int
-from sinkstream.sessions.exchanges import text_of
 from sinkstream.sessions.session import Session
 from sinkstream.streams.events import Finished, FinishReason, Token
 from sinkstream.streams.stream import Stream
@@ -129,7 +128,10 @@ def StreamGenerator(  # noqa: N802 (the original's name)
 
 
 def _echo_of(session: Session, content: str | Sequence[int]) -> str:
-    return content if isinstance(content, str) else text_of(session, content)
+    if isinstance(content, str):
+        return content
+    said = (one["content"] for one in reversed(session.messages) if one["role"] == "user")
+    return str(next(said))
 
 
 def _check_start(session: Session, start_pos: int | None) -> int:

@@ -110,6 +110,18 @@ struct Mixed {
   SequenceCache cache;
 };
 
+TEST(CacheLayers, ReachesBackOverAWindowForEachLayer) {
+  EXPECT_EQ(CacheLayers(3).reach({4, 64}), 1 + 3 * 63);
+  EXPECT_EQ(CacheLayers(1).reach({4, 1}), 1);
+  EXPECT_EQ(CacheLayers(1).first_to_read({4, 64}, 1000), 936);
+  EXPECT_EQ(CacheLayers(1).first_to_read({4, 64}, 60), 4) << "the sinks are there";
+  EXPECT_EQ(CacheLayers(1).first_to_read({4, 64}, 3), 0);
+  const CacheLayers mixed(std::vector<LayerMemory>{{.own_window = 20}, {}, {.own_window = 20}});
+  EXPECT_EQ(mixed.reach({4, 64}), 1 + 2 * 19 + 63);
+  EXPECT_EQ(mixed.first_to_read({4, 64}, 1000), 1000 - 102);
+  EXPECT_EQ(mixed.first_to_read({4, 64}, 60), 0) << "not all layers keep sinks";
+}
+
 TEST(GroupedCache, HoldsTheSinksOnlyWhereTheyAreKept) {
   const Mixed mixed({4, 100});
   EXPECT_EQ(mixed.cache.group(0).pages_per_layer(), 2);

@@ -101,6 +101,7 @@ class User {
   struct Turn {
     Conversation* conversation;
     Ids text;
+    SessionPosition before;
     bool looks = true;
     bool is_cancelled = false;
     std::shared_ptr<TokenStream> stream;
@@ -205,6 +206,7 @@ class User {
     ++counts_.turns;
     return {.conversation = conversation,
             .text = std::move(text),
+            .before = engine_.position_of(*conversation->session),
             .looks = looks,
             .stream = engine_.submit(std::move(request), conversation->session)};
   }
@@ -218,12 +220,12 @@ class User {
       return;
     }
     const Received received = receive(turn, one_in(4) ? static_cast<int64_t>(below(6)) : kNever);
-    const size_t length_before = one.ids.size();
+    const Ids before = one.ids;
     const bool was_pending = one.is_pending;
     take_over(*turn, received);
     if (testing::Test::HasFailure()) return;
     if (one_in(8) && take_back(turn)) {
-      one.ids.resize(length_before);
+      one.ids = before;
       one.is_pending = was_pending;
     }
     EXPECT_EQ(engine_.ids_of(*one.session), live_ids(one));
@@ -246,7 +248,9 @@ class User {
         return received;
       }
       for (const StreamMark& mark : batch.marks) {
-        if (mark.kind == StreamMark::Kind::kPrefill) received.read = mark.count;
+        if (mark.kind != StreamMark::Kind::kPrefill) continue;
+        const int64_t replayed = turn->stream->stats().replayed_tokens;
+        received.read = std::max<int64_t>(mark.count - replayed, 0);
       }
       const TokenLogprob* top = batch.top.data();
       for (const StreamToken& token : batch.tokens) {
@@ -285,11 +289,11 @@ class User {
 
   bool take_back(Turn* turn) {
     try {
-      engine_.take_back(*turn->conversation->session, turn->stream);
-      ++counts_.taken_back;
-      return true;
-    } catch (const InvalidArgument&) {  // tokens have left the window
-    } catch (const CapacityError&) {    // no memory to unshare its pages
+      if (engine_.go_back(*turn->conversation->session, turn->before, one_in(2))) {
+        ++counts_.taken_back;
+        return true;
+      }
+    } catch (const CapacityError&) {  // no memory to unshare its pages
     }
     ++counts_.kept;
     return false;

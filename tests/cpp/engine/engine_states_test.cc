@@ -118,9 +118,9 @@ TEST_P(EngineStatesTest, ATurnIsUndoneToTheLaneThatWasKept) {
   const auto session = open();
   Ids history = turn(session, {}, text_with(10, 1), 5);
   for (int i = 0; i < 5; ++i) {
-    const auto stream = start(session, text_with(3, 50), 15);
-    read_all(*stream);
-    engine().take_back(*session, stream);
+    const SessionPosition before = engine().position_of(*session);
+    read_all(*start(session, text_with(3, 50), 15));
+    EXPECT_TRUE(engine().go_back(*session, before, false));
     history = turn(session, history, text_with(2, 60 + i), 1);
   }
 }
@@ -129,9 +129,11 @@ TEST_P(EngineStatesTest, ARunningTurnIsUndone) {
   const auto session = open();
   Ids history = turn(session, {}, text_with(20, 1), 2);
   for (int i = 0; i < 5; ++i) {
+    const SessionPosition before = engine().position_of(*session);
     const auto stream = start(session, text_with(2, 50), std::nullopt);
     read_tokens(*stream, 3);
-    engine().take_back(*session, stream);
+    stream->cancel();
+    EXPECT_TRUE(engine().go_back(*session, before, false));
     history = turn(session, history, text_with(1, 60 + i), 2);
   }
 }
@@ -279,14 +281,11 @@ TEST_P(EngineStatesTest, RandomConversationsAlwaysContinueFromTheirOwnTokens) { 
         break;
       }
       case 2: {
+        const SessionPosition before = engine().position_of(*session);
         const auto stream = start(session, text, 1 + below(6));
         if (below(2) == 0) read_all(*stream);
-        try {
-          engine().take_back(*session, stream);
-        } catch (const InvalidArgument&) {  // tokens have left the window since
-          session->close();
-          all.erase(at);
-        }
+        stream->cancel();
+        EXPECT_TRUE(engine().go_back(*session, before, true));
         break;
       }
       case 3: {

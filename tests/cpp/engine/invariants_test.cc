@@ -144,7 +144,7 @@ TEST_F(InvariantsTest, SeeAPageOfASecondShapeThatIsLost) {
 }
 
 TEST_F(InvariantsTest, CountThePagesOfSessionsAndTheirForks) {
-  for (int i = 0; i < 2; ++i) sessions.push_back(std::make_shared<Session>(bell, kWindow));
+  for (int i = 0; i < 2; ++i) sessions.push_back(std::make_shared<Session>(bell, kWindow, 64));
   sessions[0]->cache.emplace(&pool, kWindow, kLayers, kEndlessLength);
   sessions[0]->cache->advance(30);
   sessions[1]->cache.emplace(*sessions[0]->cache, kEndlessLength, 30);

@@ -175,6 +175,96 @@ TEST(PlanStep, PrefillLessThanDoublesADecodeStep) {
   EXPECT_EQ(Rows(plan.rows.begin() + 10, plan.rows.end()), (Rows{{11, 2, true}, {10, 3, true}}));
 }
 
+// ---- shares ----------------------------------------------------------------------------------
+
+RunningView of(int64_t share, RunningView view, int64_t priority = 0) {
+  view.share = share;
+  view.priority = priority;
+  return view;
+}
+
+// The prompt tokens that each share gets in a step of 32 tokens.
+std::vector<int64_t> tokens_of_shares(const std::vector<RunningView>& views,
+                                      const std::vector<ShareView>& shares) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 32;
+  limits.prefill_chunk = 4;
+  limits.shares = shares;
+  std::vector<int64_t> tokens(shares.size());
+  for (const PlanRow& row : plan_step({}, views, limits).rows) {
+    const RunningView& view = views[static_cast<size_t>(row.sequence)];
+    if (view.prompt_left > 0) tokens[static_cast<size_t>(view.share)] += row.count;
+  }
+  return tokens;
+}
+
+TEST(PlanStep, GivesEachShareAnEqualPartOfThePromptTokensHoweverManyPromptsItHas) {
+  std::vector<RunningView> views(12, of(0, reading(50)));
+  for (int i = 0; i < 4; ++i) views.push_back(of(1, reading(50, 0, 7)));
+  EXPECT_EQ(tokens_of_shares(views, {{}, {}}), (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ(tokens_of_shares(views, {{.weight = 3}, {.weight = 1}}), (std::vector<int64_t>{24, 8}));
+}
+
+TEST(PlanStep, ServesAShareThatHasHadLessFirst) {
+  const std::vector<RunningView> views(9, of(0, reading(50)));
+  std::vector<RunningView> both = views;
+  both.push_back(of(1, reading(50)));
+  both.push_back(of(1, reading(50)));
+  EXPECT_EQ(tokens_of_shares(both, {{.served = 40}, {.served = 0}}), (std::vector<int64_t>{24, 8}));
+}
+
+TEST(PlanStep, LeavesWhatAShareDoesNotUseToTheOthers) {
+  std::vector<RunningView> views(12, of(0, reading(50)));
+  views.push_back(of(1, reading(3)));
+  EXPECT_EQ(tokens_of_shares(views, {{}, {}}), (std::vector<int64_t>{28, 3}));
+}
+
+TEST(PlanStep, CountsDecodedTokensAsServed) {
+  std::vector<RunningView> views(8, of(0, decoding()));
+  for (int i = 0; i < 8; ++i) views.push_back(of(0, reading(50)));
+  for (int i = 0; i < 8; ++i) views.push_back(of(1, reading(50)));
+  EXPECT_EQ(tokens_of_shares(views, {{}, {}}), (std::vector<int64_t>{8, 16}));
+}
+
+TEST(PlanStep, ReadsPromptsOfOneShareByPriority) {
+  StepLimits limits = kRoomy;
+  limits.max_tokens = 16;
+  EXPECT_EQ(plan_step({}, {of(0, reading(50, 0, 3)), of(0, reading(50, 0, 4), -1)}, limits).rows,
+            (Rows{{1, 16, false}}));
+}
+
+TEST(NextToAdmit, IsOfTheShareThatRunsTheFewestByItsWeight) {
+  const std::vector<Candidate> waiting = {{.share = 0}, {.share = 0}, {.share = 1}};
+  EXPECT_EQ(next_to_admit(waiting, std::vector<ShareView>{{}, {}}), 0u);
+  EXPECT_EQ(next_to_admit(waiting, std::vector<ShareView>{{.running = 2}, {.running = 1}}), 2u);
+  EXPECT_EQ(next_to_admit(waiting, std::vector<ShareView>{{.weight = 3, .running = 2},
+                                                          {.weight = 1, .running = 1}}),
+            0u);
+  EXPECT_EQ(next_to_admit(waiting, std::vector<ShareView>{{.served = 9}, {.served = 2}}), 2u);
+}
+
+TEST(NextToAdmit, IsATurnOfASessionThenTheFirstOfThePriority) {
+  const std::vector<ShareView> one(1);
+  const std::vector<Candidate> waiting = {
+      {.priority = 2}, {.priority = 1}, {.priority = 1}, {.priority = 5, .has_memory = true}};
+  EXPECT_EQ(next_to_admit(waiting, one), 3u);
+  EXPECT_EQ(next_to_admit(std::span(waiting).first(3), one), 1u);
+}
+
+TEST(Shares, HaveNoClaimToWhatTheyDidNotUse) {
+  Shares shares;
+  Shares::Share* const busy = shares.enter("busy", 1);
+  busy->view.served = 1e6;
+  Shares::Share* const fresh = shares.enter("fresh", 1);
+  EXPECT_EQ(shares.views()[1].served, shares.views()[0].served);
+  busy->view.served += 1e6;  // while the other could not run
+  EXPECT_LE(shares.views()[0].served - shares.views()[1].served, 4096);
+  shares.leave(busy);
+  EXPECT_EQ(shares.views().size(), 1u);
+  EXPECT_EQ(shares.enter("fresh", 2), fresh);
+  EXPECT_EQ(shares.views()[0].weight, 2);
+}
+
 TEST(PlanStep, ReusesItsPlan) {
   StepPlanner planner;
   StepPlan plan;

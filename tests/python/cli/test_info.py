@@ -66,7 +66,15 @@ PLAIN = Facts(
     ),
     CacheFacts(4, 4092, 4096, "float16", 32_768, 140_000_000),
     MemoryFacts(
-        1_400_000_000, 1_200_000_000, 140_000_000, 60_000_000, 1, 8_000_000_000, True, 131_068
+        1_400_000_000,
+        1_200_000_000,
+        140_000_000,
+        60_000_000,
+        1,
+        8_000_000_000,
+        True,
+        131_068,
+        {"chat": 1_700_000_000, "serve": 2_400_000_000},
     ),
     ProcessorFacts("AMD EPYC", "x86_64", ["avx2", "fma", "f16c"], 8, 8, 8, "madvise"),
     GpuFacts(problem="there is no NVIDIA driver."),
@@ -236,8 +244,10 @@ class TestPage:
             "4 sinks + a window of 4,092 tokens",
             "131,072 tokens",
             "140.0 MB per sequence, 32.8 kB per token (float16)",
-            "1.4 GB of 8.0 GB available",
-            "1.2 GB, a token reads 1.1 GB",
+            "1.2 GB, a token reads 1.1 GB; scratch 60.0 MB",
+            "stream       1.4 GB of 8.0 GB available",
+            "chat         1.7 GB, 3 sequences",
+            "serve        2.4 GB, 8 sequences",
             "avx2, activations in int16",
             "8 on 8 logical CPUs",
             "none: there is no NVIDIA driver.",
@@ -257,6 +267,7 @@ class TestPage:
         }
         assert rows["Model", "hidden size"] == "2,048"
         assert rows["Memory", "weight bytes"] == "1.2 GB (1,200,000,000)"
+        assert rows["Command bytes", "serve"] == "2.4 GB (2,400,000,000)"
         assert rows["Block formats", "Q4_0"] == "1.0 GB (1,000,000,000)"
         assert rows["Tensor types", "Q4_0"] == "112 tensors, 1.0 GB (1,000,000,000)"
         assert rows["Tensor types", "Q8_0"] == "1 tensor, 200.0 MB (200,000,000)"
@@ -307,7 +318,7 @@ KEYS = {
     "cache": "sinks window capacity kv_dtype bytes_per_token bytes_per_sequence "
     "rope_changes_above has_long_rope",
     "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences available_bytes "
-    "fits largest_window",
+    "fits largest_window command_bytes",
     "processor": "name machine instructions cores usable_cores threads huge_pages",
     "gpu": "problem name compute_capability multiprocessors memory_bytes free_bytes",
     "kernels": "device table forced dtype supported built refused operations",

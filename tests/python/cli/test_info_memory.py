@@ -11,9 +11,11 @@ import pytest
 
 import sinkstream
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.cli.info_memory import available_bytes, largest_window, probe, sizes_of
+from sinkstream.cli.info_memory import largest_window, probe, sizes_of
+from sinkstream.devices import available_bytes
 from sinkstream.errors import InvalidArgument
-from sinkstream.loading.load import check_options, choose_window
+from sinkstream.loading.default_window import bytes_per_token, choose_window
+from sinkstream.loading.load import check_options
 from tests.data import quantized_folders, tiny
 from tests.data.quantized_folders import SCHEMES, Scheme
 
@@ -30,13 +32,15 @@ def check(path: str | Path, options: dict[str, Any]) -> None:
         warnings.simplefilter("ignore")
         opened = open_tensors(path, headers_only=True)
         opened.source.close()
-        chosen = choose_window(check_options(**options), opened.spec.trained_length)
+        chosen = choose_window(check_options(**options), opened.spec, opened.tensors)
         probed = probe(opened.spec, chosen)
         sizes = sizes_of(opened.spec, opened.tensors, chosen, probed)
         with sinkstream.load(path, **options) as model:
             capacity, runtime = model.capacity, model.runtime
             per_token = model.bytes_read_per_token(0)
     assert probed.bytes_per_token == capacity.bytes_per_token
+    kind = str(options.get("kv_dtype", "auto"))
+    assert bytes_per_token(opened.spec, kind) == capacity.bytes_per_token
     assert sizes.sequence == capacity.bytes_per_sequence
     # Panels of some block formats are up to 4 % wider than the file's blocks: those of Q3_K.
     assert sizes.weights <= capacity.weight_bytes <= 1.04 * sizes.weights
@@ -69,7 +73,7 @@ def test_inputs_in_the_order_of_columns_take_what_info_says(tmp_path: Path) -> N
         quantized_folders.write(Scheme("gptq", act_order=ordered), path)
         opened = open_tensors(path, headers_only=True)
         opened.source.close()
-        chosen = choose_window(check_options(threads=1), opened.spec.trained_length)
+        chosen = choose_window(check_options(threads=1), opened.spec, opened.tensors)
         probed = probe(opened.spec, chosen)
         stated.append(sizes_of(opened.spec, opened.tensors, chosen, probed).scratch)
         with sinkstream.load(path, threads=1) as model:

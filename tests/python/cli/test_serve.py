@@ -31,6 +31,7 @@ def test_every_option_sets_its_setting(
 ) -> None:
     served: list[ServerConfig] = []
     monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
+    monkeypatch.setattr("sinkstream.server.log_output.log_to_stderr", lambda *_: None)
     monkeypatch.setattr("sinkstream.cli.serve._sharing", lambda config: None)
     monkeypatch.setattr(
         "sinkstream.server.serve.serve", lambda config, *_, **__: served.append(config)
@@ -46,6 +47,11 @@ def test_every_option_sets_its_setting(
             wanted[name], given = True, [flag]
         elif isinstance(default, tuple):
             wanted[name], given = ("a", "b"), [flag, "a", flag, "b"]
+        elif name == "sinks":  # the model is loaded with the number
+            wanted[name], given = "7", [flag, "7"]
+        elif name in ("log_level", "log_format"):
+            wanted[name] = given_word = {"log_level": "debug", "log_format": "json"}[name]
+            given = [flag, given_word]
         elif isinstance(default, str):
             wanted[name], given = f"my-{name}", [flag, f"my-{name}"]
         else:
@@ -67,3 +73,28 @@ def test_the_heap_of_a_process_that_only_serves_is_kept_small(
     monkeypatch.setattr("sinkstream.server.serve.serve", lambda *_, **__: called.append("served"))
     assert main(["serve", str(tiny_folder("llama"))]) == 0
     assert called == ["kept", "served"]
+
+
+def test_a_number_of_sinks_is_the_models_too(
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loaded: list[tuple[int, str]] = []
+
+    def serve_once(config: ServerConfig, load: Any, report: Any, **_: Any) -> None:
+        with load() as model:
+            loaded.append((model.capacity.sinks, config.sinks))
+            report("http://127.0.0.1:1", model)
+
+    monkeypatch.setattr("sinkstream.server.log_output.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
+    monkeypatch.setattr("sinkstream.server.serve.serve", serve_once)
+    words = ["serve", str(tiny_folder("llama")), "--window", "60", "--threads", "1"]
+    assert main(words) == main([*words, "--sinks", "9"]) == 0
+    assert loaded == [(4, "system"), (9, "9")]
+    said = capsys.readouterr().err
+    assert "9 sinks and a window of 60 tokens, 8 replies at a time" in said
+    assert "Memory: " in said
+    assert main([*words, "--sinks", "few"]) == 2
+    assert '`--sinks` must be "system" or an integer' in capsys.readouterr().err

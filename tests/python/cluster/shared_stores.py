@@ -12,7 +12,7 @@ from sinkstream.cluster.opening import SharedSettings, open_shared, shared_conve
 from sinkstream.cluster.owners import Claim, Owners
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.database import TABLES
+from sinkstream.conversations.database import SERVED, TABLES
 from sinkstream.conversations.node import NewNode, Node
 from sinkstream.conversations.store import Store
 from tests.python.conversations import stores
@@ -99,9 +99,11 @@ def finish(
 
 
 def contents(store: Store) -> dict[str, list[Any]]:
-    """Return all rows of a store, but for who is alive."""
-    return {
+    """Return all rows of a store, but for who is alive, and for how long it was used."""
+    found = {
         table: sorted(store.rows(f"SELECT * FROM {table}"), key=repr)
         for table in TABLES
         if table != "replicas"
     }
+    found["meta"] = [row for row in found["meta"] if row[0] != SERVED]
+    return found

@@ -312,7 +312,7 @@ def test_no_other_replica_is_asked(
     old, new = location.open("a"), location.open("b")
     session = session_of_one_turn(old)
     if why == "gone":
-        monkeypatch.setattr(owners_module, "_GONE_S", -1.0)
+        monkeypatch.setattr(owners_module, "GONE_S", -1.0)
     elif why == "left":
         owners(old).leave()
     elif why == "given up":
@@ -456,21 +456,21 @@ def test_a_sweep_leaves_what_a_living_replica_owns(
     owner = owners(new).owner(session)
     assert owner is not None
     assert (owner.replica.name, owner.epoch, owner.is_alive) == ("a", 1, True)
-    monkeypatch.setattr(owners_module, "_GONE_S", -1.0)
+    monkeypatch.setattr(owners_module, "GONE_S", -1.0)
     assert owned(new).adopt(session) == claimed(session, 2)
 
 
 def test_a_conversation_used_since_it_was_chosen_is_not_deleted(location: SharedLocation) -> None:
     store = location.open("a")
     session = session_of_one_turn(store)
-    ((_, used),) = store.oldest_conversations(time.time() + 1)
+    ((_, tick),) = store.expired_conversations(1e12)
     new = begun(session, store.nodes_of(session)[0].id, tokens=7)
     claim_to(store, session).begin(new)
-    assert claim_to(store, session).delete_all(used).result() is False
+    assert claim_to(store, session).delete_all(tick).result() is False
     finish(store, new, [4], b"b")
     assert len(store.nodes_of(session)) == 2
-    ((_, used),) = store.oldest_conversations(time.time() + 1)
-    assert claim_to(store, session).delete_all(used).result() is True
+    ((_, tick),) = store.expired_conversations(1e12)
+    assert claim_to(store, session).delete_all(tick).result() is True
     assert contents(store)["owners"] == []
 
 

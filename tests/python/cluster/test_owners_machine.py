@@ -238,14 +238,14 @@ def make_machine(opened: Callable[[], Opens]) -> type[RuleBasedStateMachine]:
 
         def sweep(self, replica: Replica, name: str, other: Replica, client: int) -> None:
             """The oldest conversation is deleted, unless another living replica owns it."""
-            for session, used in replica.store.oldest_conversations(1e12)[:1]:
+            for session, tick in replica.store.expired_conversations(1e12)[:1]:
                 owner = replica.owners.owner(session)
                 claim = replica.ownership.adopt(session)
                 if claim is None or replica.runs(session):
                     continue
                 if owner is not None and owner.is_alive:
                     assert owner.replica.name == name, "taken from a living one"
-                if claim.delete_all(used).result():
+                if claim.delete_all(tick).result():
                     self.deleted.add(session)
 
         # ---- what always holds ------------------------------------------------------------------

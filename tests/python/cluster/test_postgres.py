@@ -16,6 +16,7 @@ import pytest
 import sinkstream
 from sinkstream.cluster import postgres_database, postgres_store
 from sinkstream.cluster.opening import SharedSettings, open_shared
+from sinkstream.cluster.postgres_database import connect
 from sinkstream.conversations import database
 from sinkstream.conversations.database import Connection
 from sinkstream.conversations.errors import SessionMoved, StoreError
@@ -264,7 +265,7 @@ def test_a_database_that_becomes_read_only_is_refused(
     [
         (
             "UPDATE sinkstream.meta SET value = '7' WHERE key = 'version'",
-            "must have version 5, .* but has version 7",
+            "must have a version from 3 to 6, .* but has version 7",
         ),
         ("DROP TABLE sinkstream.parts", "must have a table `parts` with the columns .* has none"),
         ("ALTER TABLE sinkstream.nodes RENAME hash TO mash", "a table `nodes` with the columns"),
@@ -387,3 +388,15 @@ def test_tables_are_created_although_the_connection_is_lost_meanwhile(
     store = location.open()
     assert len(calls) == 2
     assert store.node(written(store)) is not None
+
+
+@pytest.mark.parametrize("how", ["DROP SCHEMA sinkstream CASCADE", "UPDATE meta SET value = ''"])
+def test_a_schema_that_is_gone_is_noticed(in_postgres: SharedLocation, how: str) -> None:
+    store = in_postgres.open()
+    assert store.look()
+    with connect(str(in_postgres.address)) as connection:
+        connection.execute(how)
+    assert not store.look()
+    for use in (lambda: store.conversations("ada"), store.write_queued):
+        with pytest.raises(StoreError, match="was deleted or replaced"):
+            use()

@@ -116,6 +116,27 @@ def test_an_id_is_continued_and_read_on_another_replica(
     assert answer.status == 404
 
 
+def test_a_background_response_is_known_on_another_replica(
+    replicas: tuple[Running, Running],
+) -> None:
+    one, two = replicas
+    path = "/v1/responses"
+    body = {"input": "the", "ignore_eos": True, "max_output_tokens": 60_000, "background": True}
+    names = [one.post(path, body).json["id"] for _ in range(5)]
+    one.wait_until(lambda: one.model.stats()["running"] == 4, "four are running")
+    statuses = [two.ask("GET", f"{path}/{name}").json["status"] for name in names]
+    assert statuses == ["in_progress"] * 4 + ["queued"]
+    for name in (names[0], names[-1]):
+        (item,) = two.ask("GET", f"{path}/{name}/input_items").json["data"]
+        assert item["content"][0]["text"] == "the"
+        for method, rest in (("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", "")):
+            refused = two.ask(method, f"{path}/{name}{rest}")
+            assert (refused.status, refused.error["code"]) == (409, "session_busy")
+    for name in names[::-1]:
+        assert one.post(f"{path}/{name}/cancel", {}).json["status"] == "cancelled"
+    assert [two.ask("GET", f"{path}/{name}").json["status"] for name in names] == ["cancelled"] * 5
+
+
 @pytest.mark.parametrize("over", ["socket", "events"])
 def test_a_response_whose_conversation_has_moved_fails(
     replicas: tuple[Running, Running], over: str

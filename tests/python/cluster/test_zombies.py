@@ -255,7 +255,7 @@ def test_a_turn_of_a_dead_owner_is_continued_from_what_was_written(
         two.text_of("", name)
     with pytest.raises(SessionBusy):
         two.delete("", turn.facts.session)
-    monkeypatch.setattr(owners, "_GONE_S", -1.0)
+    monkeypatch.setattr(owners, "GONE_S", -1.0)
     reply = ask(two, [user("On")], previous=name, seed=2)
     assert is_exact(model, two, reply, 2)
     assert two.text_of("", name).finish_reason == "interrupted"
@@ -273,7 +273,7 @@ def test_upkeep_closes_what_dead_replicas_have_left(
         next(turn.stream)
     two._maintenance.run()
     assert two._store.node(turn.facts.node) is None
-    monkeypatch.setattr(owners, "_GONE_S", -1.0)
+    monkeypatch.setattr(owners, "GONE_S", -1.0)
     two._maintenance.run()
     node = two._store.node(turn.facts.node)
     assert node is not None
@@ -288,11 +288,11 @@ def test_a_sweep_deletes_only_what_no_other_replica_uses(
     theirs, own = Chat(one).say("Theirs"), Chat(two).say("Own")
     one._maintenance.run()
     two._maintenance.run()
-    assert [name for name, _ in two.conversations("")] == [theirs.facts.session]
+    assert [name for name, _ in two._store.conversations("")] == [theirs.facts.session]
     assert fence_of(two).owners.owner(own.facts.session) is None
     fence_of(one).park_all()  # now it has no owner
     two._maintenance.run()
-    assert two.conversations("") == []
+    assert two._store.conversations("") == []
 
 
 def test_what_another_replica_has_continued_leaves_memory(

@@ -10,6 +10,7 @@ from typing import Any
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.database import MOST_ADDED_S
 from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.turns import TurnFacts, TurnRequest
 
@@ -157,6 +158,13 @@ def forget(conversations: Conversations, *, snapshots: bool) -> None:
     if not snapshots:
         for state_id, _ in list(conversations._store.oldest_snapshots()):
             lose_snapshot(conversations, state_id)
+
+
+def grow_old(conversations: Conversations, seconds: float) -> None:
+    """Let all conversations have been unused for a time."""
+    earlier = "UPDATE conversations SET aged = aged - ?"
+    store = conversations._store
+    store.submit(lambda connection: connection.execute(earlier, [MOST_ADDED_S + seconds])).result()
 
 
 def states(replies: list[Reply]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.turns import TurnRequest, Turns, engine_salt
+from sinkstream.conversations.turns import TextRequest, TurnRequest, Turns, engine_salt
 from tests.python.conversations.talk import Chat, ask, options, path_ids, user
 
 SYSTEM = {"role": "system", "content": "Speak as the sea does"}
@@ -76,7 +76,7 @@ def test_completions_share_as_conversations_do(
     ids = path_ids(conversations, reply.node)[:12]
     plain = PlainTurns(model)
     for turns in (conversations, plain):
-        turn = turns.begin_text(ids, options(tokens=2), engine_salt(tenant, salt))
+        turn = turns.begin_text(TextRequest(ids, options(tokens=2), engine_salt(tenant, salt)))
         stats = turn.stream.result().stats
         turn.end()
         assert stats.cached_tokens == (11 if (tenant, salt) == OWNER else 0)

@@ -132,11 +132,31 @@ def test_a_reply_in_pieces_has_the_hash_of_its_message(pieces: list[str]) -> Non
     assert reply.digest() == chain({"role": "assistant", "content": "".join(pieces)})
 
 
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        (" \n Sure. ", "Sure."),
+        ("\n\n", ""),
+        ("\ufeff \u200bSu\x00re\ufffd.\r\nYes\x07 \u200b", "Sure.\nYes"),
+        ("❤\ufe0f \U000f0000ok", "❤ ok"),
+    ],
+)
+def test_a_reply_that_a_client_trims_or_cleans_is_the_same(written: str, sent: str) -> None:
+    for cut in range(len(written) + 1):
+        reply = ReplyHash(chain(HELLO))
+        reply.add(written[:cut])
+        reply.add(written[cut:])
+        for text in (written, sent):
+            assert reply.digest() == chain(HELLO, {"role": "assistant", "content": text})
+    if sent:
+        assert chain({**HELLO, "content": written}) != chain({**HELLO, "content": sent})
+
+
 def test_a_reply_of_spaces_is_not_held() -> None:
     reply = ReplyHash(START)
     for _ in range(1000):
         reply.add(" \n" * 1000)
-    assert all(isinstance(part, blake2b) for part in vars(reply).values())
+    assert all(isinstance(part, blake2b | bool) for part in vars(reply).values())
     assert reply.digest() == chain({"role": "assistant", "content": ""})
 
 

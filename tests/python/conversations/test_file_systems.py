@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -106,3 +108,70 @@ def test_the_kind_is_that_of_the_nearest_mount(
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self, **_: MOUNTS)
     assert fuse_kind(Path(folder)) == kind
+
+
+# ---- the folder's owner --------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o755)
+    for folder in ("mine", "mine/below/store"):
+        SqliteStore.open(tmp_path / folder, "model").close()
+    assert mode(tmp_path / "mine") == 0o755
+    assert mode(tmp_path / "mine" / "below" / "store") == 0o700
+    assert mode(tmp_path / "mine" / "turns.sqlite") == 0o600
+    (tmp_path / "mine" / "turns.sqlite").chmod(0o640)  # such as for a backup
+    SqliteStore.open(tmp_path / "mine", "model").close()
+    assert mode(tmp_path / "mine" / "turns.sqlite") == 0o640
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(StoreError, match=f"but is a link to {target}. Name that folder"):
+        SqliteStore.open(tmp_path / "link", "model")
+    assert list(target.iterdir()) == []
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    with pytest.raises(StoreError, match="but is a link"):
+        SqliteStore.open(tmp_path / "nowhere", "model")
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "above").symlink_to(target)
+    SqliteStore.open(tmp_path / "above" / "store", "model").close()  # its owner has made it
+
+
+@pytest.mark.parametrize("name", ["lock", "turns.sqlite"])
+def test_a_file_that_is_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    (folder / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(StoreError, match="must be a file, but is a link"):
+        SqliteStore.open(folder, "model")
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="must be a folder, but is a file"):
+        SqliteStore.open(tmp_path / "file", "model")
+
+
+@pytest.mark.parametrize("name", ["", "lock", "turns.sqlite"])
+def test_what_another_user_owns_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "store"
+    SqliteStore.open(folder, "model").close()
+    if os.getuid() == 0:
+        os.chown(folder / name, 12345, -1)
+    elif name == "":
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    else:
+        pytest.skip("needs root")
+    with pytest.raises(StoreError, match="must belong to the user who runs the server"):
+        SqliteStore.open(folder, "model")

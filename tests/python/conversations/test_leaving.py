@@ -57,5 +57,5 @@ def test_a_conversation_is_deleted_while_its_session_is_leaving(
     deleting.wait(_SOON_S)
     stall.goes_on.set()
     assert deleting.join() is leaving.join() is None
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     assert list(conversations._store.oldest_snapshots()) == []

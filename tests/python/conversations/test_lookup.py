@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
-from tests.python.conversations.talk import Chat, alone, ask, options, path_ids, user
+from sinkstream.request.template_variables import with_variables
+from tests.python.conversations.talk import (
+    Chat,
+    alone,
+    ask,
+    assistant,
+    open_conversations,
+    options,
+    path_ids,
+    user,
+)  # fmt: skip
+from tests.python.text.reasoning_templates import write_folder
 
 
 def parent(conversations: Conversations, node_id: str) -> str | None:
@@ -26,6 +41,40 @@ def test_a_resent_history_continues_its_last_turn(conversations: Conversations) 
     assert len({reply.facts.session for reply in replies}) == 1
     nodes: list[str | None] = [reply.node for reply in replies]
     assert [parent(conversations, reply.node) for reply in replies] == [None, *nodes[:-1]]
+
+
+def test_other_variables_of_the_template_make_another_conversation(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dated = "{{ date }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    folder = write_folder(tiny_folder("llama"), tmp_path / "dated", dated)
+    with sinkstream.load(folder, sinks=4, window=60, threads=1, max_sequences=3) as model:
+        opened = open_conversations(model, tmp_path / "store")
+        variables = [with_variables(None, {"date": date}, "") for date in ("a", "a", "b")]
+        said: list[Any] = [user("Hi")]
+        first = ask(opened, said, thinking=variables[0])
+        said += [assistant(first.text), user("More")]
+        found = [ask(opened, said, thinking=one).facts for one in variables[1:]]
+        assert [one.session == first.facts.session for one in found] == [True, False]
+        opened.close()
+
+
+@pytest.mark.parametrize("given", ["It is", "It is ", ""])
+def test_a_continued_message_has_the_tokens_of_one_without_a_store(
+    conversations: Conversations, model: sinkstream.Model, given: str
+) -> None:
+    said = [{"role": "system", "content": "Be brief."}, user("Hi"), assistant(given)]
+    plain = PlainTurns(model)
+    for messages, is_open in ((said, True), (said[:1], False)):
+        reply = ask(conversations, messages, continue_final=is_open, seed=1)
+        turn = plain.begin(TurnRequest("", messages, options(1), continue_final=is_open))
+        assert turn.stream.result().token_ids == reply.ids
+        assert turn.facts.prompt_tokens == reply.facts.prompt_tokens
+        turn.end()
+        turns = conversations.transcript("", reply.node)
+        assert [one["content"] for one in turns[0].messages] == [
+            one["content"] for one in messages if one["content"]
+        ]
 
 
 def test_only_new_tokens_are_read(conversations: Conversations) -> None:
@@ -84,7 +133,9 @@ def test_a_reply_that_the_client_cut_branches_from_the_turn_before(
     cut = chat.branch(chat.messages[:3])
     cut.messages.append({"role": "assistant", "content": whole.text[:shown]})
     reply = cut.say("Three", seed=2)
-    assert parent(conversations, reply.node) == first.node
+    of_cut = parent(conversations, reply.node)  # a turn of its own
+    assert of_cut not in (None, whole.node)
+    assert parent(conversations, str(of_cut)) == first.node
     assert reply.bits == alone(model, path_ids(conversations, reply.node)[:-8], 2)
 
 
@@ -194,7 +245,7 @@ def test_what_is_not_stored_lives_in_memory_alone(conversations: Conversations) 
     second = chat.say("Two", store=False, seed=1)
     assert second.facts.state == "resident"
     assert conversations._store.node(second.node) is None
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     named = ask(conversations, [user("Three")], previous=second.node, store=False, seed=2)
     assert named.facts.state == "resident"
     with pytest.raises(NotFound):  # its session has moved on
@@ -222,3 +273,64 @@ def test_an_unstored_turn_leaves_the_stored_one_where_it_was(conversations: Conv
     aside = chat.branch(chat.messages)
     assert aside.say("A title, please", store=False, seed=1).facts.state == "resident"
     assert chat.say("Two", seed=2).facts.state == "resident"
+
+
+def test_a_long_history_that_is_not_stored_is_not_compared_at_each_of_its_turns(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions in memory are few: what none of them has is not looked for."""
+    residency = conversations._restorer.residency
+    acquired: list[object] = []
+    acquire = residency.acquire
+
+    def noted(*given: Any, **named: Any) -> Any:
+        acquired.append(given)
+        return acquire(*given, **named)
+
+    first = ask(conversations, [user("Hi")], store=False, seed=1)
+    said = [user("Hi"), assistant(first.text), user("More")]
+    monkeypatch.setattr(residency, "acquire", noted)
+    longer = [said[0], said[1], *[user("a"), assistant("b")] * 20, user("More")]
+    assert ask(conversations, longer, store=False, seed=1).facts.session
+    count = len(acquired)
+    acquired.clear()
+    ask(conversations, [user("a"), assistant("b")] * 40 + [user("x")], store=False, seed=1)
+    assert len(acquired) <= count <= 5
+
+
+@pytest.mark.parametrize("changes", [lambda text: text + "!", lambda text: "x"])
+def test_a_store_grows_with_what_is_new_if_the_client_changes_every_reply(
+    conversations: Conversations, model: sinkstream.Model, changes: Callable[[str], str]
+) -> None:
+    said: list[Any] = []
+    sessions, sizes, plain = [], [], PlainTurns(model)
+    for i in range(12):
+        said.append(user(f"Message {i}"))
+        reply = ask(conversations, said, seed=i)
+        turn = plain.begin(TurnRequest("", said, options(i)))
+        assert turn.stream.result().token_ids == reply.ids
+        turn.end()
+        said.append(assistant(changes(reply.text)))
+        sessions.append(reply.facts.session)
+        turns = [t for name in set(sessions) for t in conversations.transcript("", name)]
+        sizes.append(sum(len(t.read_ids) + len(t.reply_ids) for t in turns))
+    assert len(set(sessions[1:])) == 1  # the first reply was not sent back
+    grown = [later - earlier for earlier, later in pairwise(sizes[1:])]
+    assert max(grown) < 2 * min(grown)
+
+
+def test_an_imported_history_is_continued_from_any_of_its_turns(
+    conversations: Conversations,
+) -> None:
+    history = [(user(f"Question {i}"), assistant(f"Answer {i}")) for i in range(5)]
+    said: list[Any] = [{"role": "system", "content": "Be brief."}]
+    said += [message for pair in history for message in pair]
+    first = ask(conversations, [*said, user("More")])
+    again = ask(conversations, [*said[:7], user("Other")])
+    assert again.facts.session == first.facts.session
+    assert again.facts.state != "new"
+    turns = {turn.id: turn for turn in conversations.transcript("", first.facts.session)}
+    before = turns[turns[again.node].parent or ""]
+    assert (before.messages[-1]["content"], before.reply) == ("Question 2", "Answer 2")
+    assert turns[again.node].messages == [{"content": "Other", "role": "user"}]
+    assert ask(conversations, [*said, user("More")], seed=0).ids == first.ids

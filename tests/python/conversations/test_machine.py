@@ -150,10 +150,10 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
 
         @rule(one=known, text=texts, seed=seeds)
         def ask_aside(self, one: Known, text: str, seed: int) -> None:
-            before = len(self.conversations.conversations(""))
+            before = len(self.conversations._store.conversations(""))
             reply = ask(self.conversations, [*one.messages, user(text)], seed=seed, store=False)
             assert self.conversations._store.node(reply.node) is None
-            assert len(self.conversations.conversations("")) == before
+            assert len(self.conversations._store.conversations("")) == before
 
         @rule()
         def upkeep(self) -> None:

@@ -12,14 +12,18 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
+from sinkstream.conversations.deletion import TURN_BYTES
 from sinkstream.conversations.errors import SessionMoved, StoreError
 from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.turns import TurnRequest
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import (
     STILL,
     Chat,
     ask,
+    grow_old,
     open_conversations,
+    options,
     user,
 )
 
@@ -87,7 +91,7 @@ def test_snapshots_that_cannot_be_written_leave_parking_and_expiry(
         model, tmp_path, snapshot_tokens=0, replay_tokens=0, park_s=0.0, ttl_s=0.0
     )
     monkeypatch.setattr(conversations._restorer.snapshots, "save", always(ERRORS[0]))
-    time.sleep(0.01)
+    grow_old(conversations, 1)
     with caplog.at_level(logging.WARNING, "sinkstream"):
         conversations._maintenance.run()
     assert conversations._restorer.residency.all() == []
@@ -105,7 +109,7 @@ def test_a_conversation_that_cannot_be_deleted_keeps_none_of_the_others(
     conversations = two_chats(model, tmp_path, **settings)
     upkeep = conversations._maintenance
     monkeypatch.setattr(upkeep, "_delete", fails_first(upkeep._delete, ERRORS[1]))
-    time.sleep(0.01)
+    grow_old(conversations, 1)
     upkeep.run()
     assert len(conversations._store.conversations("")) == 1
 
@@ -115,12 +119,37 @@ def test_a_stage_that_fails_keeps_none_of_the_others(
     model: sinkstream.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     conversations = two_chats(model, tmp_path, park_s=0.0, ttl_s=0.0)
+    grow_old(conversations, 1)
     monkeypatch.setattr(conversations._store, stage, always(ERRORS[1]))
-    time.sleep(0.01)
     conversations._maintenance.run()
     assert conversations._restorer.residency.all() == []
     assert conversations._store.conversations("") == []
     monkeypatch.undo()
+
+
+# ---- single turns --------------------------------------------------------------------------------
+
+
+def test_a_single_turn_that_was_never_continued_is_not_listed_and_goes_early(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    """Such as the title of a chat. A turn with a name, a response or a second turn is a chat."""
+    conversations = open_conversations(model, tmp_path, ttl_s=1e6, single_ttl_s=100)
+    chat = Chat(conversations)
+    single = chat.say("a title").facts.session
+    named = ask(conversations, [user("b")], session_key="mine").facts.session
+    response = ask(conversations, [user("c")], record="{}").facts.session
+    assert [name for name, _ in conversations.conversations("")] == [response, named]
+    chat.say("no, a chat")
+    assert [name for name, _ in conversations.conversations("")] == [single, response, named]
+    other = ask(conversations, [user("d")]).facts.session
+    grow_old(conversations, 10)
+    conversations._maintenance.run()
+    assert other in dict(conversations._store.conversations(""))
+    grow_old(conversations, 100)
+    conversations._maintenance.run()
+    left = [name for name, _ in conversations._store.conversations("")]
+    assert left == [single, response, named]
 
 
 # ---- the sweep by size ---------------------------------------------------------------------------
@@ -134,36 +163,6 @@ def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conv
     return conversations
 
 
-def counted(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets each statement that reads."""
-    store, said = conversations._store, list[str]()
-    rows = store.rows
-
-    def note(query: str, values: Any = ()) -> list[Any]:
-        said.append(query)
-        return rows(query, values)
-
-    monkeypatch.setattr(store, "rows", note)
-    return said
-
-
-def test_a_sweep_reads_the_sizes_of_all_turns_once(
-    model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many conversations it deletes."""
-    sums = []
-    for count in (2, 6):
-        conversations = filled(model, location, count)
-        conversations._maintenance._settings = Settings(max_bytes=0)
-        said = counted(conversations, monkeypatch)
-        conversations._maintenance.run()
-        assert conversations._store.conversations("") == []
-        everything = [one for one in said if "SUM" in one and "WHERE" not in one]
-        sums.append([one for one in everything if "snapshots" not in one])
-        conversations.close()
-    assert [len(each) for each in sums] == ([1, 1] if location.is_postgres else [0, 0])
-
-
 def test_a_sweep_deletes_no_more_than_is_over(
     model: sinkstream.Model, location: StoreLocation
 ) -> None:
@@ -171,14 +170,15 @@ def test_a_sweep_deletes_no_more_than_is_over(
     store = conversations._store
     newest = [name for name, _ in store.conversations("")][:3]
     before = store.usage().transcripts
-    over = sum(store.size_of(name) for name, _ in store.conversations("")[3:])
+    oldest = store.conversations_by_use("")[:3]
+    over = sum(size - TURN_BYTES for _, _, size in oldest)
     conversations._maintenance._settings = Settings(max_bytes=before - over)
     conversations._maintenance.run()
     assert [name for name, _ in store.conversations("")] == newest
     assert store.usage().transcripts <= before - over
 
 
-def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
+def test_sizes_are_added_up_again_after_a_hundred_times_as_long(
     model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversations = filled(model, location, 1)
@@ -193,9 +193,40 @@ def test_sizes_of_all_turns_are_read_again_after_a_hundred_times_as_long(
     monkeypatch.setattr(store, "usage", slow)
     for _ in range(3):
         upkeep.run()
-    assert len(asked) == (1 if location.is_postgres else 3)
-    pause_s = upkeep._usage_due - asked[0]
-    assert pause_s >= 1 if location.is_postgres else pause_s < 0
+    assert len(asked) == 1
+    assert upkeep._usage_due - asked[0] >= 1
     upkeep._usage_due = time.monotonic()
     upkeep.run()
-    assert len(asked) == (2 if location.is_postgres else 4)
+    assert len(asked) == 2
+
+
+# ---- a store that is gone ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_database_that_is_gone_is_noticed(
+    model: sinkstream.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """By the next sweep: nothing is acknowledged that would be lost. Put back, it goes on."""
+    conversations = open_conversations(model, tmp_path)
+    chat = Chat(conversations)
+    chat.say("One")
+    running = conversations.begin(TurnRequest("", [user("a")], options(1, 30)))
+    database, away = tmp_path / "turns.sqlite", tmp_path / "away"
+    database.rename(away)
+    if how == "replaced":
+        database.write_bytes(away.read_bytes())
+    with caplog.at_level(logging.ERROR, "sinkstream"):
+        for _ in range(2):
+            conversations._maintenance.run()
+    assert caplog.text.count(f"{database} must stay where it is") == 1
+    assert conversations.trouble is not None
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        chat.branch(chat.messages).say("Two")
+    running.stream.close()
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        running.end()
+    away.rename(database)
+    conversations._maintenance.run()
+    assert conversations.trouble is None
+    assert chat.say("Two").facts.state in ("resident", "replayed")

@@ -346,7 +346,7 @@ def talk_in_random_order(
             with conversations.room():
                 assert reply.bits == alone(model, ids, step, 4)
         assert len(conversations._restorer.residency.all()) <= seats
-    assert len({name for name, _ in conversations.conversations("")}) == count
+    assert len({name for name, _ in conversations._store.conversations("")}) == count
     conversations.close()
 
 

@@ -40,6 +40,7 @@ def read(
         [user("Hello"), assistant("")  , user("More")],
         [user("<|im_end|>"), assistant("<|im_start|>"), user("x")],
         [user("Hello"), assistant("Hi.")],
+        [SYSTEM],
     ],
 )  # fmt: skip
 def test_what_is_read_is_the_whole_rendering(model: sinkstream.Model, messages: list[Any]) -> None:
@@ -72,15 +73,30 @@ def test_a_continued_reply_is_not_closed(model: sinkstream.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "continue_final", "text"),
+    "messages",
     [
-        ([SYSTEM], False, "must have a message after the system prompt"),
-        ([SYSTEM, assistant("Once")], True, "must end with a user message"),
-        ([user("Hello")], True, "must end with a user message"),
+        [user("Hello"), assistant("Once ")],
+        [user("Hello"), assistant("")],
+        [SYSTEM, assistant("Once")],
+        [assistant("Once")],
+        [user("One"), assistant("A"), user("Two"), assistant("<|im_end|>")],
+        [user("Hello"), assistant("I look."), {"role": "tool", "content": "42"}, assistant("It")],
     ],
 )
-def test_what_cannot_be_replied_to_is_refused(
-    model: sinkstream.Model, messages: list[Any], continue_final: bool, text: str
+def test_a_continued_message_is_that_of_the_whole_rendering(
+    model: sinkstream.Model, messages: list[Any]
 ) -> None:
-    with pytest.raises(InvalidArgument, match=text):
-        read(model, messages, continue_final=continue_final)
+    whole = encode_chat(model._text, messages, is_open=True)
+    assert read(model, messages, continue_final=True) == whole
+
+
+def test_only_the_assistants_text_is_continued(model: sinkstream.Model) -> None:
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    calling = {"role": "assistant", "content": "I", "tool_calls": calls}
+    for last, rule in ((user("Hello"), "have the role"), (calling, "have no `tool_calls`")):
+        for refuses in (
+            lambda said: read(model, said, continue_final=True),
+            lambda said: encode_chat(model._text, said, is_open=True),
+        ):
+            with pytest.raises(InvalidArgument, match=f"last message of `prompt` must {rule}"):
+                refuses([user("Hello"), last])

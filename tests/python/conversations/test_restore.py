@@ -200,7 +200,7 @@ def test_a_session_whose_turn_cannot_be_undone_is_closed(
         raise StoreError("no")
 
     if failing == "session":
-        monkeypatch.setattr(TokenSession, "take_back", fail)
+        monkeypatch.setattr(TokenSession, "go_back", fail)
     else:
         monkeypatch.setattr(conversations._store, "saved_tokens", fail)
     branch = chat.branch(chat.messages[:2])

@@ -23,6 +23,7 @@ from sinkstream.conversations.database import TABLES, Writer, in_marks
 from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.node import Node, new_id
+from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.sqlite_store import SqliteStore, SqliteWriteConnection
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
@@ -32,6 +33,7 @@ from tests.python.conversations.talk import (
     Chat,
     alone,
     ask,
+    grow_old,
     open_conversations,
     options,
     path_ids,
@@ -130,7 +132,7 @@ def test_a_deletion_reads_only_what_it_deletes(
         rows.extend(found)
         return found
 
-    (_, (name, _), *_) = conversations.conversations("")
+    (_, (name, _), *_) = conversations._store.conversations("")
     monkeypatch.setattr(store, "rows", counted)
     conversations.delete("", name)
     assert len(rows) <= 3
@@ -147,7 +149,7 @@ def test_the_only_process_of_a_store_remembers_no_conversations(
     Chat(conversations).say("Two")
     first.say("Three")
     assert type(conversations.fence) is Fence
-    assert vars(conversations.fence).keys() == {"store", "waiting"}
+    assert vars(conversations.fence).keys() == {"store", "promises", "waiting"}
 
 
 def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
@@ -166,6 +168,9 @@ def test_no_request_makes_sqlite_read_a_whole_table(tmp_path: Path) -> None:
     store.ids_of("a")
     store.text_of("ada", "a")
     store.conversations("ada")
+    store.listed("ada")
+    store.expired_conversations(0.0)
+    Promises(store, "").find("ada", "resp_1")
     store.has_conversation("ada", "a")
     store.titles("ada")
     store.transcript("ada", "a")
@@ -282,7 +287,7 @@ def damage(folder: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("PRAGMA user_version=7", "must have version 5, .* but has version 7"),
+        ("PRAGMA user_version=7", "must have a version from 1 to 6, .* but has version 7"),
         ("DROP TABLE parts", "must have a table `parts` with the columns .* but has none"),
         ("ALTER TABLE nodes RENAME COLUMN hash TO mash", "a table `nodes` with the columns"),
         ("DELETE FROM meta", "must belong to this model"),
@@ -312,7 +317,7 @@ def test_a_corrupt_store_is_refused(tmp_path: Path, harm: Callable[[Path], None]
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert "must be a writable folder" in refused(tmp_path / "file")
+    assert "must be a folder, but is a file" in refused(tmp_path / "file")
     assert "must be a writable folder" in refused(tmp_path / "file" / "below")
 
 
@@ -424,11 +429,10 @@ def test_conversations_expire_by_their_last_use(model: sinkstream.Model, tmp_pat
     old, young = Chat(conversations), Chat(conversations)
     gone = old.say("Old")
     young.say("Young")
-    earlier = "UPDATE conversations SET used = used - 3601"
-    conversations._store._writer.submit(lambda connection: connection.execute(earlier)).result()
+    grow_old(conversations, 3601)
     young.say("Still here", seed=1)
     conversations._maintenance.run()
-    assert len(conversations.conversations("")) == 1
+    assert len(conversations._store.conversations("")) == 1
     assert young.say("On").facts.state == "resident"
     assert old.branch(old.messages).say("On").facts.state == "new"
     with pytest.raises(NotFound):
@@ -451,7 +455,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     conversations = open_conversations(model, tmp_path, max_bytes=most)
     conversations._maintenance.run()
     assert len(snapshots(tmp_path)) == 1  # the newest
-    assert len(conversations.conversations("")) == 3
+    assert len(conversations._store.conversations("")) == 3
     chat = chats[0].branch(chats[0].messages)
     chat.conversations = conversations
     assert chat.say("Two").facts.state == "replayed"
@@ -459,7 +463,7 @@ def test_beyond_the_quota_snapshots_go_before_conversations(
     conversations = open_conversations(model, tmp_path, max_bytes=0)
     conversations._maintenance.run()
     assert snapshots(tmp_path) == []
-    assert conversations.conversations("") == []
+    assert conversations._store.conversations("") == []
     conversations.close()
 
 
@@ -468,8 +472,8 @@ def test_a_tenant_keeps_its_latest_conversations(model: sinkstream.Model, tmp_pa
     sessions = [ask(conversations, [user(f"{i}")], tenant="ada").facts.session for i in range(4)]
     bobs = ask(conversations, [user("x")], tenant="bob").facts.session
     conversations._maintenance.run()
-    assert [name for name, _ in conversations.conversations("ada")] == sessions[:1:-1]
-    assert [name for name, _ in conversations.conversations("bob")] == [bobs]
+    assert [name for name, _ in conversations._store.conversations("ada")] == sessions[:1:-1]
+    assert [name for name, _ in conversations._store.conversations("bob")] == [bobs]
     conversations.close()
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import sinkstream
+from sinkstream.conversations import conversations as of_conversations
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.node import Node, is_settled_id, settled_id
-from sinkstream.conversations.session_at import Deadline
 from sinkstream.conversations.transcript import shown_messages
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import EngineDead, SessionBusy
@@ -732,7 +732,7 @@ def test_the_time_of_a_request_bounds_the_reading_of_a_form(models: Models, tmp_
     assert reply.bits == fresh(model, asked, 3, 8, more)
 
 
-def test_the_time_of_a_request_goes_on_after_the_reading_of_a_form(
+def test_the_time_of_a_request_counts_from_its_arrival(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = models("opened")
@@ -740,13 +740,7 @@ def test_the_time_of_a_request_goes_on_after_the_reading_of_a_form(
     conversations = open_conversations(model, tmp_path)
     chat = Chat(conversations)
     chat.say("One", seed=1, sampling=more)
-    real = conversations._session_at._read
-
-    def for_an_hour(session: TokenSession, ids: array[int], node: Node, deadline: Deadline) -> None:
-        real(session, ids, node, deadline)
-        object.__setattr__(deadline, "until", deadline.until - 3600)
-
-    monkeypatch.setattr(conversations._session_at, "_read", for_an_hour)
+    monkeypatch.setattr(of_conversations, "called_at", lambda: time.monotonic() - 3600)
     asked = [*chat.messages, user("Next")]
     request = TurnRequest("", asked, options(3, 1 << 30, **more, timeout_s=3600.5))
     turn = conversations.begin(request)

@@ -140,7 +140,7 @@ def test_titles_are_beginnings_of_first_user_messages(turns: Conversations) -> N
 
 def test_a_transcript_is_its_owners_alone(turns: Conversations) -> None:
     name = say(turns, [], "a secret")
-    (conversation,) = (each for each, _ in turns.conversations(""))
+    (conversation,) = (each for each, _ in turns._store.conversations(""))
     for each in (name, conversation):
         assert len(turns.transcript("", each)) == 1
         with pytest.raises(NotFound, match=f"no turn or conversation '{each}'"):

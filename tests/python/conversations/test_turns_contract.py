@@ -14,7 +14,7 @@ import sinkstream
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.opening import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
-from sinkstream.conversations.turns import NotFound, TurnRequest, Turns
+from sinkstream.conversations.turns import NotFound, TextRequest, TurnRequest, Turns
 
 OPTIONS: Any = {"max_tokens": 6, "ignore_eos": True, "temperature": 1.0, "seed": 5}
 HELLO = [{"role": "user", "content": "the sea"}]
@@ -77,7 +77,7 @@ def test_a_bad_option_is_refused_and_costs_no_place(turns: Turns) -> None:
         with pytest.raises(sinkstream.InvalidArgument, match="`temperature` must"):
             turns.begin(asked(options={**OPTIONS, "temperature": -1.0}))
         with pytest.raises(sinkstream.InvalidArgument, match="`temperature` must"):
-            turns.begin_text("the", {**OPTIONS, "temperature": -1.0}, "")
+            turns.begin_text(TextRequest("the", {**OPTIONS, "temperature": -1.0}))
     turns.begin(asked()).end()
 
 
@@ -134,7 +134,7 @@ def test_only_a_stored_turn_has_its_text_kept(turns: Turns) -> None:
 def test_plain_text_and_ids_are_completed(turns: Turns, model: sinkstream.Model) -> None:
     for prompt in ("the sea", [5, 6, 7]):
         for _ in range(4):  # more than there are places
-            turn = turns.begin_text(prompt, OPTIONS, "")
+            turn = turns.begin_text(TextRequest(prompt, OPTIONS))
             assert turn.stream.result().text == model.generate(prompt, **OPTIONS).text
             assert turn.end().node == ""
     assert turns.conversations("") == []

@@ -36,6 +36,7 @@ def llama(tiny_folder: Folder) -> Path:
         ("threads", 0, "load: `threads` must be in [1, 1024], but is 0."),
         ("threads", -2, "load: `threads` must be in [1, 1024], but is -2."),
         ("threads", 1025, "load: `threads` must be in [1, 1024], but is 1025."),
+        ("threads", 1024, "load: `threads` must be at most "),
         ("device", "tpu", 'load: `device` must be one of "auto", "cpu", "cuda", but is "tpu".'),
         ("dtype", "float8", 'but is "float8".'),
         ("dtype", "int4", '"auto", "bfloat16", "float32", "int16", "int8", but is "int4".'),
@@ -88,7 +89,7 @@ def test_sinks_that_fill_the_default_capacity_are_refused(llama: Path) -> None:
 
 def test_the_default_window_is_the_trained_length_less_the_sinks(llama: Path) -> None:
     with sinkstream.load(llama, sinks=3) as model:
-        assert model.capacity.tokens == min(4096, model.spec.trained_length)
+        assert model.capacity.tokens == model.spec.trained_length
         assert model.capacity.sinks == 3
 
 

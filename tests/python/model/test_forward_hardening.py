@@ -87,10 +87,11 @@ def test_an_interrupt_ends_a_long_forward_and_keeps_what_was_read(tiny_folder: F
 
 def test_threads_that_the_system_does_not_give_are_an_error(tiny_folder: Folder) -> None:
     script = f"""
-import resource, sinkstream
+import importlib, resource, sinkstream
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + (2 << 30), resource.RLIM_INFINITY))
 try:
+    importlib.import_module("sinkstream.loading.load")._MOST_THREADS = 1024
     sinkstream.load({str(tiny_folder("llama"))!r}, threads=1024)
 except sinkstream.CapacityError as error:
     print(error)

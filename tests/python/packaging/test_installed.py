@@ -57,6 +57,8 @@ def test_the_types_of_the_core_name_what_the_core_has(name: str) -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     }
     described |= {node.name: set() for node in stub.body if isinstance(node, ast.FunctionDef)}
+    constants = (node.target for node in stub.body if isinstance(node, ast.AnnAssign))
+    described |= {ast.unparse(name): set() for name in constants}
     if module is _core:
         described |= {"probes": set(), "testing": set()}
     has = {name: value for name, value in vars(module).items() if not name.startswith("_")}

@@ -125,7 +125,8 @@ def test_a_parameter_is_read_as_typer_reads_it(scripts: dict[str, ModuleType]) -
     assert command_line.item(by_name["good"]) == "- `--good INTEGER`: Good. Default: `3`."
     assert by_name["silent"].spellings == ("-s", "--silent")
     assert command_line.item(by_name["window"]).endswith(
-        "Default: the trained length or 4,096, whichever is smaller, minus the sinks."
+        "Default: the trained length minus the sinks; half of it, a quarter and so on if memory is "
+        "short."
     )
 
 

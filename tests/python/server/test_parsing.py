@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,9 +19,9 @@ from sinkstream.server.answer import Receive
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.middleware import App, Middleware
-from sinkstream.server.parsing import SMALL_BYTES, as_kind, parse
+from sinkstream.server.parsing import MOST_VALUES, as_kind, object_of, parse, parse_body
 from sinkstream.server.pool import Pool
-from sinkstream.server.request_bodies import ChatRequest, CompletionRequest
+from sinkstream.server.request_bodies import SMALL_BYTES, ChatRequest, CompletionRequest
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.service import Service
 from sinkstream.text.messages import without_unknown
@@ -52,7 +53,7 @@ def test_an_error_names_the_wrong_item(name: str, value: object, sentence: str) 
     kind = ChatRequest if name == "messages" else CompletionRequest
     with pytest.raises(ApiError) as caught:
         as_kind({"prompt": "", name: value}, kind)
-    assert (caught.value.message, caught.value.param) == (f"body: {sentence}", name)
+    assert (caught.value.message, caught.value.param) == (sentence, name)
 
 
 def test_a_body_counts_until_it_is_parsed() -> None:
@@ -124,3 +125,53 @@ def test_a_template_sees_the_fields_of_a_message_in_one_order() -> None:
     given = {"content": "x", "role": "user"}
     (plain,), (marked,) = without_unknown([given]), without_unknown([{**given, "cache_control": 1}])
     assert list(plain.items()) == list(marked.items()) == [("role", "user"), ("content", "x")]
+
+
+HALF = MOST_VALUES // 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": [' + b"1," * MOST_VALUES + b"1]}",
+        b'{"prompt": [' + b"[]," * HALF + b"1]}",
+        b'{"prompt": [' + b'{"a":1},' * (MOST_VALUES // 3 + 1) + b"1]}",
+        b'{"a": "' + rb"\\\"" * 9 + b'", "prompt": [' + b"1," * MOST_VALUES + b"1]}",
+    ],
+    ids=["numbers", "arrays", "objects", "after quotes"],
+)
+def test_a_body_has_a_largest_number_of_values(body: bytes) -> None:
+    """They take memory and time that the length of a body does not show."""
+    with pytest.raises(ApiError, match=f"at most {MOST_VALUES} keys and values") as caught:
+        object_of(body)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("text", [b"1,", b"{[:,", rb"a\\", rb"\",", rb"\\\","], ids=str)
+def test_what_is_in_strings_does_not_count(text: bytes) -> None:
+    body = b'{"prompt": "' + text * MOST_VALUES + b'", "a": [1, 2]}'
+    assert object_of(body)["a"] == [1, 2]
+    assert object_of(body.decode())["a"] == [1, 2]
+
+
+HOSTILE = {
+    "arrays": b"[],",
+    "objects": b'{"a":1},',
+    "deep": b'[{"a":[{}]}],',
+    "numbers": b"1.5,",
+    "strings": b'"ab",',
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_body_that_is_small_as_text_takes_bounded_memory(kind: str) -> None:
+    """Whatever its length: all of its values are counted before the first one is made."""
+    part = HOSTILE[kind]
+    for size in (2 << 20, 16 << 20):
+        body = b'{"messages": [' + part * (size // len(part)) + b"1]}"
+        tracemalloc.start()
+        with suppress(ApiError):
+            parse_body(body, ChatRequest)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < len(body) + MOST_VALUES * 100

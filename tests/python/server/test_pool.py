@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.request.abandoned import check_wanted
 from sinkstream.server.pool import THREADS, Pool
 
 
@@ -229,6 +232,68 @@ def test_a_cancelled_call_stops_waiting() -> None:
         await asyncio.to_thread(until, lambda: pool._waiting == 1)
         await asyncio.to_thread(pool.close)
         assert await future
+
+    asyncio.run(run())
+
+
+def test_nothing_is_logged_of_a_cancelled_call_that_fails() -> None:
+    """Its error, and all that its frames hold, would live as long as the log's record."""
+    logged: list[str] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: logged.append(context["message"])
+        )
+        pool = Pool()
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def call() -> None:
+            at_work.set()
+            assert go_on.wait(30)
+            raise ValueError("bad")
+
+        task = asyncio.create_task(pool.run(call))
+        await asyncio.to_thread(at_work.wait)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        go_on.set()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        del task
+        await asyncio.to_thread(pool.close)
+        gc.collect()
+
+    asyncio.run(run())
+    assert logged == []
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+def test_a_cancelled_call_ends_between_two_parts_of_its_work(is_submitted: bool) -> None:
+    """But one whose result must not be lost is completed."""
+
+    async def run() -> None:
+        pool = Pool()
+        at_work, go_on = threading.Event(), threading.Event()
+        parts: list[int] = []
+
+        def call() -> None:
+            for part in range(3):
+                check_wanted()
+                parts.append(part)
+                at_work.set()
+                assert go_on.wait(30)
+
+        task = asyncio.ensure_future(pool.submit(call) if is_submitted else pool.run(call))
+        await asyncio.to_thread(at_work.wait)
+        pool.cancel_waits()
+        go_on.set()
+        await asyncio.wait([task], timeout=30)
+        if is_submitted:
+            assert (parts, task.exception()) == ([0, 1, 2], None)
+        else:
+            assert parts == [0]
+            assert isinstance(task.exception(), ReadingCancelled)
+        await asyncio.to_thread(pool.close)
 
     asyncio.run(run())
 

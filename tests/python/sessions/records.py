@@ -33,6 +33,7 @@ def make_record(
     state: SessionState = STATE,
     *,
     pending: int = 1,
+    conversation: bytes = b"",
     seed: int = 1,
     **model: Any,
 ) -> SessionRecord:
@@ -56,6 +57,8 @@ def make_record(
         states=noise("states") if chosen.state_bytes else None,
         token_ids=ids(plan["token_ids"].shape[0]),
         pending_ids=ids(pending),
+        conversation=conversation,
+        earlier_ids=ids(7) if conversation else None,
         fields=FIELDS,
     )
 
@@ -64,7 +67,8 @@ def assert_same(one: SessionRecord, other: SessionRecord) -> None:
     assert (one.model, one.state, one.fields) == (other.model, other.state, other.fields)
     assert (one.scales is None) == (other.scales is None)
     assert (one.states is None) == (other.states is None)
-    for name in ("keys_values", "scales", "states", "token_ids", "pending_ids"):
+    assert one.conversation == other.conversation
+    for name in ("keys_values", "scales", "states", "token_ids", "pending_ids", "earlier_ids"):
         if getattr(one, name) is not None:
             assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 

@@ -128,16 +128,21 @@ def test_a_dropped_turn_has_never_been(model: sinkstream.Model) -> None:
         assert reply(session.stream([8, 9], max_tokens=5, temperature=0, ignore_eos=True)) == first
 
 
-def test_a_reply_that_evicted_stays(model: sinkstream.Model) -> None:
+def test_a_reply_that_evicted_is_dropped_unless_the_session_has_continued(
+    model: sinkstream.Model,
+) -> None:
     with model.session() as session:
         stream = session.stream([5, 6], max_tokens=100, ignore_eos=True)
         stream.result()
-        must = r"cancel: `keep` must be \"partial\", but is \"drop\": .*stays"
+        session.stream([5], max_tokens=1).result()
+        must = r"cancel: `keep` must be \"partial\", but is \"drop\": .*has continued since.*stays"
         with pytest.raises(InvalidArgument, match=must):
             stream.cancel(keep="drop")
-        assert session.stats.turns == 1
-        session.stream([5], max_tokens=1).result()
-        with pytest.raises(InvalidArgument, match="has continued since"):
+        assert session.stats.turns == 2
+        session.undo()
+        stream.cancel(keep="drop")
+        assert session.stats.turns == 0
+        with pytest.raises(InvalidArgument, match="already been undone"):
             stream.cancel(keep="drop")
 
 
@@ -534,5 +539,5 @@ class TestSmolLM2:
     def test_a_system_prompt_longer_than_the_cache_cannot_be_pinned(
         self, real: sinkstream.Model
     ) -> None:
-        with pytest.raises(InvalidArgument, match=r"session: `sinks` must be in"):
+        with pytest.raises(InvalidArgument, match=r"session: `sinks` must pin at most 128 tokens"):
             real.session("word " * 400, sinks="system")

@@ -74,6 +74,35 @@ def test_each_group_of_layers_keeps_its_own_tokens(
     assert_same(record, read_session_file(path))
 
 
+@pytest.mark.parametrize(
+    ("kv_dtype", "layers"),
+    [
+        ("float16", {}),
+        ("int8", {"layer_windows": "8,0,8"}),
+        ("float16", {"layer_shapes": "40,2x6,7"}),
+        ("int8", {"layer_windows": "8,0,8", "layer_shapes": "2x6,1x16,2x6"}),
+    ],
+)
+def test_a_conversation_comes_back_with_any_model(
+    kv_dtype: str, layers: dict[str, str], tmp_path: Path
+) -> None:
+    record = make_record(kv_dtype, conversation=b'{"opening":[]}', **layers)
+    path = tmp_path / "a.session"
+    write_session_file(path, record)
+    assert_same(record, read_session_file(path))
+    header, tensors = split(path.read_bytes())
+    assert header["__metadata__"]["format_version"] == "4"
+    assert list(header)[-2:] == ["earlier_ids", "conversation"]
+    header["__metadata__"]["vocab_size"] = str(int(record.earlier_ids.max()))  # type: ignore[union-attr]
+    path.write_bytes(join(header, tensors))
+    with pytest.raises(CheckpointError, match="_ids` must be in"):
+        read_session_file(path)
+    header["__metadata__"]["format_version"] = "3" if layers else "1"
+    path.write_bytes(join(header, tensors))
+    with pytest.raises(CheckpointError):
+        read_session_file(path)
+
+
 @pytest.mark.parametrize("windows", ["", "8,0", "8,0,8,0", "8,-1,0", "8,x,0", "0,0,0", "8,00,8"])
 def test_windows_that_no_layers_have_are_refused(windows: str, tmp_path: Path) -> None:
     path = tmp_path / "talk.session"
@@ -212,14 +241,14 @@ def test_edited_metadata_does_not_have_the_checksum(key: str, value: str, saved:
 
 def test_another_version_is_refused_by_name(saved: Path) -> None:
     header, tensors = split(saved.read_bytes())
-    header["__metadata__"]["format_version"] = "4"
+    header["__metadata__"]["format_version"] = "5"
     header["__metadata__"]["created_by"] = "sinkstream 9.0"
     header["__metadata__"]["something_new"] = "1"
     saved.write_bytes(join(header, tensors))
     with pytest.raises(
         CheckpointError,
-        match=f"talk.session must have format version 1, 2 or 3, which sinkstream {version()} "
-        'reads, but has "4", written by "sinkstream 9.0"',
+        match=f"talk.session must have format version 1, 2, 3 or 4, which sinkstream "
+        f'{version()} reads, but has "5", written by "sinkstream 9.0"',
     ):
         read_session_file(saved)
 

@@ -131,15 +131,21 @@ def make_machine(model: sinkstream.Model, folder: Path) -> type[RuleBasedStateMa
                 return
             stream = one.session.stream(text, max_tokens=tokens, **REPLY)
             stream.result()
-            total = len(one.history) + len(text) + tokens
             try:
                 stream.cancel(keep="drop")
-                assert total <= CAPACITY
-            except InvalidArgument:
-                assert total > CAPACITY
-                one.history += text + stream.result().token_ids
             except CapacityError:  # a page of shared sinks would be copied, and none is free
                 one.history += text + stream.result().token_ids
+
+        @rule(one=known)
+        def undo(self, one: Known) -> None:
+            if one not in self.open:
+                return
+            before = one.session._tokens.length
+            try:
+                one.session.undo()
+            except (CapacityError, InvalidArgument):
+                return
+            del one.history[len(one.history) - before + one.session._tokens.length :]
 
         @rule(one=consumes(known))
         def close(self, one: Known) -> None:

@@ -27,8 +27,9 @@ pytest.importorskip("llguidance", reason="needs the extra `structured`")
 Open = Callable[..., sinkstream.Model]
 PING = [function("ping", description="Answer.")]  # its arguments can only be {}
 CALL: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
-# Templates that write earlier messages as they were, with and without a message for tools.
-FORMATS = ("hermes", "function", "deepseek", "llama")
+# Templates that write earlier messages as they were, with and without a message for tools; two have
+# no place for tools.
+FORMATS = ("hermes", "function", "deepseek", "llama", "chatml", "strict")
 
 
 @pytest.fixture(scope="module")
@@ -276,25 +277,28 @@ def test_results_are_undone_without_their_question(open_model: Open) -> None:
         think(talk, "so", 3, **CALL)  # compares
 
 
-def test_a_long_loop_of_calls_remembers_its_last_reply_only(open_model: Open) -> None:
+def test_a_long_loop_of_calls_is_undone_reply_by_reply(open_model: Open) -> None:
     model = open_model("opened")
     with model.session(tools=PING) as session:
         talk = Talk(model, session)
         reply = think(talk, "the sea", 0, **CALL)
+        marks, calls = [], [reply]
         for number in range(1, 4):
-            reply = think(talk, results_of(reply), number, **CALL)
-        assert session._dropped.asked is not None
-        assert session._dropped.asked.before is not None
-        assert session._dropped.asked.before.before is None
-        before, options = session.token_ids, letters(model, 4, "</think>", max_tokens=300)
-        last = session.stream(results_of(reply), **CALL, **options)
-        last.result()
-        last.cancel(keep="drop")
-        assert session.token_ids == before
-        with pytest.raises(InvalidArgument, match="already been undone"):
-            session.cancel(keep="drop")
+            marks.append((session.token_ids, session.messages))
+            options = letters(model, number, "</think>", max_tokens=300)
+            calls.append(session.generate(results_of(calls[-1]), **CALL, **options))
+        *_, results, last = session.messages
+        assert results["role"] == "tool"
+        assert last["tool_calls"][0]["id"] == calls[-1].tool_calls[0].id
+        for before, messages in reversed(marks):
+            assert session.undo()[0]["role"] == "tool"
+            assert (session.token_ids, session.messages) == (before, messages)
         think(talk, results_of(reply), 5, tool_choice="none")
         think(talk, "so", 6, **CALL)  # compares
+        assert [one["role"] for one in session.undo()] == ["user", "assistant"]
+        roles = [one["role"] for one in session.undo()]
+        assert roles == ["user", "assistant", "tool", "assistant"], "all read again at once"
+        assert session.stats.turns == 0
 
 
 def test_a_loop_that_was_read_again_is_undone_as_a_whole(open_model: Open) -> None:
@@ -408,16 +412,6 @@ def test_mistakes_are_named(open_model: Open) -> None:
         with pytest.raises(InvalidArgument, match="`regex` must be None with `tools`"):
             session.stream("a", regex="x")
         assert session.generate([33], tool_choice="none", max_tokens=2, seed=1).tool_calls == []
-
-
-def test_a_template_without_a_place_for_tools_is_refused(
-    tiny_folder: Callable[[str], Path],
-) -> None:
-    refused = pytest.raises(
-        InvalidArgument, match=r"^session: `tools` must be empty: the checkpoint"
-    )
-    with sinkstream.load(tiny_folder("llama"), window=60, threads=1) as model, refused:
-        model.session(tools=PING)
 
 
 @pytest.mark.parametrize("text", ["x", "{}", "[1]", '[{"type":"function"}]'])

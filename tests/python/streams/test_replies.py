@@ -243,12 +243,18 @@ def test_memory_that_idle_sessions_hold_is_an_error_of_each(
         assert [type(reply) for _, reply in replies] == [CapacityError] * 2
 
 
-def test_an_error_of_the_callers_iterator_arrives(model: sinkstream.Model) -> None:
+def test_an_error_of_the_callers_iterator_follows_the_replies_before_it(
+    model: sinkstream.Model,
+) -> None:
     def broken() -> Iterator[list[int]]:
-        yield [5]
+        for _ in range(3):
+            yield [5]
         raise OSError("the disk is gone")
 
     replies = model.generate_many(broken(), max_tokens=2, ignore_eos=True)
+    found = [next(replies)[0] for _ in range(3)]
+    assert sorted(found) == [0, 1, 2]
     with pytest.raises(OSError, match="the disk is gone"):
-        list(replies)
-    assert [index for index, _ in replies] == [0], "what was started can still be read"
+        next(replies)
+    with pytest.raises(StopIteration):
+        next(replies)

@@ -14,10 +14,17 @@ import pytest
 import sinkstream
 from sinkstream import InvalidArgument, ToolCall
 from sinkstream.model import host_of
-from sinkstream.request.tools import check_tools
+from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.events import Token
 from tests.python.text.encoding import encode_chat
-from tests.python.text.tool_templates import FORMATS, TIME, TOOLS, WEATHER, write_tool_folder
+from tests.python.text.tool_templates import (
+    FORMATS,
+    TIME,
+    TOOLS,
+    WEATHER,
+    WITHOUT_TOOLS,
+    write_tool_folder,
+)
 
 jsonschema = pytest.importorskip("jsonschema")
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -78,7 +85,7 @@ def test_required_calls_are_valid(models: GiveModel, name: str) -> None:
 
 def trigger_of(model: sinkstream.Model) -> int:
     """Return the token with which calls begin."""
-    form, _ = host_of(model).tool_replies._found(None)
+    form = host_of(model).formats.calls(None, Tools(()))
     tokenizer = model.tokenizer
     assert tokenizer is not None
     found = form.token_ids.get(form.trigger)
@@ -181,6 +188,15 @@ def test_none_never_begins_a_call(models: GiveModel) -> None:
             assert trigger_of(model) not in where
 
 
+def test_stop_strings_do_not_match_in_calls_that_must_be_made(models: GiveModel) -> None:
+    asked = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, **RANDOM}
+    for name in ("hermes", "args", "chatml"):
+        plain = models(name).generate(HELLO, seed=3, **asked)
+        stopped = models(name).generate(HELLO, seed=3, stop=["}", '"', "e", "{"], **asked)
+        assert stopped.token_ids == plain.token_ids
+        assert stopped.finish_reason == "stop"
+
+
 def test_a_stream_tells_calls_while_they_are_written(models: GiveModel) -> None:
     stream = models("hermes").stream(
         HELLO, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=2, **RANDOM
@@ -233,8 +249,9 @@ def test_a_schema_is_for_the_text_of_a_reply_without_calls(models: GiveModel) ->
     [
         ("hermes", {"regex": "a"}, "`regex` must be None with `tools`", "regex"),
         ("llama", {"schema": {}}, "this model writes its calls as JSON", "schema"),
-        ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
-            "properties": {"a": {"type": "wrong"}}}}}]}, "`tools` must be valid for llgu", "tools"),
+        ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "strict": True,
+            "parameters": {"properties": {"a": {"type": "wrong"}}}}}]},
+         "tool `f` of `tools` (at /properties/a) must be valid for llguidance", "tools"),
         ("hermes", {"tools": [{**WEATHER, "function": {"name": "f", "parameters": {
             "properties": {"a": {"enum": ["x" * 70000]}}}}}]}, "`tools` must have at most 65536",
          "tools"),
@@ -254,11 +271,29 @@ def test_what_is_refused(
     assert caught.value.param == param
 
 
-def test_tools_need_messages_and_a_template_with_a_place_for_them(
-    models: GiveModel, model: sinkstream.Model
-) -> None:
+def test_tools_need_messages(models: GiveModel) -> None:
     for prompt in ("Hi", [1, 2]):
         with pytest.raises(InvalidArgument, match="`prompt` is not a list of messages"):
             models("hermes").stream(prompt, tools=TOOLS)
-    with pytest.raises(InvalidArgument, match=r"has no place for tools"):
-        model.stream(HELLO, tools=TOOLS)
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TOOLS))
+def test_a_template_without_a_place_for_tools_gets_the_generic_form(
+    models: GiveModel, name: str
+) -> None:
+    model = models(name)
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    bias = {tokenizer.token_to_id("</think>"): 50.0} if name == "thinker" else {}
+    for seed in range(3):
+        reply = model.generate(
+            HELLO, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=seed,
+            logit_bias=bias, **RANDOM,
+        )  # fmt: skip
+        assert len(reply.tool_calls) == 1
+        check(reply.tool_calls)
+    reply = model.generate(
+        HELLO, tools=TOOLS, seed=1, logit_bias=bias, temperature=1.0, max_tokens=9
+    )
+    assert reply.text
+    assert not reply.tool_calls

@@ -11,6 +11,7 @@ from sinkstream.request.tools import Tools
 from sinkstream.text import chat
 from sinkstream.text import prompt as prompts
 from sinkstream.text.conversation_formats import ConversationFormats
+from sinkstream.text.thinking import Thinking
 from sinkstream.text.turns.turn_format import TurnFormat
 
 
@@ -19,7 +20,8 @@ def encode_chat(
     messages: Sequence[Any],
     *,
     add_generation_prompt: bool = True,
-    thinking: bool | str | None = None,
+    is_open: bool = False,
+    thinking: Thinking = None,
     tools: Sequence[Mapping[str, Any]] = (),
     timeout_s: float = chat.TEMPLATE_SECONDS,
 ) -> list[int]:
@@ -28,7 +30,11 @@ def encode_chat(
     formats = ConversationFormats(text, None)
     with patch.object(chat, "TEMPLATE_SECONDS", timeout_s):
         return formats.encode_chat(
-            messages, thinking, given, add_generation_prompt=add_generation_prompt
+            messages,
+            thinking,
+            given,
+            add_generation_prompt=add_generation_prompt,
+            is_open=is_open,
         )
 
 
@@ -41,7 +47,7 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Any) -> list[int]:
 
 def detect_turn_format(
     text: TextFormat,
-    thinking: bool | str | None = None,
+    thinking: Thinking = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> TurnFormat:
     """Return the parts of conversations, as a session reads them."""

@@ -10,6 +10,8 @@ import pytest
 from sinkstream.request.tools import Tools
 from sinkstream.text import chat
 from sinkstream.text.conversation_formats import MOST_TAGS, MOST_TURNS, ConversationFormats
+from sinkstream.text.tools import find_calls
+from sinkstream.text.tools.generic_form import GENERIC_CALLS
 from sinkstream.text.turns import turn_format
 from tests.python.text.encoding import detect_turn_format
 from tests.python.text.reasoning_templates import THINK, WRITTEN, text_format
@@ -30,6 +32,7 @@ def test_a_client_cannot_make_a_model_keep_more_formats(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(turn_format, "turn_format_of", find)
     monkeypatch.setattr(chat, "ChatFormat", lambda *_, **__: None)
+    monkeypatch.setattr(find_calls, "find_calls", lambda *_: GENERIC_CALLS)
     formats = ConversationFormats(text_format(WRITTEN, *THINK), None)
     default = formats.turns(None)
     for number in range(10_000):

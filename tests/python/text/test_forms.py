@@ -1,4 +1,4 @@
-"""Which form a template reads, asked by two threads at once."""
+"""Which form a template reads, also if two threads ask at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from jinja2 import Template
+
+from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT
 from sinkstream.text.message_forms import ArgumentForms, ContentForms
 
@@ -51,3 +55,31 @@ def test_a_second_thread_renders_contents_while_the_first_finds_out_their_form()
     in_parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
     assert forms.apply(SAID) == in_parts
     assert second == [in_parts]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [
+        ("{{ a | tojson }}", "object"),
+        ("{{ a }}", "text"),
+        ("{{ a if a is string else a | tojson }}", "either"),
+        ("{% if a is mapping %}{% for k, v in a.items() %}{{ k }}={{ v }}{% endfor %}"
+         "{% else %}{{ a }}{% endif %}", "object"),
+        ("{% for k, v in a.items() %}{{ k }}={{ v }}{% endfor %}", "object"),
+    ],
+)  # fmt: skip
+def test_a_mapping_is_what_a_template_gets_that_tells_it_from_text(
+    arguments: str, form: str
+) -> None:
+    template = Template("{% set a = messages[1].tool_calls[0].function.arguments %}" + arguments)
+
+    def render(messages: Sequence[Any]) -> str:
+        try:
+            return template.render(messages=messages)
+        except Exception:
+            raise InvalidArgument("it fails", param="prompt") from None
+
+    forms = ArgumentForms("tool_calls", render)
+    found = forms.apply(CALLING, PROMPT)[0]["tool_calls"][0]["function"]["arguments"]
+    assert forms._form() == form
+    assert found == ({"a": 1} if form == "object" else '{"a": 1}')

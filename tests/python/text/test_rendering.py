@@ -9,17 +9,19 @@ import pytest
 from tests.python.text import template_fuzz
 from tests.python.text.expressions import CONTENTS
 from tests.python.text.llama_cpp_sources import files_of_sdist
-from tests.python.text.template_fuzz import EXPRESSION_SOURCES, ours, theirs
+from tests.python.text.template_fuzz import EXPRESSION_SOURCES, Case, ours, theirs
 
 
 @pytest.mark.parametrize("source", EXPRESSION_SOURCES)
 def test_every_expression_gives_transformers_text(source: str) -> None:
     for content in CONTENTS:
-        messages = [
-            {"role": "user", "content": content},
-            {"role": "assistant", "content": "x <|im_end|> y"},
-        ]
-        assert ours(source, messages)[0] == theirs(source, messages), content
+        case = Case(
+            [
+                {"role": "user", "content": content},
+                {"role": "assistant", "content": "x <|im_end|> y"},
+            ]
+        )
+        assert ours(source, case)[0] == theirs(source, case), content
 
 
 def test_random_conversations_give_transformers_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,11 +264,18 @@ def test_text_that_lags_behind_its_tokens_changes_nothing(
 
 
 def test_a_given_beginning_decides_where_the_reply_is() -> None:
-    opened = tags("opened_as_text")
-    for begun, expected in [("", ("a", "b")), ("x", ("a", "b")), ("x</think>", ("", "a</think>b"))]:
-        reader = opened.reader(begun)
-        parts = reader.token(5, "a</think>b")[1] + reader.end()
-        assert (joined(parts, "thought"), joined(parts, "text")) == expected
+    """The template has written it as a message, which no generation prompt precedes."""
+    for name, begun, expected in [
+        ("opened_as_text", None, ("a", "b")),
+        ("opened_as_text", "", ("", "a</think>b")),
+        ("opened_as_text", "x", ("", "a</think>b")),
+        ("opened_as_text", " <think>x", ("a", "b")),
+        ("opened_as_text", "<think>x</think>", ("", "a</think>b")),
+        ("emptied", "<think>x", ("", "a</think>b")),
+    ]:
+        reader = tags(name).reader(begun)
+        parts = reader.push_text("a</think>b") + reader.end()
+        assert (joined(parts, "thought"), joined(parts, "text")) == expected, (name, begun)
 
 
 def test_tokens_of_thoughts_are_counted_with_their_tags() -> None:

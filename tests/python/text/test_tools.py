@@ -20,6 +20,7 @@ from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
 from sinkstream.text.tools.find_calls import find_calls
+from sinkstream.text.tools.unfinished_json import closed_json
 from tests.python.lanes import examples
 from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.reasoning_templates import KEPT, text_format
@@ -165,9 +166,7 @@ def test_arguments_are_written_as_json_once(name: str) -> None:
     assert json.dumps(arguments) in written[0]
 
 
-@pytest.mark.parametrize(
-    "arguments", ["{", "[]", "3", '{"a": NaN}', '{"a":' * 5000, '{"a":' * 80 + "1" + "}" * 80]
-)
+@pytest.mark.parametrize("arguments", ["[]", "[", "3", '"', "x", '{"a": NaN}', '{"a": 1}}', "{1"])
 def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [
@@ -176,6 +175,51 @@ def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
     ]
     with pytest.raises(InvalidArgument, match="message 1 of `prompt`: `arguments` of a tool call"):
         encode_chat(FORMATS["hermes"], messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        ("", "{}"), ("{", "{}"), ('{"z', "{}"), ('{"z"', "{}"), ('{"z":', "{}"), ('{"z": 1', "{}"),
+        ('{"z": 1,', '{"z": 1}'), ('{"z": 1, "b": tru', '{"z": 1}'), ('{"z": "Ro', '{"z": "Ro"}'),
+        ('{"z": [1, {"a": "\\u00', '{"z": [1, {"a": ""}]}'), ('{"z": "\\\\', '{"z": "\\\\"}'),
+        ('{"z": "\\', '{"z": ""}'), ('{"z": "}', '{"z": "}"}'),
+        ('{"a":' * 5000, '{"a": ' * 63 + "{}" + "}" * 63),
+        ('{"a":' * 80 + "1" + "}" * 80, '{"a": ' * 63 + "{}" + "}" * 63),
+    ],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_arguments_that_were_cut_are_closed(arguments: str, read: str) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    text = FORMATS["hermes"]
+    assert text.tokenizer is not None
+    ids = encode_chat(text, messages, add_generation_prompt=False)
+    written = text.tokenizer.decode(ids, skip_special_tokens=False)
+    assert f'"arguments": {read}}}\n</tool_call>' in written
+
+
+@examples(300)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    ),
+    st.booleans(),
+    st.data(),
+)
+def test_json_that_ends_anywhere_can_be_closed(
+    value: Any, is_ascii: bool, data: st.DataObject
+) -> None:
+    whole = json.dumps({"a": value, "b": value}, ensure_ascii=is_ascii)
+    end = data.draw(st.integers(1, len(whole)))
+    closed = json.loads(closed_json(whole[:end], 64))
+    assert isinstance(closed, dict)
+    if end == len(whole):
+        assert closed == json.loads(whole)
 
 
 @pytest.mark.parametrize("name", ["hermes", "thinking", "llama", "function"])

@@ -129,6 +129,29 @@ FORMATS: dict[str, TextFormat] = {
     "function": tool_format(FUNCTION, "<|im_end|>", *plain("<function=")),
     "deepseek": tool_format(DEEPSEEK, "<|end|>", *DEEPSEEK_TOKENS),
 }
+# Without a place for tools. ChatML writes any role, and a system text if there is none.
+CHATML = (
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind." + _END + "{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" + _END + "{% endfor %}"
+    + _ASK + "{% endif %}"
+)  # fmt: skip
+# Gemma and others: no system text, and a question after each reply.
+STRICT = (
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') or "
+    "(m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}"
+    "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}" + _END + "{% endfor %}"
+    + _ASK + "{% endif %}"
+)  # fmt: skip
+# A thought in the prompt, and none in earlier replies.
+THINKER = CHATML.replace(_ASK, _ASK + "<think>\n").replace(
+    "{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] | trim }}"
+)
+WITHOUT_TOOLS: dict[str, TextFormat] = {
+    "chatml": tool_format(CHATML, "<|im_end|>"),
+    "strict": tool_format(STRICT, "<|im_end|>"),
+    "thinker": tool_format(THINKER, "<|im_end|>", *THINK),
+    "xml": tool_format(XML, "<|im_end|>"),
+}
 
 
 def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
@@ -160,8 +183,8 @@ TOOLS = [WEATHER, TIME]
 
 
 def write_tool_folder(base: Path, folder: Path, name: str) -> Path:
-    """Write a copy of a tiny checkpoint whose model calls tools in one of the FORMATS."""
-    text = FORMATS[name]
+    """Write a copy of a tiny checkpoint with one of the FORMATS, or one WITHOUT_TOOLS."""
+    text = (FORMATS | WITHOUT_TOOLS)[name]
     assert text.tokenizer is not None
     assert text.chat_template is not None
     shutil.copytree(base, folder)

@@ -25,7 +25,8 @@ from sinkstream.cluster.peers.internal import fence_of
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.errors import StreamAborted
 from sinkstream.server.middleware import App, ClientLeft
-from sinkstream.server.parsing import SMALL_BYTES, session_key
+from sinkstream.server.parsing import session_key
+from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import RequestLog, Scope, request_log_of
 from sinkstream.server.server_sent_events import EVENT_HEADERS, Send
 from sinkstream.server.service import Service
@@ -39,8 +40,8 @@ _METHODS = ("DELETE", "GET", "POST")  # a WebSocket has none
 _FIELD = b"previous_response_id"
 # Of the connection, or written anew.
 _OWN = frozenset(
-    b"connection content-length date expect keep-alive proxy-connection server te trailer "
-    b"transfer-encoding upgrade vary x-request-id".split()
+    b"connection content-encoding content-length date expect keep-alive proxy-connection server te "
+    b"trailer transfer-encoding upgrade vary x-request-id".split()
 ) | {HEADER}
 _CONNECT_S = 0.5
 # A peer whose host is down is noticed within about 20 s, even while nothing is sent.

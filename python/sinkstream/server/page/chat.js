@@ -1,4 +1,4 @@
-// A chat over this server's own API. The page keeps only what it shows, and the key that was typed.
+// A chat over this server's own API. The page keeps what it shows, and the key.
 
 import { MessageView, action, clearPaint, make, withOffsets } from "./transcript.js";
 
@@ -9,15 +9,15 @@ const $ = (id) => document.getElementById(id);
 const on = (id, event, act) => $(id).addEventListener(event, act);
 
 let key = "";
-let model = null;  // {id, sinks, window}
-let session = null;  // the conversation's id; null before the first reply
-let turns = new Map();  // by id, in the order of their creation
-let path = [];  // ids from the first turn to the last that is shown
+let model = null;  // {id, sinks, capacity}
+let session = null;  // its id; null before the first reply
+let turns = new Map();  // by id, in order of creation
+let path = [];  // ids of turns, up to the last that is shown
 let views = new Map();  // turn id → {element, messages}
-let first = 0;  // turn of the path that is shown
+let first = 0;  // turn of the path
 let running = null;  // {turn, reply, id, ...} while a reply is generated
 let lastRun = null;
-let opening = 0;  // number of the last one; answers to earlier ones are stale
+let opening = 0;  // earlier answers are stale
 
 // ---- the API ----
 
@@ -83,8 +83,8 @@ async function start() {
 }
 
 async function listConversations() {
-  const { data } = await get("v1/sessions");
-  const list = data.slice(0, LISTED).map((one) => {
+  const { data, has_more: more } = await get(`v1/sessions?limit=${LISTED}`);
+  const list = data.map((one) => {
     const item = make("li");
     const link = make("a", one.title?.trim() || "Untitled");
     link.href = `#${one.id}`;
@@ -92,8 +92,7 @@ async function listConversations() {
     return item;
   });
   $("conversations").replaceChildren(...list);
-  const more = data.length - list.length;
-  $("unlisted").textContent = more ? `and ${count(more)} older ones` : "No kept conversations.";
+  $("unlisted").textContent = more ? "and older ones" : "No kept conversations.";
   $("unlisted").hidden = list.length > 0 && !more;
   markCurrent();
 }
@@ -129,7 +128,7 @@ async function open(id, node) {
   const number = ++opening;
   leave();
   try {
-    const { data } = id ? await get(`v1/sessions/${id}/turns`) : { data: [] };
+    const data = id ? await turnsOf(id) : [];
     if (number !== opening) return;
     if (id !== session) lastRun = null;
     session = id ?? null;
@@ -154,13 +153,18 @@ function newChat() {
   $("message").focus();
 }
 
+async function turnsOf(id, after = "") {
+  const { data, has_more: more, last_id: last } = await get(`v1/sessions/${id}/turns${after}`);
+  return more ? [...data, ...await turnsOf(id, `?after=${last}`)] : data;
+}
+
 async function refresh() {
   if (!model || running || document.hidden) return;
   try {
     await listConversations();
     if (session === null) return;
     const number = opening;
-    const { data } = await get(`v1/sessions/${session}/turns`);
+    const data = await turnsOf(session);
     if (number === opening && !running && data.length !== turns.size) setTurns(data, path.at(-1));
   } catch (error) {
     if (error.status === 404) newChat();
@@ -252,7 +256,10 @@ async function run(asked, parent, url, options) {
 async function receive(own, url, options) {
   for (let tries = 0; ; tries += 1) {
     try {
-      for await (const { data, comment } of eventsOf(await request(url, options))) {
+      const response = await request(url, options);
+      own.turn.pinned_tokens ||= Number(response.headers.get("x-sinkstream-pinned"));
+      showError(response.headers.get("x-sinkstream-warning") ?? "");
+      for await (const { data, comment } of eventsOf(response)) {
         if (data === "[DONE]") return;
         if (data) take(own, JSON.parse(data));
         else showStatus(comment.startsWith("prefill") ? `Reading, ${comment}` : comment);
@@ -287,7 +294,7 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
       one.end ??= read;
     }
     while (reply.offsets.length < generated) reply.offsets.push(reply.content.length);
-    turn.live_tokens = Math.min(reply.end - 1, model.sinks + model.window);
+    turn.live_tokens = Math.min(reply.end - 1, model.capacity);
     turn.total_evicted_tokens = reply.end - 1 - turn.live_tokens;
     const now = performance.now();
     own.from ??= { now, generated };
@@ -296,8 +303,7 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
     own.generated = generated;
   }
   if (response?.sinkstream) {  // it has ended
-    Object.assign(turn, response.sinkstream);
-    Object.assign(own, response.sinkstream);
+    for (const one of [turn, own]) Object.assign(one, response.sinkstream);
   }
   if (!delta) return;
   reply[type.includes("reasoning") ? "thought" : "content"] += delta;
@@ -321,7 +327,7 @@ async function setOffsets(id) {
   messages?.forEach((one, at) => Object.assign(one, withOffsets(found?.data[0].messages[at] ?? {})));
 }
 
-// Replaces the running turn by the one that the server keeps.
+// Replaces the running turn by the one that is kept.
 async function replaceOwn(own, failure) {
   const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
   const { turn, reply } = own;
@@ -469,25 +475,25 @@ function paintAll() {
   $("sinks").hidden = !isKnown || first > 0;
   if (!isKnown) return;
   const evicted = last.total_evicted_tokens;
+  const pinned = path.map((id) => turns.get(id).pinned_tokens).findLast(Boolean) ?? model.sinks;
   for (const { messages } of views.values()) {
-    for (const view of messages) view.label.textContent = view.paint(model.sinks, evicted);
+    for (const view of messages) view.label.textContent = view.paint(pinned, evicted);
   }
-  const sinks = Math.min(model.sinks, live);
-  const free = model.sinks + model.window - live;
-  const widths = { sinks, evicted, live: live - sinks, free };
+  const sinks = Math.min(pinned, live);
+  const widths = { sinks, evicted, live: live - sinks, free: model.capacity - live };
   for (const [name, tokens] of Object.entries(widths)) {
     const part = $("bar").querySelector(`.${name}`);
     part.style.flexGrow = tokens;
     part.hidden = tokens === 0;
   }
   const words = [
-    ["sinks", `${count(sinks)} sinks`],
+    ["sinks", `${count(sinks)} pinned`],
     ["evicted", `${count(evicted)} evicted`],
-    ["live", `${count(live - sinks)} in the window of ${count(model.window)}`],
+    ["live", `${count(live - sinks)} in the window of ${count(model.capacity - pinned)}`],
   ];
   $("legend").replaceChildren(...words.map(([name, text]) => make("span", text, name)));
-  const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= model.sinks;
-  $("sinks").textContent = `${count(sinks)} sinks, always seen`
+  const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= sinks;
+  $("sinks").textContent = `${count(sinks)} pinned, always seen`
     + (isHidden ? ": the beginning of the chat template" : "");
   $("bar").ariaLabel = words.map(([, text]) => text).join(", ");
 }

@@ -1,5 +1,4 @@
-// Shows messages and the model's window over them. Model text becomes text nodes only: never HTML,
-// a link or an image.
+// Shows messages and the model's window over them. Model text becomes text nodes only.
 
 const BLOCK = 4000;  // characters of a block; longer ones are split
 const SHOWN = 100;  // blocks of a message in the document at a time
@@ -21,7 +20,7 @@ export function action(label, act, className) {
 // ---- text -> blocks ----
 
 // A block is {kind, start, end}; it may continue the one before (`joins`). Text is only appended to,
-// so all blocks but the last two stay; `fence` is the mark of the code around the last one, or null.
+// so all blocks but the last two stay; `fence` marks code around the last one, or is null.
 export function split(text, start, isPlain, fence = null) {
   const blocks = [];
   let open = null;
@@ -157,8 +156,7 @@ function paint(name, block, from, to) {
   }
 }
 
-// A message: {role, content, begin, end, offsets}. The last three are the server's: the tokens that
-// hold it, and the character at which each begins.
+// A message: {role, content, begin, end, offsets}: its tokens, and the character where each begins.
 export class MessageView {
   constructor(message) {
     this.message = message;

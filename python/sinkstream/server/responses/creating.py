@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.conversations.node import new_id
+from sinkstream.conversations.promises import Promise
 from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
+from sinkstream.request.options import StreamOptions
 from sinkstream.server.admission import response_bytes
-from sinkstream.server.body_options import thinking_of_response
+from sinkstream.server.body_options import sinks_of, thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
+from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.producing import begin
@@ -30,14 +34,14 @@ from sinkstream.server.responses.response_bodies import (
     names_in,
     options_of,
     record_of,
+    refuses_overflow_of,
     request_fields_of,
     response_tools,
 )
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
+from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service
-
-_MANY_ITEMS = 256  # more of them are read on the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +52,21 @@ class Asked:
     turn: TurnRequest
     """Its `messages` are the input's."""
     instructions: str | None
-    refuses_eviction: bool = False
-    """Whether a prompt that is longer than the window is an error."""
 
 
 def beginning(asked: Asked) -> Callable[[], Turn]:
     """Return a function that begins the turn; calling it blocks.
 
-    It refuses a previous response that does not exist, and a prompt that is too long.
+    It refuses a previous response that does not exist.
     """
     return lambda: _begin(asked)
 
 
 def _begin(asked: Asked) -> Turn:
-    turns = asked.service.turns
     try:
-        turn = turns.begin(turn_request(asked))
+        return asked.service.turns.begin(turn_request(asked))
     except NotFound:
         raise not_found(asked.turn.previous) from None
-    capacity = asked.service.model.capacity.tokens
-    if asked.refuses_eviction and turn.facts.prompt_tokens > capacity:
-        turn.stream.close()
-        turn.end()
-        raise invalid(
-            'body: with `truncation` "disabled", `input` and the conversation before it must have '
-            f"at most {capacity} tokens together, but have {turn.facts.prompt_tokens}. "
-            '"auto" lets older tokens leave the window.',
-            "input",
-            "context_length_exceeded",
-        )
-    return turn
 
 
 def count(asked: Asked) -> int:
@@ -91,11 +80,11 @@ def count(asked: Asked) -> int:
 def turn_request(asked: Asked) -> TurnRequest:
     """Return the turn to begin. Blocks.
 
-    Instructions and tools are not carried over: if they differ from the previous ones, the
-    conversation is read again with the new ones at its beginning.
+    Instructions and tools are not carried over: if they differ from the previous ones, or if other
+    `sinks` are asked for, the conversation is read again with the new ones.
 
     Raises:
-        ApiError: The previous response is not stored, and has different instructions or tools.
+        ApiError: The previous response is not stored, and differs in one of them.
         NotFound: There is no such previous response.
     """
     turn, previous = asked.turn, asked.turn.previous
@@ -109,10 +98,10 @@ def turn_request(asked: Asked) -> TurnRequest:
         if is_unstored
         else opening_of(turns, turn.tenant, previous)
     )
-    if before == opening_with(asked.instructions, turn.tools):
+    name = opening_with(asked.instructions, turn.tools, turn.sinks).differs_in(before)
+    if name is None:
         return turn
     if is_unstored:
-        name = "tools" if before.instructions == asked.instructions else "instructions"
         raise invalid(
             f"body: `{name}` must be the same as in the previous response, because that response "
             "was not stored.",
@@ -137,55 +126,95 @@ def not_found(previous: str | None) -> ApiError:
 
 
 async def create(
-    service: Service, body: ResponseRequest, tenant: str, headers: Headers, *, forks: bool = False
+    service: Service,
+    body: ResponseRequest,
+    log: RequestLog,
+    headers: Headers,
+    *,
+    waited: tuple[float, int] | None = None,
+    forks: bool = False,
 ) -> Live:
     """Return a response that has begun to wait for its turn, or refuse the request.
 
-    With `forks`, a previous response that is not stored can be continued a second time, if there
-    is memory for both.
+    It arrived with the request of `log`; or at a time, with a size, in `waited`. With `forks`, a
+    previous response that is not stored can be continued a second time, if memory suffices.
     """
     service.check_model(body.model)
-    options = options_of(body, service.config.max_tokens)
-    names = names_in(body)
+    options, names = await service.pool.run_if(body.is_long, partial(_options, service, body))
+    tenant = log.tenant
+    terms = terms_of(service, log, options, priority=int(bool(body.background)))
+    if waited is not None:
+        terms = replace(terms, arrived_at=waited[0], size=waited[1])
     asked = await asked_of(service, body, tenant, headers)
     tools = asked.turn.tools
     await service.grammars.compile(service.host, options, names, tools, asked.turn.thinking)
-    try:
-        if tools is None:
-            service.host.check_options(ReplyOptions(options))
-    except Exception as error:
-        raise from_exception(error, names) or error from None
+    if tools is None:  # after their grammar, which is compiled elsewhere
+        check = partial(_check_options, service, options, names)
+        await service.pool.run_if(body.is_long, check)
     held_bytes = response_bytes(options)
     _check_previous(service, body, tenant)
     name = new_id("resp")
-    fields = request_fields_of(service, body, name, store=asked.turn.store)
-    record = record_of(fields, len(asked.turn.messages))
-    turn = replace(asked.turn, options=options, node=name, record=record, forks=forks)
-    asked = replace(asked, turn=turn, refuses_eviction=body.truncation == "disabled")
+    describe = partial(_described, service, body, asked, name)
+    fields, record = await service.pool.run_if(body.is_long, describe)
+    turn = replace(
+        asked.turn,
+        options=options,
+        node=name,
+        record=record,
+        forks=forks,
+        sinks=sinks_of(body),
+        refuses_overflow=refuses_overflow_of(service, body),
+    )
+    asked = replace(asked, turn=turn)
     settings = body.stream_options or StreamSettings()
     state = ResponseState(
         fields,
         tenant,
+        len(record),
         tokens=None if "logprobs" not in options else [],
         encodes_thought=ENCRYPTED in (body.include or ()),
         tells_usage=bool(settings.continuous_usage_stats),
     )
     live = Live(Resources(state, service.texts.piece), asked.turn.messages)
-    task = begin(service, live, beginning(asked), held_bytes)
+    if live.state.is_background and fields["store"]:
+        messages = orjson.dumps(asked.turn.messages).decode()
+        live.promise = Promise(name, tenant, record, messages)
+    task = begin(service, live, beginning(asked), terms, held_bytes)
     await asyncio.wait({task}, timeout=0)  # a server that is full says so now
+    if live.promise is not None:
+        await live.promised()
     return live
+
+
+def _options(service: Service, body: ResponseRequest) -> tuple[StreamOptions, dict[str, str]]:
+    """Return the options of a response, and its fields by the names of arguments."""
+    return options_of(body, service.config.max_tokens), names_in(body)
+
+
+def _check_options(service: Service, options: StreamOptions, names: dict[str, str]) -> None:
+    try:
+        service.host.check_options(ReplyOptions(options))
+    except Exception as error:
+        raise from_exception(error, names) or error from None
+
+
+def _described(
+    service: Service, body: ResponseRequest, asked: Asked, name: str
+) -> tuple[dict[str, Any], str]:
+    """Return the fields of a response that repeat its request, and what is stored of them."""
+    fields = request_fields_of(service, body, name, store=asked.turn.store)
+    return fields, record_of(fields, len(asked.turn.messages))
 
 
 async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: Headers) -> Asked:
     """Return what a request reads, or refuse it."""
     check_read(body)
     read = partial(messages_of, body.input)
-    is_long = not isinstance(body.input, str) and len(body.input) > _MANY_ITEMS
-    find_tools = partial(response_tools, body)
+    find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
     turn = TurnRequest(
         tenant=tenant,
-        messages=await service.pool.run(read) if is_long else read(),
+        messages=await service.pool.run_if(body.is_long, read),
         options={},
         previous=body.previous_response_id,
         session_key=session_key(headers, body.prompt_cache_key),

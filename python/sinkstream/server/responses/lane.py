@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.server.errors import ApiError, from_exception, internal
@@ -21,8 +23,8 @@ from sinkstream.server.stalled_engine import unless_stalled
 
 logger = logging.getLogger("sinkstream.server")
 
-SendEvent = Callable[[dict[str, Any], str | None], Awaitable[None]]
-"""Sends an event of a lane; waits while the client is slow."""
+SendEvent = Callable[[bytes], Awaitable[None]]
+"""Sends an event, as JSON; waits while the client is slow."""
 
 
 def error_event(error: ApiError) -> dict[str, Any]:
@@ -31,6 +33,20 @@ def error_event(error: ApiError) -> dict[str, Any]:
     if error.headers:
         fields["headers"] = {name.decode(): value.decode() for name, value in error.headers}
     return {"type": "error", "status": error.status, "error": fields}
+
+
+class _Waiting(NamedTuple):
+    """A request that has not begun."""
+
+    body: ResponseRequest
+    forks: bool
+    arrived_at: float
+    size: int
+
+
+def written(event: dict[str, Any], lane: str | None) -> bytes:
+    """Return an event as JSON, with the name of its lane."""
+    return orjson.dumps(event if lane is None else {**event, "stream_id": lane})
 
 
 class Lane:
@@ -54,7 +70,7 @@ class Lane:
         self._headers = headers
         self._send = send
         self._active = active
-        self._waiting: deque[tuple[ResponseRequest, bool, int]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._live: Live | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -66,12 +82,12 @@ class Lane:
     @property
     def waiting_bytes(self) -> int:
         """Return the bytes of these requests, as they came."""
-        return sum(size for _, _, size in self._waiting)
+        return sum(waiting.size for waiting in self._waiting)
 
     def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
         """Handle a request of `size` bytes after those before it, if all that wait have room."""
-        self._service.waiting_requests.take(size)
-        self._waiting.append((body, forks, size))
+        self._service.waiting_requests.take(size, self._log.tenant)
+        self._waiting.append(_Waiting(body, forks, time.monotonic(), size))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -105,11 +121,14 @@ class Lane:
             async with self._active:
                 refusal = None
                 try:
-                    await unless_stalled(self._service, self._answer(*self._next()))
+                    await unless_stalled(self._service, self._answer(self._next()))
                 except Exception as error:
                     refusal = self._refusal(error)
                 if refusal is not None:  # only now: the error holds its request
-                    await self._send(refusal, self.name)
+                    await self._send(self._written(refusal))
+
+    def _written(self, event: dict[str, Any]) -> bytes:
+        return written(event, self.name)
 
     def _refusal(self, error: Exception) -> dict[str, Any]:
         known = from_exception(error)
@@ -119,24 +138,31 @@ class Lane:
         self._log.finish = known.code
         return error_event(known)
 
-    def _next(self) -> tuple[ResponseRequest, bool]:
-        """Return the next request, which does not wait any longer, and whether it forks."""
-        body, forks, size = self._waiting.popleft()
-        self._service.waiting_requests.give_back(size)
-        return body, forks
+    def _next(self) -> _Waiting:
+        """Return the next request, which does not wait any longer."""
+        waiting = self._waiting.popleft()
+        self._service.waiting_requests.give_back(waiting.size, self._log.tenant)
+        return waiting
 
-    async def _answer(self, body: ResponseRequest, forks: bool) -> None:
+    async def _answer(self, asked: _Waiting) -> None:
         service = self._service
         service.check_ready()
-        live = await create(service, body, self._log.tenant, self._headers, forks=forks)
-        del body  # it may be long
+        live = await create(
+            service,
+            asked.body,
+            self._log,
+            self._headers,
+            waited=(asked.arrived_at, asked.size),
+            forks=asked.forks,
+        )
+        del asked  # it may be long
         self._live = live
         try:
             await live.admitted(service.config.keepalive_s)
             self.latest = live.state.id
-            async for events in live.follow():
+            async for events in live.follow(service.pool, self._written):
                 for event in events:
-                    await self._send(event, self.name)
+                    await self._send(event)
         finally:
             self._live = None
             await live.cancel()

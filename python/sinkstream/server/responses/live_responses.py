@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeVar
 
-from sinkstream.conversations.turns import Turn
+from sinkstream.conversations.promises import Promise
+from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
 from sinkstream.server.responses.stored_responses import Opening
 
+_T = TypeVar("_T")
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
 _UNSTORED = 1024  # whose openings are remembered
@@ -33,9 +38,17 @@ class Live:
         """The input; None if it is to be read from the store, or cannot be listed."""
         self.turn: Turn | None = None
         """None before the reply begins."""
+        self.end: TurnEnd | None = None
+        """None before the turn is committed."""
         self.queued_s = 0.0
         """How long the response has waited for a seat, known when it ends."""
         self.failure: ApiError | None = None
+        self.promise: Promise | None = None
+        """What is written before a client is told that it may come back for the reply."""
+        self.is_promised = False
+        """Whether it is written."""
+        self.is_announced = False
+        """Whether a client may know of the response."""
         self.task: asyncio.Task[None] | None = None
         """Generates it; None once it has ended."""
         self._changed = asyncio.Event()
@@ -48,11 +61,18 @@ class Live:
     def note(self, log: RequestLog) -> None:
         """Add what the response has cost, and how it ended, to the log of its request."""
         log.queued_s = max(log.queued_s, self.queued_s)
+        if self.turn is not None and self.end is not None:
+            log.note_window([(self.turn.facts, self.end)])
         outcome = self.state.outcome
         if outcome is not None and outcome.usage is not None:
             log.prompt_tokens += outcome.usage["input_tokens"]
             log.generated_tokens += outcome.usage["output_tokens"]
         log.finish = self.failure.code if self.failure is not None else self.state.status
+
+    async def promised(self) -> None:
+        """Wait until the promise is written, or the response ends."""
+        while not self.is_promised and self.state.outcome is None:
+            await self._changed.wait()
 
     async def begun(self) -> None:
         """Wait until the reply begins, or the response ends."""
@@ -66,19 +86,27 @@ class Live:
                 await self.begun()
         if self.failure is not None and not self.state.is_begun:
             raise self.failure
+        self.is_announced = True
 
     async def ended(self) -> None:
         """Wait until the response ends."""
         while self.state.outcome is None:
             await self._changed.wait()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the events after a number, until the response ends."""
+    async def follow(
+        self, pool: Pool, write: Callable[[dict[str, Any]], bytes], after: int = -1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the events after a number, as `write` returns them, until the response ends."""
+
+        def written(begin: int, end: int) -> list[bytes]:
+            return [write(self.events.event(i)) for i in range(begin, end)]
+
         number = after + 1
         while True:
             if number < self.events.count:
                 end = min(self.events.count, number + _BATCH)
-                yield [self.events.event(i) for i in range(number, end)]
+                # What is there already does not change, so that another thread may read it.
+                yield await pool.run_if(self.state.is_long, partial(written, number, end))
                 number = end
             elif self.state.outcome is not None:
                 return
@@ -131,13 +159,13 @@ class LiveResponses:
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
         while len(self._ended) > _KEPT:
-            self.forget(next(iter(self._ended)))
+            self.forget(_oldest_of_most(self._ended, lambda name: self._found[name].state.tenant))
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            self._unstored.popitem(last=False)
+            del self._unstored[_oldest_of_most(self._unstored, itemgetter(0))]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -146,3 +174,10 @@ class LiveResponses:
     def opening_of(self, tenant: str, name: str) -> Opening:
         """Return the opening of such a response."""
         return self._unstored[tenant, name]
+
+
+def _oldest_of_most(kept: Iterable[_T], tenant_of: Callable[[_T], str]) -> _T:
+    """Return the first, which is the oldest, of those of the tenant that has the most."""
+    names = list(kept)
+    most = Counter(map(tenant_of, names)).most_common(1)[0][0]
+    return next(name for name in names if tenant_of(name) == most)

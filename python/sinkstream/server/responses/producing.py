@@ -16,8 +16,8 @@ from sinkstream.server.reply_pieces import pieces
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.responses.response_state import Outcome
-from sinkstream.server.responses.stored_responses import note_of, opening_of_fields
-from sinkstream.server.running import Reply, Start, as_api_error, running
+from sinkstream.server.responses.stored_responses import as_text, note_of, opening_of_fields
+from sinkstream.server.running import Reply, Start, Terms, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
 
@@ -28,26 +28,32 @@ _INCOMPLETE = ("length", "timeout")
 _ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
-def begin(service: Service, live: Live, start: Start, held_bytes: int) -> asyncio.Task[None]:
+def begin(
+    service: Service, live: Live, start: Start, terms: Terms, held_bytes: int
+) -> asyncio.Task[None]:
     """Begin to generate, with `start`. The task does not fail; errors are stored in `live`.
 
     The reply may take `held_bytes` of memory.
     """
     service.live.add(live)
-    live.task = task = asyncio.create_task(_produce(service, live, start, held_bytes))
+    live.task = task = asyncio.create_task(_produce(service, live, start, terms, held_bytes))
     task.add_done_callback(lambda _: live.drop_task())
     return task
 
 
-async def _produce(service: Service, live: Live, start: Start, held_bytes: int) -> None:
+async def _produce(
+    service: Service, live: Live, start: Start, terms: Terms, held_bytes: int
+) -> None:
     state, reply = live.state, None
     try:
         async with AsyncExitStack() as stack:
-            stack.enter_context(service.whole_replies.taken(held_bytes))
-            (reply,) = await stack.enter_async_context(running(service, [start], NAMES))
+            stack.enter_context(service.whole_replies.taken(held_bytes, terms.tenant))
+            begun = running(service, [start], terms, NAMES, state.id)
+            (reply,) = await stack.enter_async_context(begun)
             del start  # it holds the request
+            await _promise(service, live)
             turn = live.turn = await reply.begin()
-            assert turn is not None  # there is no limit of time
+            assert turn is not None  # it was not to return earlier
             live.drop_messages()
             stream = turn.stream
             state.has_parts, state.input_tokens = stream.has_parts, turn.facts.prompt_tokens
@@ -80,6 +86,16 @@ async def _produce(service: Service, live: Live, start: Start, held_bytes: int) 
         await _finish_whole(service, live, reply)
 
 
+async def _promise(service: Service, live: Live) -> None:
+    """Write the promise of a response that a client may come back for: it has been admitted."""
+    promises = service.turns.promises
+    if live.promise is not None and promises is not None:
+        await service.pool.run(partial(promises.make, live.promise))
+        live.is_promised = True
+        live.promise = None  # it has the request's messages
+        live.notify()
+
+
 async def _finish_whole(
     service: Service, live: Live, reply: Reply | None, *, is_cancelled: bool = False
 ) -> None:
@@ -102,7 +118,7 @@ async def _finish(
     """Store how a response ended, then announce it, even if it cannot be stored."""
     state = live.state
     facts = live.turn.facts if live.turn is not None else None
-    end = reply.ended if reply is not None else None
+    end = live.end = reply.ended if reply is not None else None
     live.queued_s = reply.queued_s if reply is not None else 0.0
     outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
@@ -112,6 +128,9 @@ async def _finish(
             note = note_of(state, outcome)
             with suppress(SinkstreamError):  # the turn is kept; the store has logged the error
                 await service.pool.submit(partial(service.turns.note, state.id, note))
+        elif live.is_promised:
+            with suppress(SinkstreamError):  # the store has logged it; it is broken, and found
+                await service.pool.submit(partial(_end_promise, service, live, outcome))
         elif is_left:
             service.live.note_unstored(
                 state.tenant, state.id, opening_of_fields(state.request_fields)
@@ -125,6 +144,16 @@ async def _finish(
             service.live.forget(state.id)
         else:
             service.live.forget_later(state.id)
+
+
+def _end_promise(service: Service, live: Live, outcome: Outcome) -> None:
+    """Keep how a response ended that has left no turn, unless its client was refused."""
+    promises = service.turns.promises
+    assert promises is not None
+    if live.is_announced:
+        promises.end(live.state.id, as_text(outcome))
+    else:
+        promises.remove(live.state.id)
 
 
 def _outcome(

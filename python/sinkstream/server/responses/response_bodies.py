@@ -9,7 +9,15 @@ import orjson
 
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.server.body_options import as_chat_tools, names_of, response_options, tools_of
+from sinkstream.server.body_options import (
+    as_chat_tools,
+    names_of,
+    or_default,
+    refuses_overflow,
+    response_options,
+    sinks_of,
+    tools_of,
+)
 from sinkstream.server.config import NO_STORE
 from sinkstream.server.errors import invalid, not_supported
 from sinkstream.server.request_bodies import Body, Generation, Objects, Strings
@@ -23,13 +31,16 @@ NAMES = {
     "logprobs": "top_logprobs",
     "previous": "previous_response_id",
     "thinking": "reasoning",
+    "on_overflow": "truncation",
 }
 """The request's fields by the arguments of `Model.stream`, for errors."""
 LOGPROBS = "message.output_text.logprobs"
 """In `include`: asks for log-probabilities."""
 ENCRYPTED = "reasoning.encrypted_content"
 """In `include`: asks for thoughts in a form that is sent back."""
-_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as OpenAI has them
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of `metadata`, as in OpenAI's API
+_NAMES = ("user", "safety_identifier")
+"""Strings that a response repeats, and that nothing reads: no model's window bounds them."""
 _FUNCTION = {"type": "function", "name": "", "description": None, "parameters": None}
 
 
@@ -79,12 +90,13 @@ def check_read(body: ReadRequest) -> None:
 def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     """Return the options of a response; refuse fields that are not supported."""
     check_read(body)
+    _check_names(body)
     _check_metadata(body.metadata)
     if body.truncation not in (None, "auto", "disabled"):
         raise invalid('body: `truncation` must be "auto" or "disabled".', "truncation")
     if body.background and body.store is False:
         raise invalid("body: `background` requires `store` to be true.", "background")
-    tokens = default_tokens if body.max_output_tokens is None else body.max_output_tokens
+    tokens = or_default(body.max_output_tokens, default_tokens)
     options: Any = response_options(body, tokens, logprobs_of(body))
     if (rule := _rule_of(body)) is not None:
         if has_grammar(options):
@@ -97,11 +109,27 @@ def options_of(body: ResponseRequest, default_tokens: int) -> StreamOptions:
     return chosen
 
 
+def refuses_overflow_of(service: Service, body: ResponseRequest) -> bool:
+    """Return whether a prompt that is longer than the window is an error."""
+    if body.truncation is not None:
+        return body.truncation == "disabled"
+    return refuses_overflow(body, service.config)
+
+
 def logprobs_of(body: ResponseRequest) -> int | None:
     """Return how many likely tokens are requested at each position; None if none are."""
     if body.top_logprobs:
         return body.top_logprobs
     return 0 if LOGPROBS in (body.include or ()) else None
+
+
+def _check_names(body: ResponseRequest) -> None:
+    for name in _NAMES:
+        length = len(getattr(body, name) or "")
+        if length > _MAX_VALUE:
+            raise invalid(
+                f"body: `{name}` must have at most {_MAX_VALUE} characters, but has {length}.", name
+            )
 
 
 def _check_metadata(metadata: dict[str, Any] | None) -> None:
@@ -138,12 +166,15 @@ def names_in(body: ResponseRequest) -> dict[str, str]:
     return {**NAMES, **names_of(body), **({rule[0]: "text.format"} if rule else {})}
 
 
-def response_tools(body: ReadRequest) -> Tools | None:
-    """Return the tools of a request; refuse hosted ones, which this server does not have."""
+def response_tools(body: ReadRequest, way: str) -> Tools | None:
+    """Return the tools of a request; refuse hosted ones, which this server does not have.
+
+    `way` is the setting `tools`.
+    """
     for tool in body.tools or ():
-        if tool.get("type") != "function":
+        if tool.get("type") != "function" and way != "ignore":
             raise not_supported("a tool that is not a function", "tools")
-    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls)
+    return tools_of(as_chat_tools(body.tools), body.tool_choice, body.parallel_tool_calls, way)
 
 
 def request_fields_of(
@@ -151,6 +182,7 @@ def request_fields_of(
 ) -> dict[str, Any]:
     """Return the fields of the response `name` that do not change. `store`: the client's wish."""
     defaults = service.host.defaults
+    tools = () if service.config.tools == "ignore" else body.tools or ()
     return {
         "id": name,
         "object": "response",
@@ -173,12 +205,13 @@ def request_fields_of(
         "temperature": _or(body.temperature, defaults.temperature),
         "text": {"format": format_of(body)},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in body.tools or ()],
+        "tools": [{**_FUNCTION, "strict": None, **tool} for tool in tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _or(body.top_p, defaults.top_p),
         # OpenAI's default is "disabled"; here, tokens leave the window unless that is asked for.
-        "truncation": body.truncation or "auto",
+        "truncation": "disabled" if refuses_overflow_of(service, body) else "auto",
         "user": body.user,
+        **({} if body.sinks is None else {"sinks": sinks_of(body)}),
     }
 
 

@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkstream.server.reply_pieces import CallDelta
+from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.streams.events import Token
 from sinkstream.text.tool_call import ToolCall
+
+TOKEN_BYTES = 128
+"""About as long is a log-probability as JSON."""
 
 
 class Deltas:
     """Growing text. Holds its UTF-8 once, and two numbers for each piece."""
 
     def __init__(self) -> None:
-        self._text = bytearray()
+        self.encoded = bytearray()
+        """All of it."""
         self._ends: array[int] = array("I")
         self._generated: array[int] = array("I")
 
@@ -30,12 +35,12 @@ class Deltas:
     def __getitem__(self, number: int) -> str:
         """Return a piece, counted from 0."""
         begin = self._ends[number - 1] if number else 0
-        return self._text[begin : self._ends[number]].decode()
+        return self.encoded[begin : self._ends[number]].decode()
 
     @property
     def text(self) -> str:
         """Return the whole text."""
-        return self._text.decode()
+        return self.encoded.decode()
 
     @property
     def sizes(self) -> list[int]:
@@ -49,8 +54,8 @@ class Deltas:
 
     def add(self, text: str, generated: int = 0) -> None:
         """Add a piece, after which `generated` tokens have been generated."""
-        self._text += text.encode()
-        self._ends.append(len(self._text))
+        self.encoded += text.encode()
+        self._ends.append(len(self.encoded))
         self._generated.append(generated)
 
     def add_all(self, text: str, sizes: Sequence[int], generated: Sequence[int] = ()) -> None:
@@ -98,6 +103,8 @@ class ResponseState:
     request_fields: dict[str, Any]
     """The fields of the response that repeat the request, including its id."""
     tenant: str
+    fields_bytes: int = 0
+    """How long they are as JSON."""
     is_begun: bool = False
     """Whether the reply has begun: until then, it waits for memory."""
     has_parts: bool = False
@@ -115,6 +122,13 @@ class ResponseState:
     """The tokens of the conversation before the reply; known once the reply has begun."""
     outcome: Outcome | None = None
     """None while it is in progress."""
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether its object and some of its events belong on the pool."""
+        tokens = 0 if self.tokens is None else TOKEN_BYTES * len(self.text)
+        text = len(self.text.encoded) + len(self.thought.encoded)
+        return self.fields_bytes + text + tokens > SMALL_BYTES
 
     @property
     def id(self) -> str:

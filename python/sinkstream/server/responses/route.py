@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import NotFound
-from sinkstream.server.answer import Answer, send_json
+from sinkstream.server.answer import Answer, json_response, send_json
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.generating import headers_of, progress_of
-from sinkstream.server.parsing import parse
+from sinkstream.server.parsing import number_in, parse
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses import stored_responses
 from sinkstream.server.responses.creating import asked_of, count, create
@@ -40,21 +40,21 @@ async def create_response(request: Request) -> Response:
     async def work(send: Send) -> None:
         nonlocal body
         log.choices = 1
-        must_wait = service.seats.locked()
+        must_wait = service.seats.must_wait(log.tenant)
         is_stream, is_background = bool(body.stream), bool(body.background)
-        live = await create(service, body, log.tenant, request.headers)
+        live = await create(service, body, log, request.headers)
         del body  # it may be long
         try:
             if is_stream:
                 await live.admitted(service.config.keepalive_s)
                 await _write(service, live, -1, send)
             elif is_background:
-                if not must_wait:  # what is refused is known when the reply begins
-                    await live.admitted(service.config.keepalive_s)
-                await _send(live, send)
+                # What is refused is known when the reply begins.
+                await live.admitted(0.0 if must_wait else service.config.keepalive_s)
+                await _send(service, live, send)
             else:
                 await live.ended()
-                await _send(live, send)
+                await _send(service, live, send)
         finally:
             if not is_background:
                 await live.cancel()
@@ -63,10 +63,17 @@ async def create_response(request: Request) -> Response:
     return Answer(work)
 
 
-async def _send(live: Live, send: Send) -> None:
+async def _send(service: Service, live: Live, send: Send) -> None:
     if live.failure is not None:
         raise live.failure
-    await send_json(send, orjson.dumps(live.resources.response()), headers_of(live.turn))
+    await send_json(send, await _written(service, live), headers_of(live.turn))
+
+
+async def _written(service: Service, live: Live) -> bytes:
+    """Return a response as it is now, as JSON."""
+    return await service.pool.run_if(
+        live.state.is_long, lambda: orjson.dumps(live.resources.response())
+    )
 
 
 async def _write(service: Service, live: Live, after: int, send: Send) -> None:
@@ -77,8 +84,8 @@ async def _write(service: Service, live: Live, after: int, send: Send) -> None:
 
     keepalive_s = service.config.keepalive_s
     async with EventWriter(send, progress, keepalive_s, headers_of(live.turn)) as writer:
-        async for events in live.follow(after):
-            await writer.write(b"".join(map(as_sse, events)))
+        async for events in live.follow(service.pool, as_sse, after):
+            await writer.write(b"".join(events))
         await writer.finish()
 
 
@@ -87,14 +94,16 @@ async def get_response(request: Request, name: str) -> Response:
     service = ready_service(request)
     log = request_log_of(request.scope)
     streams = _flag(request, "stream")
-    after = _number(request, "starting_after", -1, 0, 1 << 53)
+    after = number_in(request, "starting_after", -1, 0, 1 << 53)
     if after >= 0 and not streams:
         raise invalid("query: `starting_after` requires `stream` to be true.", "starting_after")
     live = service.live.find(log.tenant, name)
     if live is None:
         live = await _stored(service, log.tenant, name, numbered=after >= 0)
+        if streams and live.state.outcome is None:
+            raise _elsewhere(name, "followed")
     if not streams:
-        return _json(live.resources.response())
+        return Response(await _written(service, live), media_type="application/json")
     return Answer(partial(_write, service, live, after))
 
 
@@ -135,29 +144,37 @@ async def delete_response(request: Request, name: str) -> dict[str, Any]:
     tenant = request_log_of(request.scope).tenant
     live = service.live.find(tenant, name)
     if live is not None and live.state.outcome is None:
-        raise ApiError(
-            409,
-            "conflict_error",
-            "session_busy",
-            f"server: {name} must have ended before it is deleted. Cancel it first.",
-            headers=((b"x-should-retry", b"false"),),
-        )
-
-    def delete() -> None:
-        stored_responses.stored_state(service.turns, tenant, name)  # not of another API
-        service.turns.delete(tenant, name)
-
-    if live is None or live.state.is_begun:
-        await _found(service, name, delete)
+        raise _busy(f"server: {name} must have ended before it is deleted. Cancel it first.")
+    if live is None or live.state.is_begun or live.is_promised:
+        delete = partial(stored_responses.delete, service.turns, tenant, name)
+        if not await _found(service, name, delete):
+            raise _elsewhere(name, "deleted")
     service.live.forget(name)
     return {"id": name, "object": "response", "deleted": True}
+
+
+def _busy(message: str) -> ApiError:
+    headers = ((b"x-should-retry", b"false"),)
+    return ApiError(409, "conflict_error", "session_busy", message, headers=headers)
+
+
+def _elsewhere(name: str, what: str) -> ApiError:
+    """Return the error for a response that another server of the store has not ended."""
+    return _busy(
+        f"server: {name} must be {what} at the server that was asked for it, until it has ended. "
+        "Each server of the store says how far it is."
+    )
 
 
 async def cancel_response(request: Request, name: str) -> Response:
     """End a response that is in progress, and return it."""
     service = ready_service(request)
     tenant = request_log_of(request.scope).tenant
-    live = service.live.find(tenant, name) or await _stored(service, tenant, name)
+    live = service.live.find(tenant, name)
+    if live is None:
+        live = await _stored(service, tenant, name)
+        if live.state.outcome is None:
+            raise _elsewhere(name, "cancelled")
     if live.state.outcome is None:
         await live.cancel()
     elif not live.state.is_background:
@@ -166,14 +183,14 @@ async def cancel_response(request: Request, name: str) -> Response:
             "`background`.",
             "response_id",
         )
-    return _json(live.resources.response())
+    return Response(await _written(service, live), media_type="application/json")
 
 
-async def input_items(request: Request, name: str) -> dict[str, Any]:
+async def input_items(request: Request, name: str) -> Response:
     """List the items of a response's input."""
     service = ready_service(request)
     tenant = request_log_of(request.scope).tenant
-    limit = _number(request, "limit", _PAGE, 1, _MOST)
+    limit = number_in(request, "limit", _PAGE, 1, _MOST)
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise invalid('query: `order` must be "asc" or "desc".', "order")
@@ -183,10 +200,18 @@ async def input_items(request: Request, name: str) -> dict[str, Any]:
         messages = await _found(
             service, name, partial(stored_responses.input_of, service.turns, tenant, name)
         )
-    items = list(items_of(messages, name.rpartition("_")[2]))
+    after = request.query_params.get("after")
+    page = partial(_page, messages, name.rpartition("_")[2], order, after, limit)
+    return json_response(service.pool, page)
+
+
+def _page(
+    messages: list[dict[str, Any]], name: str, order: str, after: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a part of the items of some messages."""
+    items = list(items_of(messages, name))
     if order == "desc":
         items.reverse()
-    after = request.query_params.get("after")
     if after is not None:
         ids = [item["id"] for item in items]
         if after not in ids:
@@ -213,22 +238,8 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
-
-
 def _flag(request: Request, name: str) -> bool:
     value = request.query_params.get(name, "false").lower()
     if value not in ("true", "false"):
         raise invalid(f"query: `{name}` must be true or false.", name)
     return value == "true"
-
-
-def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
-    given = request.query_params.get(name)
-    if given is None:
-        return default
-    is_number = given.isascii() and given.isdigit() and len(given) < 20
-    if not is_number or not low <= int(given) <= high:
-        raise invalid(f"query: `{name}` must be an integer in [{low}, {high}].", name)
-    return int(given)

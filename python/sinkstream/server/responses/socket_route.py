@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from sinkstream.server.admission import refusal
 from sinkstream.server.errors import ApiError, invalid, not_supported
-from sinkstream.server.parsing import SMALL_BYTES, as_kind, object_of
+from sinkstream.server.parsing import as_kind, object_of
 from sinkstream.server.pool import Pool
+from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.responses.lane import Lane, error_event
+from sinkstream.server.responses.lane import Lane, error_event, written
 from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.service import Service
 from sinkstream.server.socket_limits import MESSAGES, HeldMessages
 
 LANE = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 """The name of a lane."""
-MAX_SOCKETS = 1000
 MAX_LANES = 32  # with a name
 MAX_ACTIVE = 16  # responses of a socket
 MAX_WAITING = 64
@@ -77,15 +77,17 @@ def _read(data: str | bytes) -> Incoming:
     try:
         event = object_of(data)
         lane = _lane_of(event)
-        return Incoming(lane, _content_of(event))
+        return Incoming(lane, _content_of(event, data))
     except ApiError as error:
         return Incoming(lane, replace(error))  # the one that was raised refers to the message
 
 
-def _content_of(event: dict[str, Any]) -> Create | Cancel:
+def _content_of(event: dict[str, Any], data: str | bytes) -> Create | Cancel:
     kind = event.get("type")
     if kind == "response.create":
-        return as_kind(event, Create)
+        create = as_kind(event, Create)
+        create.note_size(data)
+        return create
     if kind == "response.cancel":
         return Cancel(event.get("response_id"), event.get("stream_id"))
     raise invalid(
@@ -101,23 +103,24 @@ def _lane_of(event: dict[str, Any]) -> str | None:
 async def serve_socket(websocket: WebSocket) -> None:
     """Handle the requests of one socket until either side closes it."""
     service: Service = websocket.app.state.service
+    tenant, sockets = request_log_of(websocket.scope).tenant, service.open_sockets
     try:
         service.check_ready()
-        if service.open_sockets > MAX_SOCKETS:
-            raise ApiError(
-                429,
-                "rate_limit_error",
-                "websocket_connection_limit_reached",
-                f"server: at most {MAX_SOCKETS} sockets can be open.",
-                headers=((b"retry-after", b"1"),),
-            )
+        if not sockets.has_room(tenant):
+            rule = f"at most {sockets.limit} sockets can be open"
+            error = refusal(sockets, tenant, 1, rule, "and this is one more")
+            raise replace(error, code="websocket_connection_limit_reached")
     except ApiError as error:
         response = Response(error.as_json(), error.status, media_type="application/json")
         response.raw_headers.extend(error.headers)
         await websocket.send_denial_response(response)
         return
-    await websocket.accept()
-    await _Socket(websocket, service).run()
+    sockets.take(tenant)
+    try:
+        await websocket.accept()
+        await _Socket(websocket, service).run()
+    finally:
+        sockets.give_back(tenant)
 
 
 class _Socket:
@@ -126,6 +129,8 @@ class _Socket:
         self._service = service
         self._log = request_log_of(websocket.scope)
         self._held: HeldMessages | None = websocket.scope["state"].get(MESSAGES)
+        if self._held is not None:
+            self._held.belong_to(self._log.tenant)
         self._sending = asyncio.Lock()
         self._active = asyncio.Semaphore(MAX_ACTIVE)
         self._lanes: dict[str | None, Lane] = {}
@@ -168,7 +173,7 @@ class _Socket:
         lane, refusal = incoming.lane, await self._handle(incoming.content, size)
         del incoming
         if refusal is not None:
-            await self._send(refusal, lane)
+            await self._send(written(refusal, lane))
         return True
 
     async def _next(self) -> tuple[Incoming | None, int]:
@@ -259,10 +264,8 @@ class _Socket:
             )
         await lane.cancel()
 
-    async def _send(self, event: dict[str, Any], name: str | None) -> None:
-        if name is not None:
-            event = {**event, "stream_id": name}
-        text = orjson.dumps(event).decode()
+    async def _send(self, event: bytes) -> None:
+        text = event.decode()
         async with self._sending:
             if self._websocket.application_state is WebSocketState.CONNECTED:
                 with suppress(WebSocketDisconnect):  # `_read` is told, too

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from sinkstream.conversations.promises import BROKEN, Promise
 from sinkstream.conversations.turns import NotFound, Turns, TurnText, calls_of, note_of_calls
+from sinkstream.errors import SessionBusy
 from sinkstream.request.tools import Tools
 from sinkstream.server.body_options import as_chat_tools, tools_of
 from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
+from sinkstream.sessions.pinned import Sinks
 from sinkstream.text.tool_call import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}
@@ -25,19 +28,29 @@ class Opening(NamedTuple):
     instructions: str | None
     tools: str
     """The tools as text with sorted keys; "" without tools."""
+    sinks: Sinks = None
+    """What its request pins; None if that does not say."""
+
+    def differs_in(self, before: Opening) -> str | None:
+        """Return what keeps a request from going on from a response with another opening."""
+        if self.instructions != before.instructions:
+            return "instructions"
+        if self.tools != before.tools:
+            return "tools"
+        return None if self.sinks in (None, before.sinks) else "sinks"
 
 
-def opening_with(instructions: str | None, tools: Tools | None) -> Opening:
+def opening_with(instructions: str | None, tools: Tools | None, sinks: Sinks = None) -> Opening:
     """Return the opening of a request."""
     # A response repeats its tools with their keys in another order.
     text = "" if tools is None else json.dumps(tools.definitions, sort_keys=True)
-    return Opening(instructions, text)
+    return Opening(instructions, text, sinks)
 
 
 def opening_of_fields(fields: dict[str, Any]) -> Opening:
     """Return the opening of a response, from the fields that repeat its request."""
-    tools = tools_of(as_chat_tools(fields["tools"]), None, None)
-    return opening_with(fields["instructions"], tools)
+    tools = tools_of(as_chat_tools(fields["tools"]), None, None, "native")
+    return opening_with(fields["instructions"], tools, fields.get("sinks"))
 
 
 def note_of(state: ResponseState, outcome: Outcome) -> str:
@@ -60,14 +73,26 @@ def _deltas(deltas: Deltas, state: ResponseState) -> dict[str, Any]:
     return {"sizes": deltas.sizes, **counts}
 
 
+def as_text(outcome: Outcome) -> str:
+    """Return how a response ended as its promise keeps it."""
+    return orjson.dumps(asdict(outcome)).decode()
+
+
 def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
-    """Return a stored response. Blocks.
+    """Return a stored response, or one that was promised and has not left a turn. Blocks.
 
     Raises:
         NotFound: The tenant has no response with that name.
+        SessionBusy: Another process is generating it, and has not promised it.
     """
-    turn = turns.text_of(tenant, name)
-    state = ResponseState(_record(turn, name)["echo"], tenant, is_begun=True)
+    promise = promise_of(turns, tenant, name)
+    try:
+        turn = turns.text_of(tenant, name)
+    except (NotFound, SessionBusy):
+        if promise is None:
+            raise
+        return _promised_state(promise)
+    state = ResponseState(_record(turn, name)["echo"], tenant, len(turn.record), is_begun=True)
     note = orjson.loads(turn.note or "{}")
     calls = calls_of(turn)
     if "outcome" in note:
@@ -86,6 +111,36 @@ def stored_state(turns: Turns, tenant: str, name: str) -> ResponseState:
             state.text.add(turn.text)
         state.calls += [_call(call, [len(call["function"]["arguments"])]) for call in calls]
     return state
+
+
+def promise_of(turns: Turns, tenant: str, name: str) -> Promise | None:
+    """Return the promise of a tenant's response; None if there is none, or its turn is kept."""
+    return None if turns.promises is None else turns.promises.find(tenant, name)
+
+
+def _promised_state(promise: Promise) -> ResponseState:
+    echo = orjson.loads(promise.record)["echo"]
+    state = ResponseState(echo, promise.tenant, len(promise.record), is_begun=promise.is_running)
+    if promise.outcome == BROKEN:
+        state.outcome = Outcome("failed", error=_KILLED)
+    elif promise.outcome:
+        state.outcome = Outcome(**orjson.loads(promise.outcome))
+    return state
+
+
+def delete(turns: Turns, tenant: str, name: str) -> bool:
+    """Delete a response, and all that continue it; return whether it has ended. Blocks.
+
+    Raises:
+        NotFound: The tenant has no response with that name.
+    """
+    if stored_state(turns, tenant, name).outcome is None:
+        return False
+    if promise_of(turns, tenant, name) is None:
+        turns.delete(tenant, name)
+    elif turns.promises is not None:
+        turns.promises.remove(name)
+    return True
 
 
 def _call(call: dict[str, Any], sizes: Sequence[int]) -> CallState:
@@ -111,6 +166,8 @@ def is_numbered(turns: Turns, tenant: str, name: str) -> bool:
     Raises:
         NotFound: The tenant has no response with that name.
     """
+    if promise_of(turns, tenant, name) is not None:
+        return True  # it has no text
     return "outcome" in orjson.loads(turns.text_of(tenant, name).note or "{}")
 
 
@@ -120,6 +177,10 @@ def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     Raises:
         NotFound: The tenant has no response with that name.
     """
+    promise = promise_of(turns, tenant, name)
+    if promise is not None:
+        messages: list[dict[str, Any]] = orjson.loads(promise.messages)
+        return messages
     turn = turns.text_of(tenant, name, may_run=True)
     count: int = _record(turn, name)["messages"]
     found = _conversation(turns, tenant, turn, count)
@@ -158,9 +219,11 @@ def _conversation(
 ) -> list[dict[str, Any]]:
     """Return the messages up to a turn's reply; of a long conversation, at least the last ones."""
     parts = [_read(turn)]
-    while turn.previous is not None and (least is None or sum(map(len, parts)) < least):
+    count = len(parts[0])
+    while turn.previous is not None and (least is None or count < least):
         turn = turns.text_of(tenant, turn.previous)
         parts += [[_reply(turn)], _read(turn)]
+        count += 1 + len(parts[-1])
     return [message for part in reversed(parts) for message in part]
 
 

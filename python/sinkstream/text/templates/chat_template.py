@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateError, UndefinedError
+from jinja2.meta import find_undeclared_variables
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName
@@ -25,6 +26,8 @@ class ChatTemplate:
     """The strings in its expressions. It may search messages for some of them."""
     names: frozenset[str]
     """The variables and functions that it refers to."""
+    variables: frozenset[str]
+    """The variables that it reads without having set them, at least not in all cases."""
 
 
 SANDBOX = TemplateSandbox()
@@ -48,7 +51,10 @@ def compile_template(source: str, argument: ArgumentName = PROMPT) -> ChatTempla
         constants = {constant.value for constant in tree.find_all(nodes.Const)}
         texts = frozenset(value for value in constants if isinstance(value, str))
         names = frozenset(name.name for name in tree.find_all(nodes.Name))
-        return ChatTemplate(SANDBOX.from_string(tree), texts, names)
+        template = SANDBOX.from_string(tree)
+        # Last: the search generates code, which changes the tree.
+        variables = frozenset(find_undeclared_variables(tree))
+        return ChatTemplate(template, texts, names, variables)
     except Exception as error:
         raise template_error(error, source, argument) from None
 

@@ -69,8 +69,11 @@ def find_thoughts(chat: ChatFormat, tokenizer: Tokenizer) -> ThoughtFormat | Non
     start: Start = "before"
     if written.prompt.rfind(begin) > written.prompt.rfind(end):
         start = "thought"
+    continued: Start = "text" if end in written.plain else "before"
+    if written.plain.rfind(begin) > written.plain.rfind(end):
+        continued = "thought"
     is_prompted = begin in written.prompt or end in written.prompt
-    bare = ThoughtFormat(begin, end, answer, start, is_prompted, written.is_kept, {}, {})
+    bare = ThoughtFormat(begin, end, answer, start, continued, is_prompted, written.is_kept, {}, {})
     return _marked(bare, tokenizer)
 
 

@@ -27,6 +27,8 @@ class ThoughtFormat:
     start: Start
     """Where the generation prompt leaves the model: before a thought that it may begin, inside a
     thought, or in the text."""
+    continued: Start
+    """The same for the text of a last message, which the reply continues."""
     is_prompted: bool
     """Whether the generation prompt has a tag, which earlier replies need not have."""
     is_kept: bool

@@ -230,16 +230,26 @@ class ThoughtTags:
         """Return the same tags for replies that are text from the start."""
         return ThoughtTags(self.form.starting("text"), self.table, self.hidden)
 
-    def reader(self, given: str = "") -> ThoughtReader:
-        """Return a reader of a reply, whose beginning was `given` rather than generated, if any."""
-        form = self.form
-        if given:
+    def continuing(self, given: str | None) -> ThoughtTags:
+        """Return the same tags for a reply whose beginning was `given`, rather than generated.
+
+        The template has written that as a message, without a generation prompt. If it is None,
+        nothing was.
+        """
+        if given is None:
+            return self
+        form = self.form.starting(self.form.continued)
+        if given.strip():
             splitter = ThoughtSplitter(form)
             for marker, literal in form.literals.items():
                 given = given.replace(literal, marker) if literal else given
             splitter.push(given)
             form = form.starting("thought" if splitter.kind == "thought" else "text")
-        return ThoughtReader(ThoughtTags(form, self.table, self.hidden))
+        return ThoughtTags(form, self.table, self.hidden)
+
+    def reader(self, given: str | None = None) -> ThoughtReader:
+        """Return a reader of a reply, whose beginning was `given`, if it is not None."""
+        return ThoughtReader(self.continuing(given))
 
     def split(self, ids: Iterable[int], *, is_whole: bool = True) -> Split:
         """Split a reply. If not whole, `ids` are the last of one that began with a thought."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.errors import CheckpointError
@@ -32,6 +32,16 @@ class OfTokenizer(Generic[_V]):
         if value is None:
             value = self._values[tokenizer] = self._make(tokenizer)
         return value
+
+
+def encoding_of(tokenizer: Tokenizer, text: str, *, has_offsets: bool = False) -> Encoding:
+    """Encode a text as it is, without the GIL: a long one would stop all other threads.
+
+    `Tokenizer.encode` holds it, and returns the same ids. Offsets take as long again, and are all 0
+    unless they are asked for.
+    """
+    encode = tokenizer.encode_batch if has_offsets else tokenizer.encode_batch_fast
+    return encode([text], add_special_tokens=False)[0]
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class CallFormat:
 def call_grammar(
     form: CallFormat,
     tools: Tools,
+    schemas: Mapping[str, str],
     thoughts: ThoughtFormat | None = None,
     answer: str | None = None,
 ) -> str:
@@ -77,16 +78,18 @@ def call_grammar(
     name of a tool and arguments that match its schema. The grammar's lexer distinguishes calls from
     text: among the alternatives, a `lazy` rule wins as soon as it matches.
 
-    Tags of `thoughts` must have markers only for control tokens. A reply that calls no tool matches
-    the JSON schema `answer`; None for any text.
+    `schemas` has the schema of the arguments of each tool that may be called. Tags of `thoughts`
+    must have markers only for control tokens. A reply that calls no tool matches the JSON schema
+    `answer`; None for any text.
     """
-    return "\n".join(_Writer(form, tools, thoughts, answer).lines()) + "\n"
+    return "\n".join(_Writer(form, tools, schemas, thoughts, answer).lines()) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
     form: CallFormat
     tools: Tools
+    schemas: Mapping[str, str]
     thoughts: ThoughtFormat | None
     answer: str | None
 
@@ -179,8 +182,7 @@ class _Writer:
         yield "call: " + " | ".join(f"call_{i}" for i in range(len(self.tools.allowed)))
         for i, name in enumerate(self.tools.allowed):
             yield f"call_{i}: {self._items(name + form.middle)} arguments_{i}"
-            schema = json.dumps(self.tools.schema_of(name), ensure_ascii=False)
-            yield f"arguments_{i}: %json {schema}"
+            yield f"arguments_{i}: %json {self.schemas[name]}"
 
     def _items(self, marked: str) -> str:
         """Return marked text as items of a rule: strings, and control tokens by their ids."""

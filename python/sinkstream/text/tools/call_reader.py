@@ -19,7 +19,7 @@ from sinkstream.text.thoughts.thought_reader import (
 from sinkstream.text.tool_call import ToolCall
 from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
 
-NO_THOUGHTS = ThoughtFormat("", "", "", "text", False, False, {}, {})
+NO_THOUGHTS = ThoughtFormat("", "", "", "text", "text", False, False, {}, {})
 """The tags of a model without thoughts: a reply is text from the start."""
 _State = Literal["text", "literal", "name", "arguments", "after", "end", "all_text"]
 _LETTERS = string.ascii_letters + string.digits

@@ -68,8 +68,8 @@ def find_calls(
     chat = ChatFormat(
         text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=(_TOOL,)
     )
-    if thoughts is not None and thoughts.answer:
-        raise _refused(_UNKNOWN)  # channels: what precedes a call depends on the thought
+    if has_channels(thoughts):
+        raise _refused(_UNKNOWN)
     try:
         probe = _Probe(chat, text.end_token_ids, thoughts)
     except InvalidArgument:
@@ -81,6 +81,11 @@ def find_calls(
         if one is not None:
             return probe.form(one, ids)
     raise _refused(_UNKNOWN)
+
+
+def has_channels(thoughts: ThoughtFormat | None) -> bool:
+    """Return whether what precedes a call depends on the thought."""
+    return thoughts is not None and bool(thoughts.answer)
 
 
 def _refused(fault: str) -> InvalidArgument:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.tools import Tools
-from sinkstream.structured.lru_cache import LruCache
+from sinkstream.structured.grammars import Grammars
+from sinkstream.structured.schemas import lenient
+from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import Split, ThoughtTags
+from sinkstream.text.thoughts.thought_reader import Split, ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader
-
-_MOST = 16  # values of `thinking`, which clients of a server choose
 
 
 def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
@@ -40,91 +39,99 @@ class ToolReplies:
     """Serves one checkpoint. Any thread may call it."""
 
     def __init__(
-        self,
-        text: TextFormat,
-        table: TokenBytes | None,
-        thought_tags: Callable[[Thinking], ThoughtTags | None],
+        self, formats: ConversationFormats, table: TokenBytes | None, grammars: Grammars
     ) -> None:
-        """Remember a checkpoint; the form of its calls is found with the first request.
-
-        `table` is None if it has no tokenizer. `thought_tags` returns the tags around its thoughts.
-        """
-        self._text = text
+        """Serve the model of these formats; `table` is None if it has no tokenizer."""
+        self._formats = formats
         self._table = table
-        self._thought_tags = thought_tags
-        self._known: LruCache[Thinking, tuple[CallFormat, ThoughtTags] | InvalidArgument]
-        self._known = LruCache(_MOST)
+        self._grammars = grammars
 
     def options(
-        self, options: Mapping[str, Any], tools: Tools, thinking: Thinking
+        self,
+        options: Mapping[str, Any],
+        tools: Tools,
+        thinking: Thinking,
+        given: str | None = None,
     ) -> dict[str, Any]:
         """Return the options of a reply with tools, whose grammar they set.
 
-        With a `schema`, the text of the reply matches it if no tool is called.
+        With a `schema`, the text of the reply matches it if no tool is called. The reply may
+        continue text that was `given`.
 
         Raises:
-            InvalidArgument: The template has no place for tools, or the options set another
-                grammar.
+            InvalidArgument: There is no chat template, or the options set another grammar.
         """
-        form, tags = self._found(thinking)
-        given = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
-        if given and tools.choice == "none":
+        form, tags = self._found(tools, thinking)
+        tags = tags.continuing(given)
+        rules = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
+        if rules and tools.choice == "none":
             return dict(options)
-        for name in given:
+        if form.is_bare and given and given.strip():
+            if tools.choice == "required":
+                raise InvalidArgument(
+                    "stream: `tool_choice` must not require a call in a reply that continues text, "
+                    "because this model's calls only begin replies.",
+                    param="tool_choice",
+                )
+            return dict(options)
+        for name in rules:
             if name != "schema":
                 raise InvalidArgument(
                     f'stream: `{name}` must be None with `tools`, unless `tool_choice` is "none".',
                     param=name,
                 )
         answer = None
-        if given and tools.choice == "auto":
+        if rules and tools.choice == "auto":
             if form.is_bare:
                 raise InvalidArgument(
                     "stream: `schema` must be None with `tools`, because this model writes its "
                     "calls as JSON, too.",
                     param="schema",
                 )
-            answer = as_schema_text("stream", "schema", given["schema"])
+            answer = as_schema_text("stream", "schema", rules["schema"])
+            answer = self._grammars.followed_schema(answer, option="schema", what="`schema`")
         rest = {name: value for name, value in options.items() if name not in GRAMMARS}
-        return {**rest, "grammar": call_grammar(form, tools, tags.form, answer)}
+        if tools.choice == "required":
+            rest["stop"] = []  # there is no text that they could end, only calls
+        called = () if tools.choice == "none" else tools.allowed
+        schemas = {name: self._schema(tools, name) for name in called}
+        return {**rest, "grammar": call_grammar(form, tools, schemas, tags.form, answer)}
 
-    def reader(self, tools: Tools, thinking: Thinking) -> CallReader:
-        """Return a reader of a reply with tools, which `read_tools` returns."""
-        form, tags = self._found(thinking)
+    def _schema(self, tools: Tools, name: str) -> str:
+        """Return the schema that a tool's arguments follow."""
+        schema = tools.schema_of(name)
+        text = json.dumps(schema if name in tools.strict else lenient(schema), ensure_ascii=False)
+        what = f"tool `{name}` of `tools`"
+        return self._grammars.followed_schema(text, option="tools", what=what)
+
+    def reader(self, tools: Tools, thinking: Thinking, given: str | None = None) -> ThoughtReader:
+        """Return a reader of a reply with tools, which `read_tools` returns; see `options`."""
+        form, tags = self._found(tools, thinking)
+        tags = tags.continuing(given)
+        if form.is_bare and given and given.strip():
+            return ThoughtReader(tags)
         return _reader(tags, form, tools)
 
     def split(
         self, ids: Iterable[int], *, tools: Tools, thinking: Thinking, is_whole: bool = True
     ) -> Split:
         """Split a reply with tools, which `read_tools` returns, as `ThoughtTags.split` does."""
-        form, tags = self._found(thinking)
+        form, tags = self._found(tools, thinking)
         if not is_whole:
             tags = tags.inside_thought()
         return tags.split_with(_reader(tags, form, tools), ids)
 
-    def check(self, thinking: Thinking, call: str) -> None:
-        """Refuse tools if the template has no place for them; the error begins with `call`."""
+    def check(self, tools: Tools, thinking: Thinking, call: str) -> None:
+        """Refuse tools that no reply can call; the error begins with `call`."""
         try:
-            self._found(thinking)
+            self._found(tools, thinking)
         except InvalidArgument as error:
             fault = str(error).removeprefix("stream: ")
             raise InvalidArgument(f"{call}: {fault}", param=error.param) from None
 
-    def _found(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
-        found = self._known.get(thinking, partial(self._find, thinking))
-        if isinstance(found, InvalidArgument):
-            raise InvalidArgument(str(found), param=found.param)
-        return found
-
-    def _find(self, thinking: Thinking) -> tuple[CallFormat, ThoughtTags] | InvalidArgument:
-        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
-
-        tags = self._thought_tags(thinking)
-        thoughts = None if tags is None else tags.form.spelled()
-        try:
-            form = find_calls(self._text, thinking, thoughts)
-        except InvalidArgument as error:
-            return error
+    def _found(self, tools: Tools, thinking: Thinking) -> tuple[CallFormat, ThoughtTags]:
+        form = self._formats.calls(thinking, tools)
+        tags = self._formats.tags(thinking)
+        thoughts = NO_THOUGHTS if tags is None else tags.form.spelled()
         assert self._table is not None  # there is a tokenizer
-        table, hidden = self._table, self._text.end_token_ids
-        return form, ThoughtTags(thoughts or NO_THOUGHTS, table, hidden)
+        return form, ThoughtTags(thoughts, self._table, self._formats.text.end_token_ids)

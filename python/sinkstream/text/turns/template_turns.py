@@ -9,7 +9,7 @@ from functools import partial, reduce
 from itertools import count
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.checks import ArgumentName
+from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.chat import ChatFormat, strings_of
 from sinkstream.text.messages import Message
@@ -79,6 +79,10 @@ class TemplateTurns:
                 return self.chat.encode_part(Passage(opening), SYSTEM)
         raise _refusal("system prompt", SYSTEM)
 
+    def whole(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a whole conversation and the generation prompt."""
+        return self.chat.encode_whole(messages, True)
+
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a conversation that the next user message follows.
 
@@ -140,6 +144,11 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode_part(dataclasses.replace(start, pieces=pieces), TEXT)
 
+    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages up to the text of the last one, which the reply continues."""
+        passage = self.part(said, after, False, more, is_open=True)
+        return self.chat.encode_part(passage, PROMPT)
+
     def exchange(
         self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
     ) -> list[int]:
@@ -187,10 +196,13 @@ class TemplateTurns:
         after: str | None,
         add_generation_prompt: bool,
         following: Sequence[Message] = (),
+        *,
+        is_open: bool = False,
     ) -> Passage:
         """Return what the template writes for a message, with or without a generation prompt.
 
-        With further messages `following`, it includes what the template writes for these.
+        With further messages `following`, it includes what the template writes for these. If it
+        `is_open`, it ends with the text of the last one.
 
         See Note: [Parts of a conversation].
 
@@ -206,7 +218,12 @@ class TemplateTurns:
             words = placeholders(self.chat, text)[: len(_EARLIER[role])]
             earlier = [as_message(*pair) for pair in zip(_EARLIER[role], words, strict=True)]
             conversation = [*earlier, said, *following]
-            rendering = self.chat.render(conversation, add_generation_prompt, argument=TEXT)
+            rendering = self.chat.render(
+                conversation,
+                add_generation_prompt,
+                is_open=is_open,
+                argument=PROMPT if is_open else TEXT,
+            )
             tail = rendering.after(words[-1]) if words else rendering
             passage = tail.without_start(end) if tail is not None else None
             if passage is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
-from sinkstream.text.messages import ROLES, Message, check_messages, is_message, text_of_parts
+from sinkstream.text.messages import ROLES, Message, check_messages, is_message, text_of
 from sinkstream.text.plain_text import check_characters
 
 CONTENT = ArgumentName("session", "content")
@@ -95,8 +95,7 @@ def check_history(
             f"{SYSTEM} must be None if `messages` begins with a system prompt, but is given.",
             param=SYSTEM.name,
         )
-    content = history[0]["content"]
-    return content if isinstance(content, str) else text_of_parts(content), history
+    return text_of(history[0]), history
 
 
 def check_role(role: str) -> str:

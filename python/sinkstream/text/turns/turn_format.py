@@ -51,6 +51,9 @@ class TurnFormat(Protocol):
             system: The system text, or None for the template's default, if it has one.
         """
 
+    def whole(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a whole conversation and the generation prompt."""
+
     def history(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a conversation, from its beginning to where a user message follows.
 
@@ -78,6 +81,9 @@ class TurnFormat(Protocol):
 
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
+
+    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+        """Return the ids of messages, the last one a reply, up to its text, which is continued."""
 
     def exchange(
         self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False

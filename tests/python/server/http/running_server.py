@@ -132,7 +132,12 @@ def events_of(body: bytes) -> list[Any]:
 
 @contextmanager
 def running(
-    folder: Path, *, sequences: int = 4, stop: threading.Event | None = None, **settings: Any
+    folder: Path,
+    *,
+    sequences: int = 4,
+    window: int = 60,
+    stop: threading.Event | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
     """Serve a tiny model on a free port; until the block ends, or `stop` is set before."""
     from sinkstream.cluster.serving import Sharing
@@ -153,7 +158,7 @@ def running(
         try:
             serve(
                 config,
-                lambda: sinkstream.load(folder, window=60, max_sequences=sequences, threads=1),
+                lambda: sinkstream.load(folder, window=window, max_sequences=sequences, threads=1),
                 on_ready,
                 stop=stop,
                 sharing=Sharing() if config.is_shared else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 
 from tests.python.lanes import cases
-from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
+from tests.python.server.http.running_server import (
+    CHAT,
+    COMPLETIONS,
+    HELLO,
+    Running,
+    read_all,
+    running,
+)
 
 WriteOnce = Callable[[str], Path]
 
@@ -31,16 +39,16 @@ def server(
 
 NEVER = ["1", True, [1], {}]
 INTEGERS: dict[str, list[Any]] = {
-    "max_tokens": [-1, 2**31, 2**53, 2**63, 1.5],
-    "max_completion_tokens": [-1, 2**31, 2**63, 1.5],
+    "max_tokens": [-2, 2**31, 2**53, 2**63, 1.5],
+    "max_completion_tokens": [-2, 2**31, 2**63, 1.5],
     "n": [0, -1, 69, 2**31, 2**53, 2**63, 1.5],
     "seed": [2**64, -(2**63) - 1, 1.5],
-    "top_k": [-1, 2**31, 2**53, 2**63, 0.5],
+    "top_k": [-2, 2**31, 2**53, 2**63, 0.5],
     "top_logprobs": [-1, 21, 2**31, 2**63, 0.5],
 }
 NUMBERS: dict[str, list[Any]] = {
     "temperature": [-1, 101, 2**31, 2**63],
-    "top_p": [-1, 0, 1.1, 2**53],
+    "top_p": [-1, 1.1, 2**53],
     "min_p": [-1, 1.1, 2**53],
     "repetition_penalty": [-1, 0, 101, 2**53],
     "presence_penalty": [-101, 101, 2**53],
@@ -94,7 +102,7 @@ def test_a_bad_body_is_refused(server: Running, body: bytes) -> None:
 
 
 def test_of_a_key_that_is_there_twice_the_last_counts(server: Running) -> None:
-    body = b'{"prompt": "a", "max_tokens": -1, "max_tokens": 1}'
+    body = b'{"prompt": "a", "max_tokens": -2, "max_tokens": 1}'
     assert server.ask("POST", COMPLETIONS, body).json["usage"]["completion_tokens"] == 1
 
 
@@ -138,6 +146,103 @@ def test_what_clients_send_in_addition_is_ignored(server: Running) -> None:
         "tools": [], "tool_choice": "auto", "response_format": {"type": "text"},
     }  # fmt: skip
     assert server.post(CHAT, body).status == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "same"), [({"top_k": -1}, {"top_k": 0}), ({"top_p": 0}, {"temperature": 0})], ids=str
+)
+def test_numbers_of_other_engines_clients_mean_the_same_here(
+    server: Running, given: dict[str, Any], same: dict[str, Any]
+) -> None:
+    body = {"prompt": "the", "max_tokens": 20, "seed": 5, "temperature": 1.5, "ignore_eos": True}
+    answers = [server.post(COMPLETIONS, body | more).json for more in (given, same)]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_minus_one_leaves_the_number_of_tokens_to_the_server(server: Running, name: str) -> None:
+    body = {"messages": HELLO, "stop": ["a"], "ignore_eos": True, "seed": 1}
+    answers = [server.post(CHAT, body | more).json for more in ({name: -1}, {})]
+    assert answers[0]["usage"]["completion_tokens"] == answers[1]["usage"]["completion_tokens"] > 0
+
+
+def test_errors_of_a_request_name_the_field_first_and_speak_of_the_model(server: Running) -> None:
+    for body in ({"top_p": 2}, {"stop_token_ids": [-1]}, {"n": 0}, {"tools": [{"type": "x"}]}):
+        answer = server.post(CHAT, {"messages": HELLO, **body})
+        (name,) = body
+        assert f"`{name}`" in answer.error["message"].partition(" must ")[0], answer.error
+    calls = [{"role": "tool", "content": "a"}, {"role": "user"}]
+    message = server.post(CHAT, {"messages": calls}).error["message"]
+    assert message.startswith("Message 1 of `messages` must have "), message
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "identity", "zstd", "gzip, zstd"])
+def test_a_body_may_be_in_a_coding(server: Running, coding: str) -> None:
+    import gzip
+    import zlib
+
+    from sinkstream.server.content_codings import zstd
+
+    makers = {
+        "gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress, "identity": bytes,
+    }  # fmt: skip
+    data = json.dumps({"prompt": "the sea", "max_tokens": 1}).encode()
+    for name in coding.split(", "):
+        data = makers[name](data)
+    answer = server.ask("POST", COMPLETIONS, data, {"Content-Encoding": coding})
+    assert answer.status == 200, answer.body
+    assert server.metric("sinkstream_request_body_bytes") == 0
+
+
+@pytest.mark.parametrize(
+    ("coding", "status", "code"),
+    [("br", 415, "content_encoding"), ("gzip", 400, "content_encoding")],
+)
+def test_a_body_in_another_coding_is_refused(
+    server: Running, coding: str, status: int, code: str
+) -> None:
+    answer = server.ask("POST", COMPLETIONS, b'{"prompt": "a"}', {"Content-Encoding": coding})
+    assert (answer.status, answer.error["code"]) == (status, code)
+
+
+def test_a_compressed_body_has_the_same_largest_size(server: Running) -> None:
+    import gzip
+
+    data = gzip.compress(b'{"prompt": "' + bytes(33 << 20) + b'"}', 1)
+    answer = server.ask("POST", COMPLETIONS, data, {"Content-Encoding": "gzip"})
+    assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    assert server.metric("sinkstream_request_body_bytes") == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "cause"),
+    [
+        ("Content-Length: x", "Invalid character in Content-Length"),
+        ("Content-Length: 1\r\nTransfer-Encoding: chunked", "Transfer-Encoding can't be present"),
+        ("Content-Length: 1\r\nContent-Length: 2", "Duplicate Content-Length"),
+        ("Transfer-Encoding: gzip", "Transfer-Encoding"),
+        ("Bad Name: x", "Invalid header token"),
+        ("Transfer-Encoding: chunked\r\n\r\nzz", "Invalid character in chunk size"),
+    ],
+)
+def test_a_request_that_cannot_be_framed_is_told_why(
+    server: Running, head: str, cause: str
+) -> None:
+    status, answer = server.raw(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{head}\r\n")
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (status, error["code"]) == (400, "invalid_http")
+    assert cause in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2")],
+)
+def test_another_protocol_is_named(server: Running, sent: bytes, cause: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(sent)
+        answer = read_all(connection)
+    assert cause in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
 def test_a_body_has_a_largest_size(server: Running) -> None:

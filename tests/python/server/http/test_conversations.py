@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,18 @@ def test_a_regenerated_reply_branches(keeping: Running) -> None:
     assert text_of(again) == first
 
 
+def test_older_turns_are_asked_again_far_past_the_window(keeping: Running) -> None:
+    history: list[Any] = []
+    replies = [
+        text_of(say(keeping, history, f"message {number}", seed=number)) for number in range(12)
+    ]
+    for at in (11, 8, 3):
+        again = say(keeping, history[: 2 * at], f"message {at}", seed=at)
+        assert again.headers["x-sinkstream-state"] in ("loaded", "replayed")
+        assert text_of(again) == replies[at]
+    assert again.json["usage"]["sinkstream"]["total_evicted_tokens"] > 0
+
+
 @pytest.mark.parametrize(
     "other", [{"key": "b"}, {"cache_salt": "pepper"}], ids=["another key", "another salt"]
 )
@@ -158,6 +171,9 @@ def test_sessions_are_listed_and_deleted_by_their_owner(keeping: Running) -> Non
     history: list[Any] = []
     name = say(keeping, history, "delete me").headers["x-sinkstream-session"]
     own, other = {"X-Api-Key": "a"}, {"X-Api-Key": "b"}
+    assert name not in str(keeping.ask("GET", SESSIONS, None, own).json)  # like a title for a chat
+    say(keeping, history, "or not")
+    assert name in str(keeping.ask("GET", SESSIONS, None, own).json)
     assert name not in str(keeping.ask("GET", SESSIONS, None, other).json)
     refused = keeping.ask("DELETE", f"{SESSIONS}/{name}", None, other)
     assert (refused.status, refused.error["code"]) == (404, "session_not_found")
@@ -276,3 +292,28 @@ def test_what_is_read_again_when_the_server_ends_says_so(
             assert is_reading.wait(30)
         refused = asking.result(30)
     assert (refused.status, refused.error["code"]) == (503, "draining")
+
+
+def test_health_says_that_the_store_is_gone(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with running(tiny_folder("llama"), store=str(tmp_path)) as server:
+        gc.unfreeze()  # what was made before the server began
+        (turns,) = (
+            one
+            for one in gc.get_objects()
+            if isinstance(one, Conversations) and one._store.name.startswith(str(tmp_path))
+        )
+        assert server.ask("GET", "/health").status == 200
+        (tmp_path / "turns.sqlite").rename(tmp_path / "away")
+        turns._maintenance.run()
+        refused = server.ask("GET", "/health")
+        assert (refused.status, refused.error["code"]) == (503, "store")
+        assert "was deleted or replaced" in refused.error["message"]
+        asked = {"messages": [{"role": "user", "content": "a"}], **OPTIONS}
+        refused = server.post(CHAT, asked)
+        assert (refused.status, refused.error["code"]) == (503, "store")
+        (tmp_path / "away").rename(tmp_path / "turns.sqlite")
+        turns._maintenance.run()
+        assert server.ask("GET", "/health").status == 200
+        assert server.post(CHAT, asked).status == 200

@@ -20,6 +20,7 @@ LINE = re.compile(
     r"(?P<id>[A-Za-z0-9_.-]+) (?P<method>[A-Z]+) (?P<route>\S+) (?P<status>\d+) "
     r"(?P<seconds>[\d.]+)s queued=(?P<queued>[\d.]+)s "
     r"choices=(?P<choices>\d+) prompt_tokens=(?P<prompt>\d+) generated_tokens=(?P<generated>\d+) "
+    r"evicted=(?P<evicted>\d+) pinned=(?P<pinned>\d+) dropped=(?P<dropped>\d+) "
     r"finish=(?P<finish>\S+)"
 )
 
@@ -60,6 +61,25 @@ def test_a_client_that_leaves_has_a_line(server: Running, caplog: pytest.LogCapt
         while b"data: " not in connection.recv(1 << 16):
             pass
     server.wait_until(lambda: "finish=client_left" in caplog.text, "noted")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_what_was_generated_for_a_client_that_has_left_is_counted(
+    server: Running, caplog: pytest.LogCaptureFixture, streams: bool
+) -> None:
+    """Its status is that of the response that has begun, or says that there was none."""
+    caplog.set_level("INFO", logger="sinkstream.server")
+    ended = server.metric("sinkstream_generated_tokens_total")
+    body = {"prompt": "the", "max_tokens": 60_000, "ignore_eos": True, "stream": streams}
+    with server.begin(COMPLETIONS, body):
+        server.wait_until(
+            lambda: server.metric("sinkstream_generated_tokens_total") > ended, "it generates"
+        )
+    server.wait_until(lambda: "finish=client_left" in caplog.text, "noted")
+    (line,) = [found for text in caplog.messages if (found := LINE.fullmatch(text))
+               and found["finish"] == "client_left"]  # fmt: skip
+    assert line["status"] == ("200" if streams else "499")
+    assert int(line["prompt"]) > 0 < int(line["generated"])
 
 
 @pytest.mark.parametrize(
@@ -109,6 +129,7 @@ def test_a_client_that_leaves_the_queue_has_a_line(
         server.wait_until(lambda: "client_left" in caplog.text, "noted")
         (line,) = [found for text in caplog.messages if (found := LINE.fullmatch(text))
                    and found["finish"] == "client_left"]  # fmt: skip
+    assert line["status"] == "499"
     assert 0.2 <= float(line["queued"]) <= float(line["seconds"])
 
 

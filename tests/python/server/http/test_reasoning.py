@@ -110,6 +110,11 @@ def test_a_request_says_whether_to_think(serve: Serve, stored: bool) -> None:
     assert tokens(reasoning_effort="none") == quiet
     assert tokens(reasoning_effort="low") == tokens()  # the template knows no efforts
     assert tokens(chat_template_kwargs={"other": [1]}) == tokens()
+    asked = {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}
+    assert server.post("/tokenize", asked).json["count"] == quiet
+    assert "<think>" in server.post("/apply-template", asked).json["prompt"]
+    own = server.post(CHAT, body(server, "x", chat_template_kwargs={"messages": []}))
+    assert (own.status, own.error["param"]) == (400, "chat_template_kwargs")
     for wrong in ({"enable_thinking": "no"}, {"reasoning_effort": 3}):
         answer = server.post(CHAT, body(server, "x", chat_template_kwargs=wrong))
         assert (answer.status, answer.error["param"]) == (400, "chat_template_kwargs")
@@ -174,13 +179,26 @@ def test_a_resent_history_with_or_without_thoughts_is_the_same_conversation(serv
 
 
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize(("given", "is_text"), [("x</think>", True), ("x", False)])
+@pytest.mark.parametrize(("given", "is_text"), [("x", True), ("<think>x", False)])
 def test_a_reply_is_continued_where_it_was(
     serve: Serve, stored: bool, given: str, is_text: bool
 ) -> None:
+    """The generation prompt opens a thought; the template writes a message without one."""
     server = serve("opened", stored=stored)
     messages = [*HELLO, {"role": "assistant", "content": given}]
     asked = body(server, "q", messages=messages, continue_final_message=True)
-    message = server.post(CHAT, asked).json["choices"][0]["message"]
+    answer = server.post(CHAT, asked).json
+    message = answer["choices"][0]["message"]
     assert message["content"] == ("q" * 20 if is_text else "")
     assert message.get("reasoning_content", "") == ("" if is_text else "q" * 20)
+    counted = server.post("/tokenize", {"messages": messages, "continue_final_message": True}).json
+    assert answer["usage"]["prompt_tokens"] == counted["count"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_text_that_the_template_leaves_out_is_not_continued(serve: Serve, stored: bool) -> None:
+    server = serve("opened", stored=stored)
+    messages = [*HELLO, {"role": "assistant", "content": "x</think>"}]
+    answer = server.post(CHAT, body(server, "q", messages=messages, continue_final_message=True))
+    assert (answer.status, answer.error["param"]) == (400, "messages")
+    assert "the template changes it or leaves it out" in answer.error["message"]

@@ -12,6 +12,10 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import sinkstream
+from sinkstream.conversations.store import Store
+from sinkstream.server import sessions_route
+from sinkstream.server.admission import MOST_OF_A_KEY, Downloads
+from sinkstream.server.errors import ApiError
 from tests.python.server.http.running_server import CHAT, Answered, Running, running
 
 KEY = {"X-Api-Key": "a"}
@@ -65,10 +69,56 @@ def test_a_conversation_is_described(server: Running) -> None:
             "id": session,
             "object": "session",
             "turns": 4,
+            "sinks": 4,
             "heads": [nodes[2], branch.headers["x-sinkstream-node"]],
         }
     assert get(server, "sess_1").error["code"] == "session_not_found"
     assert get(server, session, key="b").status == 404
+
+
+def test_a_description_reads_no_text(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, nodes, session = talk(server, 2, "counted")
+    monkeypatch.setattr(Store, "transcript", None)
+    assert get(server, session).json["heads"] == [nodes[1]]
+    assert get(server, nodes[0]).json["turns"] == 2
+
+
+def pages(server: Running, path: str, limit: int) -> list[list[str]]:
+    """Return the ids on each page of a list."""
+    found, after = [], ""
+    while True:
+        page = server.ask("GET", f"{path}?limit={limit}{after}", None, KEY).json
+        found.append([one["id"] for one in page["data"]])
+        assert (page["first_id"], page["last_id"]) == (found[-1][0], found[-1][-1])
+        if not page["has_more"]:
+            return found
+        after = f"&after={page['last_id']}"
+
+
+def test_lists_come_in_pages(server: Running) -> None:
+    sessions = [talk(server, 2, f"listed {number}")[2] for number in range(3)]
+    _, nodes, session = talk(server, 3, "long")
+    found = pages(server, "/v1/sessions", 2)
+    assert all(len(page) == 2 for page in found[:-1])
+    assert [one for page in found for one in page][:4] == [session, *sessions[::-1]]
+    assert pages(server, f"/v1/sessions/{session}/turns", 2) == [nodes[:2], nodes[2:]]
+    assert pages(server, f"/v1/sessions/{nodes[1]}/turns", 2) == [[nodes[1]]]
+
+
+def test_a_page_ends_before_its_turns_are_too_long(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But it has at least one turn."""
+    monkeypatch.setattr(sessions_route, "_PAGE_BYTES", 1)
+    _, nodes, session = talk(server, 2, "pages")
+    assert pages(server, f"/v1/sessions/{session}/turns", 100) == [[one] for one in nodes]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=sess_1"])
+def test_a_page_that_is_not_there_is_refused(server: Running, query: str) -> None:
+    talk(server, 1, "refused")
+    answer = server.ask("GET", f"/v1/sessions?{query}", None, KEY)
+    assert (answer.status, answer.error["param"]) == (400, query.partition("=")[0])
 
 
 @pytest.fixture
@@ -112,3 +162,38 @@ def test_a_file_is_for_its_owner_and_needs_a_sequence(server: Running, temporary
         assert (answer.status, answer.error["code"]) == (404, "session_not_found")
     assert not any(temporary.iterdir())
     assert server.ask("HEAD", f"/v1/sessions/{nodes[0]}/file", None, KEY).status == 200
+
+
+def test_a_file_that_is_being_sent_has_no_name(server: Running, temporary: Path) -> None:
+    """So a server that is killed leaves none, however slowly a client reads."""
+    _, nodes, _ = talk(server, 1, "slow")
+    head = f"GET /v1/sessions/{nodes[0]}/file HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: a\r\n"
+    with server.open(head, buffer_bytes=1024) as connection:
+        assert connection.recv(16).startswith(b"HTTP/1.1 200")
+        assert not any(temporary.iterdir())
+
+
+def test_what_a_killed_server_has_left_is_deleted_with_the_next_file(
+    server: Running, temporary: Path
+) -> None:
+    left = temporary / f".{sessions_route._DOWNLOAD}.sinkstream-abandon1.part"
+    left.write_bytes(b"a part")
+    _, nodes, _ = talk(server, 1, "killed")
+    assert get(server, f"{nodes[0]}/file").status == 200
+    assert not left.exists()
+
+
+def test_a_key_cannot_take_all_downloads() -> None:
+    downloads = Downloads()
+    for _ in range(MOST_OF_A_KEY):
+        downloads.enter("a")
+    with pytest.raises(ApiError, match="session files can be sent at a time") as caught:
+        downloads.enter("a")
+    assert caught.value.status == 429
+    for tenant in "bcd":
+        for _ in range(MOST_OF_A_KEY):
+            downloads.enter(tenant)
+    with pytest.raises(ApiError):
+        downloads.enter("e")
+    downloads.leave("a")
+    downloads.enter("e")

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sinkstream.observe.activities import Activities, Activity
 from sinkstream.server.health import Health
 from tests.python.server.http.running_server import (
     CHAT,
@@ -113,7 +115,8 @@ def test_a_stalled_server_ends_on_sigterm(
             assert child.stdout is not None
             port = int(child.stdout.readline().rpartition(b":")[2])
             server = Running(port, None)  # type: ignore[arg-type]
-            kept = server.post(CHAT, {"messages": HELLO, "max_tokens": 3, "seed": 1})
+            body = {"messages": HELLO, "max_tokens": 3, "seed": 1, "prompt_cache_key": "a"}
+            kept = server.post(CHAT, body)
             assert kept.status == 200
             child.stdin.write(b"stop\n")
             child.stdin.flush()
@@ -140,30 +143,38 @@ class FakeEngine:
 
 
 @pytest.mark.parametrize(
-    ("counters", "begins", "stalls"),
+    ("counters", "activity", "stalls"),
     [
-        ({}, 0, False),
-        ({"running": 2, "parked": 2}, 0, False),
-        ({"running": 2, "parked": 1}, 0, True),
-        ({"waiting": 1}, 0, True),
-        ({}, 1, True),
+        ({}, None, False),
+        ({"running": 2, "parked": 2}, None, False),
+        ({"running": 2, "parked": 1}, None, True),
+        ({"waiting": 1}, None, True),
+        ({}, "engine", True),
+        ({}, "encoding", False),
+        ({}, "store", False),
     ],
 )
 def test_an_engine_with_work_and_no_step_has_stalled(
-    counters: dict[str, int], begins: int, stalls: bool
+    counters: dict[str, int], activity: Activity | None, stalls: bool
 ) -> None:
     now, engine = 0.0, FakeEngine()
-    health = Health(10.0, lambda: now)
+    activities = Activities(lambda: now)
+    health = Health(10.0, lambda: now, activities)
     health.watch(engine)
     engine.counters.update(counters)
-    health.begins = begins
-    health.check()
-    now = 9.9
-    health.check()
-    assert not health.is_stalled
-    now = 10.1
-    health.check()
-    assert health.is_stalled == stalls
+    with ExitStack() as doing:
+        if activity is not None:  # what a call that begins a reply does now
+            doing.enter_context(activities.during("engine"))
+            doing.enter_context(activities.during(activity))
+        health.check()
+        now = 9.9
+        health.check()
+        assert not health.is_stalled
+        now = 10.1
+        health.check()
+        assert health.is_stalled == stalls
+        assert health.has_slow_store == (activity == "store")
+    assert not health.has_slow_store
     engine.counters["steps"] += 1
     health.check()
     assert not health.is_stalled

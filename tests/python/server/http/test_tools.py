@@ -33,13 +33,14 @@ def serve(
     found: dict[Any, Running] = {}
     with ExitStack() as stack:
 
-        def server(name: str, *, stored: bool = False) -> Running:
-            key = name, stored
+        def server(name: str, *, stored: bool = False, tools: str = "native") -> Running:
+            key = name, stored, tools
             if key not in found:
                 root = tmp_path_factory.mktemp("server")
                 folder = write_tool_folder(tiny_folder("llama"), root / "model", name)
                 store = str(root / "store") if stored else "none"
-                found[key] = stack.enter_context(running(folder, store=store, sequences=3))
+                started = running(folder, store=store, sequences=3, tools=tools, sinks="4")
+                found[key] = stack.enter_context(started)
             return found[key]
 
         yield server
@@ -65,7 +66,7 @@ def check(called: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("name", ["hermes", "mistral", "llama"])
+@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "chatml", "strict"])
 def test_a_call_is_streamed_as_it_is_whole(serve: Serve, name: str, stored: bool) -> None:
     server = serve(name, stored=stored)
     message, _ = call_of(server)
@@ -130,16 +131,32 @@ def test_log_probabilities_are_of_text_only(serve: Serve) -> None:
     assert not any("}" in token["token"] for token in tokens)
 
 
-def test_a_call_cut_by_max_tokens_ends_with_length(serve: Serve) -> None:
-    server = serve("hermes")
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("name", ["hermes", "llama", "chatml"])
+def test_a_call_cut_by_max_tokens_ends_with_length_and_can_be_sent_back(
+    serve: Serve, name: str, stored: bool
+) -> None:
+    server = serve(name, stored=stored)
     _, usage = call_of(server)
-    choice = server.post(CHAT, {**CALLING, "max_tokens": usage["completion_tokens"] - 14}).json[
-        "choices"
-    ][0]
-    assert choice["finish_reason"] == "length"
+    cut = set()
+    for less in (1, 8, 14, 18, 22):
+        body = {**CALLING, "max_tokens": usage["completion_tokens"] - less}
+        choice = server.post(CHAT, body).json["choices"][0]
+        if less > 1:
+            assert choice["finish_reason"] == "length"
+        said = choice["message"]
+        cut |= {call["function"]["arguments"] for call in said.get("tool_calls", [])}
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "Late."}
+                   for call in said.get("tool_calls", [])]  # fmt: skip
+        following = [*HELLO, said, *results, {"role": "user", "content": "So?"}]
+        more = {**CALLING, "messages": following, "tool_choice": "none", "max_tokens": 3}
+        for tools in (TOOLS, TOOLS[:1]):
+            answer = server.post(CHAT, {**more, "tools": tools})
+            assert answer.status == 200, (said, answer.body)
+    assert len(cut) > 1
 
 
-@pytest.mark.parametrize("name", ["hermes", "thinking", "llama", "mistral"])
+@pytest.mark.parametrize("name", ["hermes", "thinking", "llama", "mistral", "chatml", "strict"])
 def test_a_resent_history_with_calls_is_the_same_conversation(serve: Serve, name: str) -> None:
     server = serve(name, stored=True)
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"the sea of {name}"}]
@@ -182,7 +199,7 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         {"role": "assistant", "content": "It is now."},
         {"role": "user", "content": "And there?"},
     ]
-    for name in ("hermes", "llama", "thinking"):
+    for name in ("hermes", "llama", "thinking", "chatml", "strict"):
         counts = set()
         for stored in (False, True):
             answer = serve(name, stored=stored).post(CHAT, {**CALLING, "messages": messages})
@@ -197,10 +214,10 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         ({"tools": [WEATHER, WEATHER]}, "tools", "must have different names"),
         ({"tools": [function("<x>")]}, "tools", "`name` must be 1 to 64"),
         ({"tools": [function("f", {"type": "string"})]}, "tools", 'schema of the type "object"'),
-        ({"tools": [function("f", {"properties": {"a": {"type": "wrong"}}})]}, "tools",
-         "`tools` must be valid for llguidance"),
+        ({"tools": [function("f", {"properties": {"a": {"type": "wrong"}}}, strict=True)]}, "tools",
+         "Tool `f` of `tools` (at /properties/a) must be valid for llguidance"),
         ({"tools": [function("f", 3)]}, "tools", "`parameters` must be a JSON schema"),
-        ({"tools": 3}, "tools", "body: `tools` must be an array"),
+        ({"tools": 3}, "tools", "`tools` must be an array"),
         ({"tools": [function(f"f{i}") for i in range(129)]}, "tools", "at most 128 tools"),
         ({"tools": []}, "tool_choice", "needs `tools`"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice",
@@ -209,7 +226,6 @@ def test_a_history_with_calls_can_be_read_anew(serve: Serve) -> None:
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "must be true or false"),
         ({"tool_choice": "auto", "structured_outputs": {"regex": "a"}}, "structured_outputs",
          "must be None with `tools`"),
-        ({"continue_final_message": True}, "continue_final_message", "must not be true with"),
         ({"max_tokens": 70000, "stream": True}, "max_tokens", "at most 65536 with `tools`"),
     ],
 )  # fmt: skip
@@ -220,11 +236,52 @@ def test_what_is_refused(serve: Serve, fields: dict[str, Any], param: str, sente
     assert answer.error["param"] == param
 
 
-def test_a_model_without_tools_says_so(server: Running) -> None:
-    answer = server.post(CHAT, {"messages": HELLO, "tools": TOOLS})
-    assert answer.status == 400
-    assert answer.error["param"] == "tools"
-    assert "has no place for tools" in answer.error["message"]
+def test_a_model_without_a_place_for_tools_may_still_answer_in_text(serve: Serve) -> None:
+    server = serve("chatml")
+    texts = []
+    for choice in ("auto", "none"):
+        body = {**CALLING, "tool_choice": choice, "max_tokens": 20}
+        answer = server.post(CHAT, body)
+        assert answer.status == 200, answer.body
+        choices = answer.json["choices"]
+        assert "tool_calls" not in choices[0]["message"]
+        texts.append(choices[0]["message"]["content"])
+    assert texts[0] == texts[1]
+    assert texts[0]
+
+
+def test_a_named_function_is_called_once(serve: Serve) -> None:
+    server = serve("args")
+    asked = {name: value for name, value in CALLING.items() if name != "parallel_tool_calls"}
+    asked["tool_choice"] = {"type": "function", "function": {"name": "get_time"}}
+    counts = {}
+    for given in (None, True):
+        body = (
+            {**asked, "n": 3} if given is None else {**asked, "n": 3, "parallel_tool_calls": given}
+        )
+        choices = server.post(CHAT, body).json["choices"]
+        counts[given] = [len(choice["message"]["tool_calls"]) for choice in choices]
+    assert counts[None] == [1, 1, 1]
+    assert max(counts[True]) > 1
+
+
+def test_the_ways_of_tools(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    body = {**CALLING, "messages": HELLO}
+    plain = {**RANDOM, "messages": HELLO, "max_tokens": 9}
+    refused = serve("hermes", tools="refuse").post(CHAT, body)
+    assert (refused.status, refused.error["param"]) == (400, "tools")
+    assert "does not use tools" in refused.error["message"]
+    assert serve("hermes", tools="refuse").post(CHAT, plain).status == 200
+    server = serve("hermes", tools="ignore")
+    ignored = server.post(CHAT, {**body, "max_tokens": 9})
+    expected = server.post(CHAT, plain)
+    assert ignored.json["choices"][0]["message"] == expected.json["choices"][0]["message"]
+    assert ignored.json["usage"]["prompt_tokens"] == expected.json["usage"]["prompt_tokens"]
+    generic, native = (serve("hermes", tools=way) for way in ("generic", "native"))
+    call_of(generic)
+    shown = [one.post("/apply-template", {"messages": HELLO, "tools": TOOLS}).json["prompt"]
+             for one in (generic, native)]  # fmt: skip
+    assert ["The functions are" in one for one in shown] == [True, False]
 
 
 def test_tools_are_counted_and_shown(serve: Serve) -> None:

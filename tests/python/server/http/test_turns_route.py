@@ -51,6 +51,7 @@ def test_the_counts_of_a_reply_are_those_of_its_turn(keeping: Running) -> None:
         assert answer.headers["x-sinkstream-node"] == own["node"]
         (turn,) = turns_of(keeping, own["node"]).json["data"]
         assert turn["live_tokens"] == own["live_tokens"]
+        assert turn["pinned_tokens"] == own["pinned_tokens"]
         assert turn["total_evicted_tokens"] == own["total_evicted_tokens"], number
         assert turn["finish_reason"] == own["finish_reason"]
         assert own["live_tokens"] <= SINKS + WINDOW

@@ -46,8 +46,14 @@ def expected(turns: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def turns_of(server: Running, name: str) -> list[dict[str, Any]]:
-    turns: list[dict[str, Any]] = server.ask("GET", f"/v1/sessions/{name}/turns").json["data"]
-    return turns
+    turns: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        page = server.ask("GET", f"/v1/sessions/{name}/turns{after}").json
+        turns += page["data"]
+        if not page["has_more"]:
+            return turns
+        after = f"?after={page['last_id']}"
 
 
 def bar(tab: Tab) -> dict[str, float]:
@@ -163,4 +169,29 @@ def test_a_long_conversation_stays_small_in_the_document(server: Running, tab: T
     tab.say("turn 100")
     assert shown() == [f"turn {number}" for number in range(61, 101)]
     assert len(turns_of(server, name)) == 101
+    tab.check_clean()
+
+
+def test_the_bar_shows_what_is_pinned_and_a_warning_what_does_not_fit(
+    server: Running, tab: Tab
+) -> None:
+    tab.open(server)
+    tab.one("#toggle-settings").click()
+    tab.set(system="A pirate")
+    tab.say("the sea")
+    turn = turns_of(server, tab.session)[-1]
+    pinned = turn["pinned_tokens"]
+    assert SINKS < pinned <= (SINKS + WINDOW) // 2
+    assert bar(tab)["sinks"] == pinned
+    assert f"{pinned} pinned" in tab.text("#legend")
+    assert f"in the window of {SINKS + WINDOW - pinned}" in tab.text("#legend")
+    assert f"{pinned} pinned, always seen" in tab.text("#sinks")
+    assert not tab.is_shown("#error")
+    tab.say("word " * 30)
+    assert f"the model sees {SINKS + WINDOW} at a time: it does not see" in tab.text("#error")
+    tab.say("the sea")
+    assert not tab.is_shown("#error")
+    tab.reload()
+    tab.until(lambda: len(tab.messages("user")) == 3, "the turns are back")
+    assert bar(tab)["sinks"] == pinned
     tab.check_clean()

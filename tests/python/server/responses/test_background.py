@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from sinkstream.conversations.errors import StoreError
+from sinkstream.conversations.promises import Promise, Promises
+from sinkstream.server.responses.live_responses import LiveResponses
 from tests.python.server.http.running_server import Running, running, unchunked
 from tests.python.server.http.test_process import process
 from tests.python.server.responses.checking import (
@@ -29,6 +34,8 @@ from tests.python.server.responses.checking import (
 )
 
 LONG = {**ASKED, "max_output_tokens": 400}
+TOO_LONG = [{"role": "system", "content": "the sea " * 200}, {"role": "user", "content": "a"}]
+"""What a background response is refused for when it begins: half of the window is not enough."""
 
 
 def get(server: Running, name: str, **headers: str) -> dict[str, Any]:
@@ -143,7 +150,7 @@ def test_a_response_that_waits_for_a_seat_is_queued_and_can_be_cancelled(server:
     kinds = [event["type"] for event in followed(server, queued["id"])]
     assert kinds == ["response.created", "response.queued", "response.incomplete"]
     items = server.ask("GET", f"{RESPONSES}/{queued['id']}/input_items", None, KEY)
-    assert items.status == 404
+    assert [one["role"] for one in items.json["data"]] == ["user"]
     following = begin(server, **ASKED)["id"]
     for name in running_:
         cancel(server, name)
@@ -185,7 +192,7 @@ def test_a_client_that_leaves_ends_its_response_and_finds_it(server: Running) ->
 
 
 def test_a_refused_background_response_is_refused_at_once(server: Running) -> None:
-    body = {"input": [{"role": "system", "content": "only"}], **ASKED, "background": True}
+    body = {"input": TOO_LONG, **ASKED, "background": True}
     refused = server.post(RESPONSES, body, **KEY)
     assert (refused.status, refused.error["param"]) == (400, "input")
 
@@ -246,6 +253,85 @@ def test_a_killed_server_keeps_ids_and_text(
         refused = server.ask("GET", f"{RESPONSES}/{name}?stream=true&starting_after=9", None, KEY)
         assert (refused.status, refused.error["param"]) == (400, "starting_after")
         create(server, "go on", previous_response_id=name)
+
+
+def test_accepted_responses_are_found_after_a_kill(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Those that waited, too: as failed, with what their clients sent, until they are deleted."""
+    model = tiny_folder("llama")
+    with process(model, tmp_path) as (server, child):
+        names = [begin(server, **ENDLESS)["id"] for _ in range(4)]
+        waiting = begin(server, input="the waiting", metadata={"a": "b"})["id"]
+        names.append(waiting)
+        child.kill()
+        child.wait()
+    with process(model, tmp_path) as (server, child):
+        for name in names:
+            found = get(server, name)
+            assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
+        assert get(server, waiting)["metadata"] == {"a": "b"}
+        (item,) = server.ask("GET", f"{RESPONSES}/{waiting}/input_items", None, KEY).json["data"]
+        assert item["content"][0]["text"] == "the waiting"
+        events = followed(server, waiting)
+        assert [event["type"] for event in events] == [
+            "response.created",
+            "response.queued",
+            "response.failed",
+        ]
+        refused = server.post(RESPONSES, {"input": "a", "previous_response_id": waiting}, **KEY)
+        assert refused.error["code"] == "previous_response_not_found"
+        path = f"{RESPONSES}/{waiting}"
+        assert server.ask("DELETE", path, None, KEY).json["deleted"] is True
+        assert server.ask("GET", path, None, KEY).status == 404
+
+
+def test_a_cancelled_response_that_has_not_begun_is_found_later(server: Running) -> None:
+    """Also when the server has forgotten it."""
+    running_ = [begin(server, **ENDLESS)["id"] for _ in range(4)]
+    waiting = begin(server)["id"]
+    cancel(server, waiting)
+    for name in running_:
+        cancel(server, name)
+    forget(waiting)
+    assert get(server, waiting)["status"] == "cancelled"
+    other = server.ask("GET", f"{RESPONSES}/{waiting}", None, {"X-Api-Key": "b"})
+    assert other.status == 404
+    assert server.ask("DELETE", f"{RESPONSES}/{waiting}", None, KEY).json["deleted"] is True
+    assert server.ask("GET", f"{RESPONSES}/{waiting}", None, KEY).status == 404
+
+
+def test_a_refused_background_response_leaves_nothing(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    settings = {"store": str(tmp_path), "sequences": 1, "max_queue": 0, "api_keys": ("a",)}
+    with running(tiny_folder("llama"), **settings) as server:
+        name = begin(server, **ENDLESS)["id"]
+        assert server.post(RESPONSES, {"input": "a", "background": True}, **KEY).status == 429
+        cancel(server, name)
+        bad = {"input": TOO_LONG, **ASKED, "background": True}
+        assert server.post(RESPONSES, bad, **KEY).status == 400
+    with sqlite3.connect(tmp_path / "turns.sqlite") as connection:
+        assert connection.execute("SELECT id, outcome FROM promises").fetchall() == []
+
+
+def test_a_response_that_cannot_be_promised_is_not_accepted(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Promises, promise: Promise) -> None:
+        raise StoreError("store: the disk is full.")
+
+    monkeypatch.setattr(Promises, "make", fails)
+    refused = server.post(RESPONSES, {"input": "a", **ASKED, "background": True}, **KEY)
+    assert (refused.status, refused.error["code"]) == (503, "store")
+    assert server.model.stats()["running"] == 0
+
+
+def forget(name: str) -> None:
+    """Let all servers of this process forget a response that has ended."""
+    gc.unfreeze()  # what was made before the server began
+    found = [one for one in gc.get_objects() if isinstance(one, LiveResponses)]
+    assert any(one._found.pop(name, None) for one in found)
 
 
 def _deltas_of(server: Running, name: str, characters: int = 1) -> int:

@@ -31,10 +31,12 @@ def of_request(tool: dict[str, Any]) -> tuple[Any, Any]:
     """Return the opening of a request, and the one of its response."""
     body = ResponseRequest.model_validate({"input": "a", "instructions": "c", "tools": [tool]})
     defaults = SimpleNamespace(presence_penalty=0, frequency_penalty=0, temperature=1, top_p=1)
-    config = SimpleNamespace(model_name="tiny", store="")
+    config = SimpleNamespace(model_name="tiny", store="", refuses_overflow=False, tools="native")
     service: Any = SimpleNamespace(host=SimpleNamespace(defaults=defaults), config=config)
     fields = request_fields_of(service, body, "resp_1", store=True)
-    return opening_with(body.instructions, response_tools(body)), opening_of_fields(fields)
+    return opening_with(body.instructions, response_tools(body, "native")), opening_of_fields(
+        fields
+    )
 
 
 @pytest.mark.parametrize("tool", [IN_ORDER, TURNED], ids=["in_order", "turned"])

@@ -19,10 +19,13 @@ from sinkstream.server.responses import producing
 from sinkstream.server.responses.live_responses import Live, LiveResponses
 from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_state import ResponseState
+from sinkstream.server.running import Terms
 
 
 class Notes:
     """A store for which the test decides when a note is written."""
+
+    promises = None
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -80,7 +83,7 @@ def begun(notes: Notes) -> tuple[Any, Live]:
     )
     fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
     live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
-    producing.begin(service, live, lambda: None, 1)  # type: ignore[arg-type, return-value]
+    producing.begin(service, live, lambda: None, Terms(), 1)  # type: ignore[arg-type, return-value]
     return service, live
 
 

@@ -144,10 +144,10 @@ def test_a_system_message_in_the_input_is_carried_over(server: Running) -> None:
     after = create(server, "go on", previous_response_id=first["id"]).json
     assert after["sinkstream"]["state"] == "resident"
     # With instructions, it stays after them.
-    asked = {"previous_response_id": first["id"], "instructions": "Another."}
+    asked = {"previous_response_id": first["id"], "instructions": "Other"}
     found = create(server, "go on", **asked).json
     messages = [
-        {"role": "system", "content": "Another."},
+        {"role": "system", "content": "Other"},
         *ITEMS,
         {"role": "assistant", "content": text_of(first)},
         {"role": "user", "content": "go on"},
@@ -158,7 +158,7 @@ def test_a_system_message_in_the_input_is_carried_over(server: Running) -> None:
 
 
 def test_the_input_is_listed(server: Running, client: OpenAI) -> None:
-    first = create(server, ITEMS, instructions="Listen.").json["id"]
+    first = create(server, ITEMS, instructions="Hear").json["id"]
     listed = client.responses.input_items.list(first, order="asc").data
     contents = [
         [part.text for part in item.content]
@@ -166,7 +166,7 @@ def test_the_input_is_listed(server: Running, client: OpenAI) -> None:
     ]
     assert contents == [["Be brief."], ["the sea"], ["is wide"], ["and\nthen?"]]
     assert [item.role for item in listed] == ["system", "user", "assistant", "user"]  # type: ignore[union-attr]
-    second = create(server, "go on", previous_response_id=first, instructions="Listen.").json["id"]
+    second = create(server, "go on", previous_response_id=first, instructions="Hear").json["id"]
     (only,) = client.responses.input_items.list(second).data
     assert only.content[0].text == "go on"  # type: ignore[union-attr]
     # A history that is sent again is all of it the input, although it was not read again.
@@ -256,7 +256,7 @@ def test_what_is_not_there_is_not_found(server: Running, name: str) -> None:
     answer = server.post(RESPONSES, {"input": "a", "previous_response_id": name}, **KEY)
     assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
     assert answer.error["message"] == (
-        "body: `previous_response_id` must name a response that is stored, or is in memory and has "
+        "`previous_response_id` must name a response that is stored, or is in memory and has "
         f"not been continued, but is {name!r}."
     )
 

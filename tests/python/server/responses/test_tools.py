@@ -47,7 +47,7 @@ def server(
 ) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("tools")
     folder = write_tool_folder(tiny_folder("llama"), root / "model", "hermes")
-    with running(folder, store=str(root / "store"), api_keys=("a",)) as found:
+    with running(folder, store=str(root / "store"), api_keys=("a",), sinks="4") as found:
         yield found
 
 
@@ -175,7 +175,7 @@ def test_a_response_with_other_tools_reads_the_calls_of_a_chat(server: Running) 
 
 def test_calls_survive_a_restart(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = write_tool_folder(tiny_folder("llama"), tmp_path / "model", "args")
-    settings: dict[str, Any] = {"store": str(tmp_path / "store"), "api_keys": ("a",)}
+    settings: dict[str, Any] = {"store": str(tmp_path / "store"), "api_keys": ("a",), "sinks": "4"}
     with running(folder, **settings) as server:
         body = {"input": "the sea", **CALLING, "parallel_tool_calls": True, "stream": True}
         events = sse(server.post(RESPONSES, body, **KEY).body)
@@ -231,7 +231,7 @@ def test_openais_client(server: Running) -> None:
 
 def test_a_thought_comes_before_a_call(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = write_tool_folder(tiny_folder("llama"), tmp_path / "model", "opened")
-    with running(folder, store=str(tmp_path / "store"), api_keys=("a",)) as server:
+    with running(folder, store=str(tmp_path / "store"), api_keys=("a",), sinks="4") as server:
         tokenizer = server.model.tokenizer
         assert tokenizer is not None
         bias = {str(tokenizer.token_to_id("</think>")): 3}

@@ -1,0 +1,87 @@
+// Two shares in one engine: what one gets while the other floods, and that no token changes.
+#include "engine_fixture.h"
+
+namespace sinkstream {
+namespace {
+
+class EngineSharesTest : public EngineTest {
+ protected:
+  EngineSharesTest() {
+    options.max_sequences = 8;
+    options.window = {.sinks = 4, .window = 252};
+    model.gate = &gate_;
+  }
+
+  std::shared_ptr<TokenStream> submit_for(const std::string& share, std::vector<int32_t> prompt,
+                                          int64_t tokens = 4, int64_t priority = 0) {
+    Request request = greedy_request(std::move(prompt), tokens);
+    request.share = share;
+    request.params.priority = priority;
+    return submit(std::move(request));
+  }
+  static std::vector<int32_t> long_prompt(int32_t first) {
+    std::vector<int32_t> prompt(200, 7);
+    prompt.front() = first;
+    return prompt;
+  }
+  // No step ends before this.
+  void let_run() { gate_.release(100000); }
+  // Requests in the order in which they came into a phase.
+  std::vector<int64_t> order_of(Phase phase) {
+    std::vector<int64_t> order;
+    for (const PhaseChange& change : engine().phase_changes_since(0).changes) {
+      if (change.phase == phase) order.push_back(change.request);
+    }
+    return order;
+  }
+
+ private:
+  std::counting_semaphore<1 << 20> gate_{0};
+};
+
+TEST_P(EngineSharesTest, AShareReadsItsPromptAsIfAFloodOfAnotherWereOnePrompt) {
+  std::vector<std::shared_ptr<TokenStream>> flood;
+  for (int32_t i = 0; i < 7; ++i) flood.push_back(submit_for("flood", long_prompt(10 + i)));
+  const auto other = submit_for("other", long_prompt(60));
+  let_run();
+  EXPECT_EQ(read_all(*other).ids, expected_reply(long_prompt(60), 4));
+  for (int32_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(read_all(*flood[static_cast<size_t>(i)]).ids, expected_reply(long_prompt(10 + i), 4));
+  }
+  // A step has four chunks: one for the other share, three for the seven prompts of the flood.
+  EXPECT_EQ(order_of(Phase::kDecode).front(), other->request_id());
+}
+
+TEST_P(EngineSharesTest, AWaitingRequestOfAnotherShareIsAdmittedNext) {
+  options.max_sequences = 1;
+  let_run();
+  const auto running = submit_for("flood", {5}, 100000);
+  read_tokens(*running, 1);
+  std::vector<std::shared_ptr<TokenStream>> waiting;
+  for (int32_t i = 0; i < 3; ++i) waiting.push_back(submit_for("flood", {20 + i}, 2));
+  waiting.push_back(submit_for("flood", {30}, 2, /*priority=*/-1));
+  waiting.push_back(submit_for("other", {31}, 2));
+  read_tokens(*running, 3000);  // its share has had more tokens than the other when it ends
+  running->close();
+  for (const auto& stream : waiting) read_all(*stream);
+  // 1 ran; then the other share's, the one with a priority, and the rest in order.
+  EXPECT_EQ(order_of(Phase::kPrefill), (std::vector<int64_t>{1, 6, 5, 2, 3, 4}));
+}
+
+TEST_P(EngineSharesTest, SaysWhatWaitsForMemoryAndNotForASeat) {
+  options.max_sequences = 2;
+  const auto held = engine().open_session({}, {});
+  const auto also_held = engine().open_session({}, {});
+  let_run();
+  const auto waiting = submit_for("one", {5}, 100000);
+  wait_until([&] { return engine().stats().waiting_for_memory == 1; });
+  held->close();
+  read_tokens(*waiting, 1);
+  wait_until([&] { return engine().stats().waiting_for_memory == 0; });
+  waiting->close();
+}
+
+SINKSTREAM_TEST_BOTH_SAMPLERS(EngineSharesTest);
+
+}  // namespace
+}  // namespace sinkstream
