@@ -187,8 +187,9 @@ void WeightStore::add(const std::string& name, const Entry& entry) {
 
 void WeightStore::declare_split(const std::string& name, const SplitFormat& format, int64_t rows,
                                 int64_t cols, std::vector<int32_t> order) {
-  SINKSTREAM_CHECK(row_of(format.storage).is_split && cols > 1 && format.group >= 1 &&
-                       format.scale_rows >= 1 && can_pack_split(format, cols),
+  SINKSTREAM_CHECK((row_of(format.storage).is_split || format.storage == Storage::kMXFP4) &&
+                       cols > 1 && format.group >= 1 && format.scale_rows >= 1 &&
+                       can_pack_split(format, cols),
                    "weight ", name, " has groups of ", format.group, " in ", cols, " columns");
   Entry entry = {.file = format.storage, .storage = format.storage, .rows = rows, .cols = cols};
   entry.split = format;

@@ -61,7 +61,18 @@ NORM_SIDES = {
 }
 QK_NORMS = {"none": "", "head": "each head", "full": "as a whole"}
 PAIRINGS = {"half": "NeoX", "interleaved": "interleaved (GPT-J)"}
-ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu2": "ReLU²"}
+ACTIVATIONS = {
+    "silu": "SiLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "relu2": "ReLU²",
+    "clamped_swiglu": "clamped SwiGLU",
+}
+ROUTERS = {
+    "softmax": "softmax of all",
+    "sigmoid": "sigmoid",
+    "softmax_of_chosen": "softmax of the chosen",
+}
 SCALES = {
     "embedding": lambda spec, block: spec.embedding_scale != 1,
     "residuals": lambda spec, block: block.residual_scale != 1,
@@ -174,6 +185,7 @@ def parts(name: str) -> dict[str, str]:
         "experts": experts(full),
         "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
+        "learned sinks": "yes" if full.blocks[0].attention.sink_logits else "",
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
     }
 
@@ -223,7 +235,8 @@ def experts(spec: DecoderSpec) -> str:
     found = next((block.experts for block in spec.blocks if block.experts is not None), None)
     if found is None:
         return ""
-    return "and a shared one" if found.shared_size else "yes"
+    shared = ", and one for every token" if found.shared_size else ""
+    return f"{ROUTERS[found.score]}{shared}"
 
 
 def rotary_pairing(spec: DecoderSpec) -> str:
@@ -322,6 +335,7 @@ _QUANTIZED_FOLDERS = {
     ),
     "fp8": ("E4M3; a scale for blocks such as 128 × 128, or for the matrix", (("FP8", 128),)),
     "fbgemm_fp8": ("E4M3; a scale for each row", (("FP8", 4096),)),
+    "mxfp4": ("experts of gpt-oss", (("MXFP4", 32),)),
 }
 
 

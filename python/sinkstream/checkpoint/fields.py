@@ -125,6 +125,14 @@ class Fields:
             raise self.error(name, "be true or false", value)
         return value
 
+    def flags(self, name: str, count: int) -> list[bool] | None:
+        """Return a list of `count` booleans; None if it is absent."""
+        value = self._get(name, None)
+        is_list = isinstance(value, list) and len(value) == count
+        if value is not None and not (is_list and all(type(each) is bool for each in value)):
+            raise self.error(name, f"be a list of {count} booleans", value)
+        return value  # type: ignore[no-any-return]
+
     def word(self, name: str, default: str | None = None) -> str:
         """Return a string; without a default the field is required."""
         value = self._get(name, default)

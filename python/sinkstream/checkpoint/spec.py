@@ -317,9 +317,13 @@ class DecoderSpec:
             layers: Each layer's block.
             **fields: All other fields.
         """
+        return cls(blocks=(), block_of_layer=(), **fields).with_layers(layers)
+
+    def with_layers(self, layers: Iterable[Block]) -> DecoderSpec:
+        """Return the same spec with these layers; equal layers share a kind."""
         kinds: dict[Block, int] = {}
         block_of_layer = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
-        return cls(blocks=tuple(kinds), block_of_layer=block_of_layer, **fields)
+        return replace(self, blocks=tuple(kinds), block_of_layer=block_of_layer)
 
     @property
     def layers(self) -> int:

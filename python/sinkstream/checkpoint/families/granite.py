@@ -9,12 +9,14 @@ from sinkstream.checkpoint.families.granite_parts import (
     spec_from_config,
     spec_from_gguf,
 )
+from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:
     config.must_be("num_local_experts", 0, "This family has no experts.")
+    no_windows(config)
     has_bias = config.flag("mlp_bias", False)
     return spec_from_config("granite", config, lambda sizes: sizes.dense(bias=has_bias))
 

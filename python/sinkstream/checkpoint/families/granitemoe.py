@@ -6,31 +6,29 @@ from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.experts import (
     COUNTS,
     GGUF_FIELDS,
-    experts_from_config,
-    experts_from_gguf,
 )
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.granite_parts import (
     GGUF_SCALES,
+    granite_experts,
+    granite_experts_from_gguf,
     spec_from_config,
     spec_from_gguf,
 )
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, Fused
+from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    experts = experts_from_config(config, "intermediate_size", score="softmax_of_chosen")
-    return spec_from_config("granitemoe", config, lambda sizes: experts)
+    no_windows(config)
+    return spec_from_config("granitemoe", config, lambda sizes: granite_experts(config))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     return spec_from_gguf(
-        "granitemoe",
-        file,
-        lambda sizes: experts_from_gguf(file, sizes.intermediate_size, score="softmax_of_chosen"),
-        GGUF_FIELDS,
+        "granitemoe", file, lambda sizes: granite_experts_from_gguf(file, sizes), GGUF_FIELDS
     )
 
 

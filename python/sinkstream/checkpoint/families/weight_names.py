@@ -28,6 +28,9 @@ class Fused:
     are stacked, each with its share of every part. Falcon has, for each key head, the queries that
     it serves, the key and the value; of GPT-NeoX that is one query, key and value per head.
     `"row"`: rows of the parts take turns."""
+    tensors: tuple[str, ...] = ("",)
+    """What is added to its name: `"_blocks"` and `"_scales"`, where codes and scales are tensors of
+    their own."""
 
     def groups(self, spec: DecoderSpec, rows: int) -> int:
         """Return how many groups of rows are stacked, each with an equal share of every part.
@@ -56,12 +59,18 @@ class WeightNames:
     other_parts: tuple[str, ...] = ()
     """Patterns of tensors for images and sound, which are not read."""
     unused: tuple[str, ...] = ()
-    """Patterns of tensors without use here: buffers, and layers that predict further tokens."""
+    """Patterns of tensors without use here: buffers, and layers that predict further tokens. `{}`
+    in a pattern stands for the number of layers."""
 
     @property
     def is_fused(self) -> bool:
         """Return whether some weights never have a tensor of their own."""
         return any("[" in name for name in self.layer.values())
+
+    @property
+    def is_split(self) -> bool:
+        """Return whether codes and scales of some weights are always tensors of their own."""
+        return any(fused.tensors != ("",) for fused in self.fused.values())
 
     def tensor(self, slot: str) -> str:
         """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
@@ -136,7 +145,8 @@ class WeightNames:
     def of(self, spec: DecoderSpec) -> WeightNames:
         """Return the names of this decoder's weights."""
         is_parallel = all(block.parallel and block.mlp_norm for block in spec.blocks)
-        return self.with_names(self.parallel) if is_parallel else self
+        unused = tuple(pattern.format(spec.layers) for pattern in self.unused)
+        return replace(self.with_names(self.parallel if is_parallel else {}), unused=unused)
 
     def in_checkpoint(self, tensors: Container[str]) -> WeightNames:
         """Return the same names, with the prefixes that a checkpoint has.
@@ -214,6 +224,7 @@ FOLDER_NAMES = WeightNames(
         "experts.*.gate": "mlp.experts.*.gate_proj.weight",
         "experts.*.up": "mlp.experts.*.up_proj.weight",
         "experts.*.down": "mlp.experts.*.down_proj.weight",
+        "sink_logits": "self_attn.sinks",
     },
     fused={
         "mlp.experts.gate_up_proj": Fused(("experts.*.gate", "experts.*.up")),
@@ -255,6 +266,7 @@ GGUF_NAMES = WeightNames(
         "v_bias": "attn_v.bias",
         "o": "attn_output.weight",
         "o_bias": "attn_output.bias",
+        "sink_logits": "attn_sinks.weight",
         "mlp_norm": "ffn_norm.weight",
         "mlp_norm_bias": "ffn_norm.bias",
         "mlp_post_norm": "post_ffw_norm.weight",
