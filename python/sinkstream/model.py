@@ -17,17 +17,16 @@ from sinkstream.errors import SinkstreamError
 from sinkstream.host import Host, ModelOptions, ReplyOptions, make_host
 from sinkstream.observe import open_models
 from sinkstream.observe.notebook import summary
-from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import REPLY_TOKENS, PromptOptions, SessionOptions
-from sinkstream.request.signature import shows_options
+from sinkstream.request.signature import shows_options, suggests_keywords
 from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.template_variables import check_thinking
 from sinkstream.streams.all_replies import name_prompt, results_of_all
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.messages import Message
 from sinkstream.text.prompt import IdArray, Prompt, check_prompts, is_list_of_prompts
-from sinkstream.text.thinking import check_thinking
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
@@ -377,7 +376,7 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
-        from sinkstream.sessions.opening import open_session, start_of
+        from sinkstream.sessions.open_session import open_session, start_of
 
         host = host_of(self)
         return open_session(host, start_of(host, system, options))
@@ -395,7 +394,7 @@ class Model(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `session` raises.
         """
-        from sinkstream.sessions.opening import aopen_session, start_of
+        from sinkstream.sessions.open_session import aopen_session, start_of
 
         host = host_of(self)
         return await aopen_session(host, start_of(host, system, options))
@@ -410,7 +409,7 @@ class Model(ClosesOnExit):
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """
-        from sinkstream.sessions.opening import load_session
+        from sinkstream.sessions.open_session import load_session
 
         self._host.lifetime.check_open("load_session")
         return load_session(host_of(self), path)
@@ -423,7 +422,7 @@ class Model(ClosesOnExit):
         Raises:
             Exception: Any error that `load_session` raises.
         """
-        from sinkstream.sessions.opening import aload_session
+        from sinkstream.sessions.open_session import aload_session
 
         self._host.lifetime.check_open("load_session")
         return await aload_session(host_of(self), path)

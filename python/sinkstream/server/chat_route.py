@@ -31,7 +31,7 @@ from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.running import terms_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.streams.scored_prompt import ScoredPrompt
+from sinkstream.streams.kept_tokens import ScoredPrompt
 
 
 async def chat(request: Request) -> Response:

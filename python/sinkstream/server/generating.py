@@ -27,7 +27,7 @@ from sinkstream.server.usage import (
     timings_of,
     usage_of,
 )
-from sinkstream.streams.scored_prompt import ScoredPrompt
+from sinkstream.streams.kept_tokens import ScoredPrompt
 
 _T = TypeVar("_T")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkstream.streams.events import Finished, Token
-from sinkstream.streams.scored_prompt import ScoredPrompt
+from sinkstream.streams.kept_tokens import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
 
 
 @dataclass(slots=True)
@@ -111,14 +111,15 @@ async def _next(stream: ServedStream, *, as_events: bool) -> Piece | None:
     text = thought = ""
     tokens = []
     for event in events:
-        if isinstance(event, Token) and event.kind == "thought":
-            thought += event.text
-        elif isinstance(event, Token) and event.kind == "text":
-            text += event.text
-            tokens.append(event)
-        elif isinstance(event, Finished):
-            text += event.text
-            thought += event.thought
+        match event:
+            case Token(kind="thought"):
+                thought += event.text
+            case Token(kind="text"):
+                text += event.text
+                tokens.append(event)
+            case Finished():
+                text += event.text
+                thought += event.thought
     return Piece(text, thought, tokens)
 
 

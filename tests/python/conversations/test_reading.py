@@ -9,7 +9,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.canonical import canonical_messages
-from sinkstream.conversations.reading import BEGINNING, StartPoint, read_messages
+from sinkstream.conversations.read_messages import BEGINNING, StartPoint, read_messages
 from sinkstream.errors import InvalidArgument
 from sinkstream.model import host_of
 from tests.python.conversations.talk import assistant, user

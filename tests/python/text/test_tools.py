@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import MAX_TOOLS, check_tools
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.thoughts.find_thoughts import find_thoughts
-from sinkstream.text.thoughts.thought_reader import Parts, ThoughtTags, joined
+from sinkstream.text.find_thoughts import find_thoughts
+from sinkstream.text.thought_reader import Parts, ThoughtTags, joined
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
