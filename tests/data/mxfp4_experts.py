@@ -54,3 +54,13 @@ def _adjacent(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return bytes of two adjacent columns, from bytes of columns that are 16 apart."""
     columns = np.concatenate([codes & 15, codes >> 4], axis=-1)
     return columns[..., 0::2] | columns[..., 1::2] << 4
+
+
+def numbers_of(content: bytes, rows: int) -> npt.NDArray[np.float32]:
+    """Return the numbers of a matrix from the bytes of its blocks and then of its scales."""
+    codes, scales = np.split(np.frombuffer(content, np.uint8), [len(content) // 17 * 16])
+    codes = codes.reshape(rows, -1, 16)
+    columns = np.stack([codes & 15, codes >> 4], axis=-1).reshape(rows, -1, 32)
+    halves = columns[..., :16] | columns[..., 16:] << 4
+    blocks = np.concatenate([scales.reshape(rows, -1, 1), halves], axis=-1)
+    return np.asarray(gguf.dequantize(blocks.reshape(rows, -1), _MXFP4), np.float32)
