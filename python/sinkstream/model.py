@@ -149,51 +149,6 @@ class Model(ClosesOnExit):
             "prefill_chunk": native.prefill_chunk,
         }
 
-    def bytes_read_per_token(self, live: int) -> int:
-        """Return the bytes of weights, keys and values that one stream's decode step reads.
-
-        The memory bandwidth divided by this number is an upper bound on the tokens per second of
-        one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
-        window of their own keep fewer.
-
-        Args:
-            live: Tokens in the cache.
-        """
-        return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
-
-    def stats(self) -> dict[str, Any]:
-        """Return the engine's counters, gauges and histograms as a plain dictionary.
-
-        All values except `queue_lag` and the two quantiles are from the same moment, so sums agree.
-        `docs/reference/monitoring.md` lists them with units.
-
-        Returns:
-            A dictionary with the current values of
-
-            - `is_dead`: whether the engine has failed;
-            - `waiting`, `running`: requests that wait for memory, and requests that hold some;
-            - `parked`: running requests that wait for their consumers;
-            - `pages`: the pages of the cache, of which `used_pages` are used, `free_pages` are
-              free, and `shared_pages` have several owners;
-            - `queue_lag`: tokens that consumers have not taken yet;
-
-            and with totals since load:
-
-            - `requests`: accepted requests, the sum of `waiting`, `running` and all values of
-              `finished`;
-            - `finished`: ended requests, by finish reason;
-            - `steps`: steps of the engine;
-            - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
-              sampled and evicted;
-            - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
-            - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
-              and `cumulative`: for each bound, the number of values that do not exceed it.
-
-        Raises:
-            ForkError: The model was loaded before this process was forked.
-        """
-        return self._native.stats()
-
     @shows_options(PromptOptions)
     def stream(self, prompt: Prompt, **options: Unpack[PromptOptions]) -> Stream:
         """Start generating, and return a stream of the text.
@@ -469,6 +424,51 @@ class Model(ClosesOnExit):
         """
         self._host.lifetime.check_open("forward")
         return forward(self._native, self._spec.vocab_size, ids, cache)
+
+    def bytes_read_per_token(self, live: int) -> int:
+        """Return the bytes of weights, keys and values that one stream's decode step reads.
+
+        The memory bandwidth divided by this number is an upper bound on the tokens per second of
+        one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
+        window of their own keep fewer.
+
+        Args:
+            live: Tokens in the cache.
+        """
+        return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's counters, gauges and histograms as a plain dictionary.
+
+        All values except `queue_lag` and the two quantiles are from the same moment, so sums agree.
+        `docs/reference/monitoring.md` lists them with units.
+
+        Returns:
+            A dictionary with the current values of
+
+            - `is_dead`: whether the engine has failed;
+            - `waiting`, `running`: requests that wait for memory, and requests that hold some;
+            - `parked`: running requests that wait for their consumers;
+            - `pages`: the pages of the cache, of which `used_pages` are used, `free_pages` are
+              free, and `shared_pages` have several owners;
+            - `queue_lag`: tokens that consumers have not taken yet;
+
+            and with totals since load:
+
+            - `requests`: accepted requests, the sum of `waiting`, `running` and all values of
+              `finished`;
+            - `finished`: ended requests, by finish reason;
+            - `steps`: steps of the engine;
+            - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
+              sampled and evicted;
+            - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
+            - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
+              and `cumulative`: for each bound, the number of values that do not exceed it.
+
+        Raises:
+            ForkError: The model was loaded before this process was forked.
+        """
+        return self._native.stats()
 
     def close(self) -> None:
         """End all streams and the generation thread, and free the model's memory.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import ArgumentName
 from sinkstream.text.messages import Message, text_of_parts
-from sinkstream.text.tools.unfinished_json import closed_json
+from sinkstream.text.unfinished_json import closed_json
 
 if TYPE_CHECKING:
     from sinkstream.text.templates.traced_text import TracedText

@@ -20,7 +20,7 @@ from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
 from sinkstream.text.tools.find_calls import find_calls
-from sinkstream.text.tools.unfinished_json import closed_json
+from sinkstream.text.unfinished_json import closed_json
 from tests.python.lanes import examples
 from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.reasoning_templates import KEPT, text_format

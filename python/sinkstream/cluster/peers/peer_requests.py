@@ -1,28 +1,46 @@
-"""Asks the owner of a conversation to release it; and how a peer shows that it is one."""
+"""What servers that share a store ask each other, and how they answer.
+
+Requests from peers are handled in front of the middleware: they have a secret, not an API key.
+Without the secret, or with a different one, the paths do not exist: the middleware and the app
+respond.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
+
+import orjson
 
 from sinkstream.cluster.owners import Replica
+from sinkstream.cluster.replica_fence import ReplicaFence
+from sinkstream.conversations.conversations import Conversations
+from sinkstream.server.answer import Receive
+from sinkstream.server.middleware import App
+from sinkstream.server.request_log import Scope
+from sinkstream.server.server_sent_events import Send
+from sinkstream.server.service import Service
 
 logger = logging.getLogger("sinkstream.server")
 
 RELEASE = "/internal/release"
+PARK = "/internal/park"
 HEADER = b"x-sinkstream-peer"
 """The header with the secret that all peers share."""
 ANSWER_S = 0.2
 """Without a response by then, the conversation is taken."""
 SILENCE_S = 5.0
 """How long an address that did not connect in time is not tried again."""
+_SUFFICES_S = 0.15  # of the time that the peer waits
 
 
 def is_peer(scope: Any, secret: str) -> bool:
@@ -93,3 +111,56 @@ def _cut(connection: socket.socket) -> None:
     """End what another thread sends and receives."""
     with suppress(OSError):  # it has ended already
         connection.shutdown(socket.SHUT_RDWR)
+
+
+class Internal:
+    """Wraps the middleware."""
+
+    def __init__(self, app: App, service: Service, *, only_peers: bool = False) -> None:
+        """Wrap `app`; with `only_peers`, requests from anyone else get 404."""
+        self._app = app
+        self._service = service
+        self._only_peers = only_peers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a peer's request, or pass the request on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        may_ask = is_peer(scope, self._service.config.peer_secret)
+        if may_ask and scope.get("method") == "POST" and scope["path"] in (RELEASE, PARK):
+            await self._answer(scope, send)
+        elif may_ask or not self._only_peers:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await _respond(send, 404, {"error": "not_found"})
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        fence = fence_of(self._service)
+        if fence is None:
+            await _respond(send, 409, {"error": "no_store"})
+        elif scope["path"] == PARK:
+            await asyncio.to_thread(fence.park_all)
+            await _respond(send, 200, {"parked": True})
+        else:
+            named = parse_qs(scope["query_string"].decode("latin-1")).get("session", [""])[0]
+            # Not on the pool of the routes: two servers that ask each other would wait for it.
+            released = await asyncio.to_thread(partial(fence.release, named, _SUFFICES_S))
+            await _respond(send, 200 if released else 409, {"released": released})
+
+
+def fence_of(service: Service) -> ReplicaFence | None:
+    """Return the fence of a server's conversations; None if there are none, or none yet."""
+    turns = service.turns if service.loaded else None
+    fence = turns.fence if isinstance(turns, Conversations) else None
+    return fence if isinstance(fence, ReplicaFence) else None
+
+
+async def _respond(send: Send, status: int, body: object) -> None:
+    data = orjson.dumps(body)
+    head = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": data, "more_body": False})

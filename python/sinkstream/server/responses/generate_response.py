@@ -17,7 +17,7 @@ from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import NAMES
 from sinkstream.server.responses.response_state import Outcome
 from sinkstream.server.responses.stored_responses import as_text, note_of, opening_of_fields
-from sinkstream.server.running import Reply, Start, Terms, as_api_error, running
+from sinkstream.server.running_replies import Reply, Start, Terms, as_api_error, running
 from sinkstream.server.service import Service
 from sinkstream.server.usage import usage_of
 

@@ -15,7 +15,7 @@ from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
 from sinkstream.server.request_bodies import Generation, StreamSettings
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.running import Reply, Start, Terms, running
+from sinkstream.server.running_replies import Reply, Start, Terms, running
 from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
 from sinkstream.server.usage import (

@@ -15,11 +15,11 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.server.admission import ByteBudget
 from sinkstream.server.pool import Pool
-from sinkstream.server.responses import producing
+from sinkstream.server.responses import generate_response
 from sinkstream.server.responses.live_responses import Live, LiveResponses
-from sinkstream.server.responses.resource import Resources
+from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.responses.response_state import ResponseState
-from sinkstream.server.running import Terms
+from sinkstream.server.running_replies import Terms
 
 
 class Notes:
@@ -68,9 +68,9 @@ async def no_pieces(*_: object, **__: object) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "running", one_reply)
-    monkeypatch.setattr(producing, "pieces", no_pieces)
-    monkeypatch.setattr(producing, "_usage", lambda *_: (None, {}))
+    monkeypatch.setattr(generate_response, "running", one_reply)
+    monkeypatch.setattr(generate_response, "pieces", no_pieces)
+    monkeypatch.setattr(generate_response, "_usage", lambda *_: (None, {}))
 
 
 def begun(notes: Notes) -> tuple[Any, Live]:
@@ -83,7 +83,7 @@ def begun(notes: Notes) -> tuple[Any, Live]:
     )
     fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
     live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
-    producing.begin(service, live, lambda: None, Terms(), 1)  # type: ignore[arg-type, return-value]
+    generate_response.begin(service, live, lambda: None, Terms(), 1)  # type: ignore[arg-type, return-value]
     return service, live
 
 

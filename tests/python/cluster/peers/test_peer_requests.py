@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.cluster.owners import Replica
-from sinkstream.cluster.peers import asking
-from sinkstream.cluster.peers.asking import Asking
+from sinkstream.cluster.peers import peer_requests
+from sinkstream.cluster.peers.peer_requests import Asking
 
 SECRET = "a secret of sixteen or more"
 RELEASED = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -54,7 +54,7 @@ def owner(answer: Callable[[socket.socket], None]) -> Iterator[tuple[Replica, li
 def test_a_conversation_is_released_if_the_owner_says_200(
     answer: bytes, is_released: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ANSWER_S", 30.0)
+    monkeypatch.setattr(peer_requests, "ANSWER_S", 30.0)
     with owner(lambda connection: connection.sendall(answer)) as (replica, read):
         assert Asking(SECRET)(replica, "sess 1") is is_released
     assert read[0].startswith(b"POST /internal/release?session=sess%201 HTTP/1.1\r\n")
@@ -105,6 +105,6 @@ def test_an_address_that_does_not_connect_is_left_alone_for_a_while(
         monkeypatch.setattr(socket, "create_connection", refuse)
         assert not ask(replica, "sess_2")
         assert connects == []
-        monkeypatch.setattr(asking, "SILENCE_S", 0.0)
+        monkeypatch.setattr(peer_requests, "SILENCE_S", 0.0)
         assert not ask(replica, "sess_3")
         assert len(connects) == 1

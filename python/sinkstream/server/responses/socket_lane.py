@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from sinkstream.server.errors import ApiError, from_exception, internal
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.responses.creating import create
+from sinkstream.server.responses.begin_response import create
 from sinkstream.server.responses.live_responses import Live
 from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.service import Service

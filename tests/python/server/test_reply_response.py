@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.generating import _all
+from sinkstream.server.reply_response import _all
 
 
 async def ends_slowly(may_end: asyncio.Event, ended: list[bool]) -> None:

@@ -14,7 +14,7 @@ from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.turns import Turn
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
-from sinkstream.server.running import Reply, Terms
+from sinkstream.server.running_replies import Reply, Terms
 from sinkstream.server.service import Service
 from sinkstream.server.shares import Seats
 

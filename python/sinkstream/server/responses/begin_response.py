@@ -22,10 +22,9 @@ from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
 from sinkstream.server.request_log import RequestLog
+from sinkstream.server.responses.generate_response import begin
 from sinkstream.server.responses.items import messages_of
 from sinkstream.server.responses.live_responses import Live
-from sinkstream.server.responses.producing import begin
-from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_bodies import (
     ENCRYPTED,
     ReadRequest,
@@ -38,9 +37,10 @@ from sinkstream.server.responses.response_bodies import (
     request_fields_of,
     response_tools,
 )
+from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.responses.stored_responses import history_of, opening_of, opening_with
-from sinkstream.server.running import terms_of
+from sinkstream.server.running_replies import terms_of
 from sinkstream.server.service import Service
 
 
