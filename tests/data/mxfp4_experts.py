@@ -53,7 +53,7 @@ def _quantized(weight: torch.Tensor) -> npt.NDArray[np.uint8]:
 def _adjacent(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return bytes of two adjacent columns, from bytes of columns that are 16 apart."""
     columns = np.concatenate([codes & 15, codes >> 4], axis=-1)
-    return columns[..., 0::2] | columns[..., 1::2] << 4
+    return np.asarray(columns[..., 0::2] | columns[..., 1::2] << 4, np.uint8)
 
 
 def numbers_of(content: bytes, rows: int) -> npt.NDArray[np.float32]:

@@ -38,7 +38,7 @@ def from_config(family: str, **changes: Any) -> DecoderSpec:
 
 
 _EXPERTS = {"expert_count": 7, "expert_used_count": 3, "expert_feed_forward_length": 48}
-OF_THEIR_OWN = {
+OF_THEIR_OWN: dict[str, dict[str, Any]] = {
     "cohere2": {"logit_scale": 0.25},
     "mpt": {"attention.max_alibi_bias": 8.0},
     "ernie4_5-moe": _EXPERTS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.experts import (
     COUNTS,
@@ -25,7 +27,7 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import rope_from_config
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 
-_RULES = {"score": "sigmoid", "choice_bias": True, "normalize": True}
+_RULES: dict[str, Any] = {"score": "sigmoid", "choice_bias": True, "normalize": True}
 
 
 def _from_config(config: Fields) -> DecoderSpec:
