@@ -77,12 +77,17 @@ constexpr auto kChoices<Activation> =
     std::to_array<std::pair<const char*, Activation>>({{"silu", Activation::kSilu},
                                                        {"gelu", Activation::kGelu},
                                                        {"gelu_tanh", Activation::kGeluTanh},
-                                                       {"relu2", Activation::kRelu2}});
+                                                       {"relu2", Activation::kRelu2},
+                                                       {"clamped_swiglu", Activation::kClampedSwiglu}});
 template <>
 constexpr auto kChoices<RouterScore> = std::to_array<std::pair<const char*, RouterScore>>(
     {{"softmax", RouterScore::kSoftmax},
      {"sigmoid", RouterScore::kSigmoid},
-     {"softmax_of_chosen", RouterScore::kSoftmaxOfChosen}});
+     {"softmax_of_chosen", RouterScore::kSoftmaxOfChosen},
+     {"sparse_mixer", RouterScore::kSparseMixer}});
+template <>
+constexpr auto kChoices<GroupScore> = std::to_array<std::pair<const char*, GroupScore>>(
+    {{"largest", GroupScore::kLargest}, {"sum_of_two", GroupScore::kSumOfTwo}});
 
 template <typename Spec>
 Spec spec_of(const py::dict& fields);

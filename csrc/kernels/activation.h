@@ -4,13 +4,18 @@
 //   kGelu      f(x) = x · Φ(x), with Φ(x) = erfc(−x / √2) / 2, the normal distribution
 //   kGeluTanh  f(x) = x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))
 //   kRelu2     f(x) = max(x, 0)²
+//   kClampedSwiglu
+//              f(x) = g · σ(1.702 · g), with g = min(x, 7); `up` becomes min(max(up, −7), 7) + 1
 #pragma once
 
 #include "kernels/launch.h"
 
 namespace sinkstream {
 
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2 };
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2, kClampedSwiglu };
+
+// Of kClampedSwiglu.
+inline constexpr float kSwigluLimit = 7, kSwigluSlope = 1.702f;
 
 struct ActivationArgs {
   const float* gate = nullptr;  // [rows, stride]

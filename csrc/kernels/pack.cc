@@ -67,7 +67,6 @@ void pack_scales(const PanelFormat& format, const FileBlock& block, std::byte* s
 
 // Whether no scale of a block is infinite or NaN. Float16 that a storage lacks are zeros.
 bool is_finite(const PanelFormat& format, const FileBlock& block) {
-  constexpr int kLargestPower = 252;  // that leaves all weights finite
   if (format.scales == Scales::kPower) return block.bytes[0][0] <= kLargestPower;
   if (is_open(format)) return is_finite_scale(block.word);
   constexpr uint16_t kExponent = 0x7c00;

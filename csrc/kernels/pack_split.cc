@@ -13,9 +13,13 @@ namespace sinkstream {
 
 namespace {
 
-int bits_of(const SplitFormat& format) { return format.storage == Storage::kInt4 ? 4 : 8; }
+int bits_of(const SplitFormat& format) {
+  return format.storage == Storage::kInt4 || format.storage == Storage::kMXFP4 ? 4 : 8;
+}
 
-int64_t scale_bytes_of(const SplitFormat& format) { return row_of(format.scale_type).bytes; }
+int64_t scale_bytes_of(const SplitFormat& format) {
+  return format.storage == Storage::kMXFP4 ? 1 : row_of(format.scale_type).bytes;
+}
 
 int64_t per_word(const SplitFormat& format) { return 32 / bits_of(format); }
 
@@ -60,13 +64,17 @@ struct Piece {
     }
   }
 
-  // As the bits of a float.
-  uint32_t scale(int64_t row, int64_t group) const {
+  const std::byte* scale_at(int64_t row, int64_t group) const {
     const int64_t element =
         format.layout == SplitLayout::kRows
             ? (row / format.scale_rows - at.row / format.scale_rows) * groups() + group
             : (group - first_group()) * rows + row;
-    const std::byte* from = tensors[1] + element * scale_bytes_of(format);
+    return tensors[1] + element * scale_bytes_of(format);
+  }
+
+  // As the bits of a float.
+  uint32_t scale(int64_t row, int64_t group) const {
+    const std::byte* from = scale_at(row, group);
     uint32_t word = 0;
     std::memcpy(&word, from, scale_bytes_of(format));
     if (format.scale_type == Storage::kF16)
@@ -114,12 +122,18 @@ bool pack_piece(const Piece& piece, const int32_t* order, std::byte* panels) {
       pack_unit<kFormat.bits>(codes, to + col % block / kUnit * unit_bytes(kFormat), r);
       if (col % block != 0) continue;
       const int64_t group = col / piece.format.group;
+      std::byte* const scales = to + block_code_bytes(kFormat, block);
+      if constexpr (kFormat.scales == Scales::kPower) {
+        scales[r] = *piece.scale_at(row, group);
+        all_finite &= scales[r] <= std::byte{kLargestPower};
+        continue;
+      }
       uint32_t word = piece.scale(row, group);
       all_finite &= is_finite_scale(word);
       if constexpr (has_zero_point(kFormat)) {
         word = (word & kScaleBits) | static_cast<uint32_t>(piece.zero_point(row, group));
       }
-      pack_scale_word(kFormat, word, to + block_code_bytes(kFormat, block), r);
+      pack_scale_word(kFormat, word, scales, r);
     }
   }
   return all_finite;
@@ -135,6 +149,9 @@ bool pack_of_layout(const Piece& piece, const int32_t* order, std::byte* panels)
   if constexpr (kLayout == SplitLayout::kRows) {
     if (piece.format.storage == Storage::kFp8) {
       return pack_piece<kLayout, WeightType::kE4m3>(piece, order, panels);
+    }
+    if (piece.format.storage == Storage::kMXFP4) {
+      return pack_piece<kLayout, WeightType::kMxfp4>(piece, order, panels);
     }
   }
   return pack_piece<kLayout, WeightType::kInt4Zero>(piece, order, panels);
@@ -176,8 +193,11 @@ SplitPiece piece_of_cols(const SplitFormat& format, int64_t rows, int64_t col, i
 bool can_pack_split(const SplitFormat& format, int64_t cols) {
   // A piece of columns has only the scales of groups that begin in it.
   const bool has_whole_groups = cols % format.group == 0;
-  return split_block(format, cols) % kUnit == 0 &&
-         (has_whole_groups || format.layout == SplitLayout::kRows);
+  const bool is_by_rows = format.layout == SplitLayout::kRows;
+  if (format.storage == Storage::kMXFP4) {
+    return is_by_rows && has_whole_groups && format.group == kUnit;
+  }
+  return split_block(format, cols) % kUnit == 0 && (has_whole_groups || is_by_rows);
 }
 
 int64_t split_block(const SplitFormat& format, int64_t cols) {

@@ -11,10 +11,12 @@
 //   kGptq        [words of cols][rows]         [groups][rows]   [groups][words of rows]
 //   kRows        [rows][words of cols]         […][groups]      [words of rows][groups]
 //   kRows, FP8   [rows][cols] bytes            […][groups]      none
+//   kRows, MXFP4 [rows][cols / 2] bytes        [rows][groups]   none
 //
 // In kAwq, the eight fields of a word are rows 0, 2, 4, 6, 1, 3, 5, 7, from the lowest bits on. In
 // kRows, one row of scales serves `scale_rows` rows. A weight is scale · (code − zero point), and
-// of FP8 scale · code.
+// of FP8 scale · code. MXFP4 has the numbers of GGUF's blocks of that name in another order: of two
+// adjacent columns the first is in the lower half of a byte, and a group is kUnit columns.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +31,8 @@ enum class SplitLayout : uint8_t { kAwq, kGptq, kRows };
 
 struct SplitFormat {
   SplitLayout layout = SplitLayout::kRows;
-  Storage storage = Storage::kInt4;    // kInt4, kInt8 or kFp8
-  Storage scale_type = Storage::kF16;  // kF16, kBF16; of FP8 also kF32
+  Storage storage = Storage::kInt4;    // kInt4, kInt8, kFp8 or kMXFP4
+  Storage scale_type = Storage::kF16;  // kF16, kBF16; of FP8 also kF32; MXFP4 has bytes
   int64_t group = kUnit;               // columns that share a scale; the last may be fewer
   int64_t scale_rows = 1;              // rows that share it
   bool has_zero_points = false;        // a tensor of them

@@ -59,6 +59,8 @@ inline void pack_scale_word(const PanelFormat& format, uint32_t word, std::byte*
   scales[2 * kPanelRows + r] = static_cast<std::byte>((word >> 8 & 0xe0) | (word & 0x1f));
 }
 
+inline constexpr uint8_t kLargestPower = 252;  // of kPower: leaves all weights finite
+
 inline bool is_finite_scale(uint32_t word) { return (word & 0x7f800000) != 0x7f800000; }
 
 // Whether one of a unit's FP8 codes is NaN.

@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "kernels/append.h"
 #include "kernels/attention.h"
+#include "kernels/combine.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/evict.h"
@@ -12,6 +13,7 @@
 #include "kernels/logits.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/route.h"
 #include "kernels/sample.h"
 
 namespace sinkstream {
@@ -34,6 +36,8 @@ struct Kernels {
   AddScaledOp* add_scaled = nullptr;
   SoftCapOp* soft_cap = nullptr;
   ClampOp* clamp = nullptr;
+  RouteOp* route = nullptr;
+  CombineOp* combine = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
   // The input type with which `linear` is fastest.

@@ -55,12 +55,13 @@ void check(const char*, const std::vector<BlockSpec>& blocks, const AnyValue&) {
   for (const BlockSpec& block : blocks) check_fields(block);
 }
 
-// The first of a variant's kinds is computed, the others are only described.
-template <typename First, typename... Others>
-void check(const char* name, const std::variant<First, Others...>& value, const AnyValue&) {
-  if (const First* known = std::get_if<First>(&value)) return check_fields(*known);
-  const char* kind = std::visit([](const auto& spec) { return spec.kKind; }, value);
-  refuse(name, "\"", First::kKind, "\", but is \"", kind, "\", which is not supported yet");
+// A recurrent mixer is only described.
+template <typename... Kinds>
+void check(const char* name, const std::variant<Kinds...>& value, const AnyValue&) {
+  if (std::visit([](const auto& spec) { return spec.kKind; }, value) == RecurrentSpec::kKind) {
+    refuse(name, "\"attention\", but is \"recurrent\", which is not supported yet");
+  }
+  std::visit([](const auto& spec) { check_fields(spec); }, value);
 }
 
 // Rules for several fields.
@@ -78,6 +79,14 @@ void check_together(const AttentionSpec& attention) {
   if (!attention.slopes.empty()) {
     require_range("slopes", std::ssize(attention.slopes), attention.heads, attention.heads);
   }
+}
+
+void check_together(const ExpertsSpec& spec) {
+  if (spec.experts % spec.groups != 0) {
+    refuse("experts", "a multiple of `groups` (", spec.groups, "), but is ", spec.experts);
+  }
+  require_range("chosen_groups", spec.chosen_groups, 1, spec.groups);
+  require_range("chosen", spec.chosen, 1, spec.experts / spec.groups * spec.chosen_groups);
 }
 
 void check_together(const BlockSpec& block) {
@@ -124,7 +133,23 @@ int64_t DecoderSpec::most_kv_size() const {
 }
 
 int64_t DecoderSpec::most_intermediate_size() const {
-  return most([](const BlockSpec& block) { return block.dense().intermediate_size; });
+  return most([](const BlockSpec& block) {
+    const ExpertsSpec* const experts = block.experts();
+    if (experts == nullptr) return block.dense().intermediate_size;
+    return std::max(experts->chosen * experts->expert.intermediate_size, experts->shared_size);
+  });
+}
+
+int64_t DecoderSpec::most_experts() const {
+  return most([](const BlockSpec& block) {
+    return block.experts() == nullptr ? 0 : block.experts()->experts;
+  });
+}
+
+int64_t DecoderSpec::most_chosen() const {
+  return most([](const BlockSpec& block) {
+    return block.experts() == nullptr ? 0 : block.experts()->chosen;
+  });
 }
 
 CacheLayers DecoderSpec::cache_layers() const {

@@ -18,6 +18,7 @@
 #include "kernels/activation.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/route.h"
 
 namespace sinkstream {
 
@@ -100,6 +101,7 @@ struct AttentionSpec {
   // A query of rank r is multiplied by 1 + temperature · ln(1 + ⌊r / temperature_length⌋).
   float temperature = 0;
   int64_t temperature_length = 1;
+  bool sink_logits = false;  // a weight: one more score of each head, Note [Scores]
 
   static constexpr const char* kKind = "attention";
   int64_t query_size() const { return heads * head_dim; }
@@ -121,6 +123,7 @@ struct AttentionSpec {
     visit("clip", &AttentionSpec::clip, NotNegative{});
     visit("temperature", &AttentionSpec::temperature, Finite{});
     visit("temperature_length", &AttentionSpec::temperature_length, Whole{1, int64_t{1} << 40});
+    visit("sink_logits", &AttentionSpec::sink_logits, AnyValue{});
   }
 };
 
@@ -173,45 +176,49 @@ struct DenseSpec {
   }
 };
 
-// What a router makes of its logits.
-enum class RouterScore : uint8_t {
-  kSoftmax,          // over all experts
-  kSigmoid,          // of each
-  kSoftmaxOfChosen,  // the best logits are chosen
-};
-
-// A router chooses some experts for each token; their outputs are added, weighted, in the order of
-// its choice. Nothing computes it yet.
+// A router chooses some experts for each token: kernels/route.h has the rules. Their outputs are
+// added, weighted, in the order of its choice, and then that of the shared expert.
 struct ExpertsSpec {
   int64_t experts = 0;
   int64_t chosen = 0;  // for each token
   DenseSpec expert;    // every one
   RouterScore score = RouterScore::kSoftmax;
-  bool router_bias = false;   // of the logits
-  bool choice_bias = false;   // added to the scores that choose, not to those that weigh
-  int64_t groups = 1;         // that experts are divided into, one run each
-  int64_t chosen_groups = 1;  // outside of which no expert is chosen
-  bool normalize = false;     // the weights are divided by their sum + normalize_eps
+  bool router_bias = false;  // of the logits
+  bool choice_bias = false;
+  bool expert_scale = false;
+  int64_t groups = 1;
+  int64_t chosen_groups = 1;
+  GroupScore group_score = GroupScore::kLargest;
+  bool normalize = false;
   float normalize_eps = 0;
-  float weight_scale = 1;   // multiplies the weights
-  int64_t shared_size = 0;  // width of the expert that every token goes through; 0: none
-  bool shared_gate = false;
+  float weight_scale = 1;
+  float jitter = 0;
+  int64_t shared_size = 0;   // width of the expert that every token goes through; 0: none
+  bool shared_gate = false;  // the sigmoid of a linear map to one number multiplies its output
 
+  DenseSpec shared() const {
+    DenseSpec spec = expert;
+    spec.intermediate_size = shared_size;
+    return spec;
+  }
   static constexpr const char* kKind = "experts";
   friend bool operator==(const ExpertsSpec&, const ExpertsSpec&) = default;
   template <typename Visit>
   static void for_each_field(const Visit& visit) {
-    visit("experts", &ExpertsSpec::experts, Whole{1, 4096});
-    visit("chosen", &ExpertsSpec::chosen, Whole{1, 4096});
+    visit("experts", &ExpertsSpec::experts, Whole{1, kMostExperts});
+    visit("chosen", &ExpertsSpec::chosen, Whole{1, kMostExperts});
     visit("expert", &ExpertsSpec::expert, AnyValue{});
     visit("score", &ExpertsSpec::score, AnyValue{});
     visit("router_bias", &ExpertsSpec::router_bias, AnyValue{});
     visit("choice_bias", &ExpertsSpec::choice_bias, AnyValue{});
-    visit("groups", &ExpertsSpec::groups, Whole{1, 4096});
-    visit("chosen_groups", &ExpertsSpec::chosen_groups, Whole{1, 4096});
+    visit("expert_scale", &ExpertsSpec::expert_scale, AnyValue{});
+    visit("groups", &ExpertsSpec::groups, Whole{1, kMostExperts});
+    visit("chosen_groups", &ExpertsSpec::chosen_groups, Whole{1, kMostExperts});
+    visit("group_score", &ExpertsSpec::group_score, AnyValue{});
     visit("normalize", &ExpertsSpec::normalize, AnyValue{});
     visit("normalize_eps", &ExpertsSpec::normalize_eps, NotNegative{});
     visit("weight_scale", &ExpertsSpec::weight_scale, Finite{});
+    visit("jitter", &ExpertsSpec::jitter, NotNegative{});
     visit("shared_size", &ExpertsSpec::shared_size, Whole{0, kMostSize});
     visit("shared_gate", &ExpertsSpec::shared_gate, AnyValue{});
   }
@@ -240,6 +247,7 @@ struct BlockSpec {
   AttentionSpec& attention() { return std::get<AttentionSpec>(mixer); }
   const DenseSpec& dense() const { return std::get<DenseSpec>(feed_forward); }
   DenseSpec& dense() { return std::get<DenseSpec>(feed_forward); }
+  const ExpertsSpec* experts() const { return std::get_if<ExpertsSpec>(&feed_forward); }
 
   friend bool operator==(const BlockSpec&, const BlockSpec&) = default;
   template <typename Visit>
@@ -280,7 +288,10 @@ struct DecoderSpec {
   }
   int64_t most_query_size() const;
   int64_t most_kv_size() const;
+  // Numbers that a token's feed-forward has between its projections.
   int64_t most_intermediate_size() const;
+  int64_t most_experts() const;  // 0 without experts, likewise the next
+  int64_t most_chosen() const;
   CacheLayers cache_layers() const;
 
   friend bool operator==(const DecoderSpec&, const DecoderSpec&) = default;

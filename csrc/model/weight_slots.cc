@@ -13,7 +13,11 @@ std::vector<WeightSlot> weight_slots(const DecoderSpec& spec, DecoderWeights* we
   weights->layers.resize(static_cast<size_t>(spec.layers()));
   for (int64_t layer = 0; layer < spec.layers(); ++layer) {
     const std::string prefix = cat("layers.", layer, ".");
-    for_each_weight(spec.block(layer), hidden, weights->layers[static_cast<size_t>(layer)],
+    LayerWeights& its_weights = weights->layers[static_cast<size_t>(layer)];
+    if (const ExpertsSpec* const experts = spec.block(layer).experts()) {
+      its_weights.experts.each.resize(static_cast<size_t>(experts->experts));
+    }
+    for_each_weight(spec.block(layer), hidden, its_weights,
                     [&](const std::string& name, int64_t rows, int64_t cols, auto& member) {
                       slots.push_back({prefix + name, rows, cols, &member});
                     });

@@ -20,15 +20,28 @@ struct MlpWeights {
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
 };
 
+// Of a feed-forward with experts, likewise.
+struct ExpertsWeights {
+  PackedMatrix router;                   // [experts, hidden]
+  const float* router_bias = nullptr;    // [experts]
+  const float* choice_bias = nullptr;    // [experts]
+  const float* expert_scale = nullptr;   // [experts]
+  std::vector<MlpWeights> each;          // [experts]
+  MlpWeights shared;
+  PackedMatrix shared_gate;              // [1, hidden]
+};
+
 // Likewise.
 struct LayerWeights {
   NormWeights attention_norm;  // [hidden]
   PackedMatrix q, k, v, o;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
+  const float* sink_logits = nullptr;  // [heads]
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
   NormWeights mlp_norm;             // [hidden]
   MlpWeights mlp;
+  ExpertsWeights experts;
   NormWeights mlp_post_norm;  // [hidden]
 };
 
@@ -67,13 +80,47 @@ struct WeightSlot {
 // slots point to its members.
 std::vector<WeightSlot> weight_slots(const DecoderSpec& spec, DecoderWeights* weights);
 
+// `prefix`: of the names.
+template <typename Mlp, typename Visit>
+void for_each_mlp_matrix(const DenseSpec& spec, const std::string& prefix, int64_t hidden, Mlp& mlp,
+                         const Visit& visit) {
+  if (spec.gated) visit(prefix + "gate", spec.intermediate_size, hidden, mlp.gate);
+  visit(prefix + "up", spec.intermediate_size, hidden, mlp.up);
+  visit(prefix + "down", hidden, spec.intermediate_size, mlp.down);
+}
+
+template <typename Mlp, typename Visit>
+void for_each_mlp_bias(const DenseSpec& spec, const std::string& prefix, int64_t hidden, Mlp& mlp,
+                       const Visit& visit) {
+  if (!spec.bias) return;
+  if (spec.gated) visit(prefix + "gate_bias", spec.intermediate_size, 1, mlp.gate_bias);
+  visit(prefix + "up_bias", spec.intermediate_size, 1, mlp.up_bias);
+  visit(prefix + "down_bias", hidden, 1, mlp.down_bias);
+}
+
+template <typename Experts, typename Visit>
+void for_each_expert_weight(const ExpertsSpec& spec, int64_t hidden, Experts& experts,
+                            const Visit& visit) {
+  visit("router", spec.experts, hidden, experts.router);
+  if (spec.router_bias) visit("router_bias", spec.experts, 1, experts.router_bias);
+  if (spec.choice_bias) visit("choice_bias", spec.experts, 1, experts.choice_bias);
+  if (spec.expert_scale) visit("expert_scale", spec.experts, 1, experts.expert_scale);
+  for (size_t e = 0; e < experts.each.size(); ++e) {
+    const std::string prefix = "experts." + std::to_string(e) + ".";
+    for_each_mlp_matrix(spec.expert, prefix, hidden, experts.each[e], visit);
+    for_each_mlp_bias(spec.expert, prefix, hidden, experts.each[e], visit);
+  }
+  if (spec.shared_size == 0) return;
+  for_each_mlp_matrix(spec.shared(), "shared.", hidden, experts.shared, visit);
+  for_each_mlp_bias(spec.shared(), "shared.", hidden, experts.shared, visit);
+  if (spec.shared_gate) visit("shared_gate", 1, hidden, experts.shared_gate);
+}
+
 template <typename Layer, typename Visit>
 void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const Visit& visit) {
   const AttentionSpec& attention = block.attention();
-  const DenseSpec& dense = block.dense();
-  auto& mlp = layer.mlp;
+  const ExpertsSpec* const experts = block.experts();
   const int64_t q = attention.query_size(), kv = attention.kv_size();
-  const int64_t inner = dense.intermediate_size;
   const auto vector = [&](const std::string& name, int64_t rows, auto& member) {
     visit(name, rows, 1, member);
   };
@@ -87,20 +134,18 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   visit("v", kv, hidden, layer.v);
   visit("o", hidden, q, layer.o);
   if (block.mlp_norm) norm("mlp_norm", hidden, layer.mlp_norm);
-  if (dense.gated) visit("gate", inner, hidden, mlp.gate);
-  visit("up", inner, hidden, mlp.up);
-  visit("down", hidden, inner, mlp.down);
+  if (experts == nullptr) {
+    for_each_mlp_matrix(block.dense(), "", hidden, layer.mlp, visit);
+  } else {
+    for_each_expert_weight(*experts, hidden, layer.experts, visit);
+  }
   if (attention.qkv_bias) {
     vector("q_bias", q, layer.q_bias);
     vector("k_bias", kv, layer.k_bias);
     vector("v_bias", kv, layer.v_bias);
   }
   if (attention.output_bias) vector("o_bias", hidden, layer.o_bias);
-  if (dense.bias) {
-    if (dense.gated) vector("gate_bias", inner, mlp.gate_bias);
-    vector("up_bias", inner, mlp.up_bias);
-    vector("down_bias", hidden, mlp.down_bias);
-  }
+  if (experts == nullptr) for_each_mlp_bias(block.dense(), "", hidden, layer.mlp, visit);
   if (attention.qk_norm != QkNorm::kNone) {
     const bool is_full = attention.qk_norm == QkNorm::kFull;
     norm("q_norm", is_full ? q : attention.head_dim, layer.q_norm);
@@ -108,6 +153,7 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   }
   if (block.attention_post_norm) norm("attention_post_norm", hidden, layer.attention_post_norm);
   if (block.mlp_post_norm) norm("mlp_post_norm", hidden, layer.mlp_post_norm);
+  if (attention.sink_logits) vector("sink_logits", attention.heads, layer.sink_logits);
 }
 
 }  // namespace sinkstream

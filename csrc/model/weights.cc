@@ -152,7 +152,8 @@ bool is_plain(const DecoderSpec& spec) {
 // Note: [What the digest has of a spec]
 void add_spec(const DecoderSpec& spec, SpecDigest digest) {
   const AttentionSpec& attention = spec.blocks.front().attention();
-  const DenseSpec& mlp = spec.blocks.front().dense();
+  const ExpertsSpec* const experts = spec.blocks.front().experts();
+  const DenseSpec& mlp = experts == nullptr ? spec.blocks.front().dense() : experts->expert;
   digest.add_numbers(spec.vocab_size, spec.hidden_size, mlp.intermediate_size, spec.layers(),
                      attention.heads, attention.kv_heads, attention.head_dim, spec.final_norm.eps);
   digest.add(attention.rope, RopeSpec{});
@@ -186,8 +187,9 @@ void WeightStore::add(const std::string& name, const Entry& entry) {
 
 void WeightStore::declare_split(const std::string& name, const SplitFormat& format, int64_t rows,
                                 int64_t cols, std::vector<int32_t> order) {
-  SINKSTREAM_CHECK(row_of(format.storage).is_split && cols > 1 && format.group >= 1 &&
-                       format.scale_rows >= 1 && can_pack_split(format, cols),
+  SINKSTREAM_CHECK((row_of(format.storage).is_split || format.storage == Storage::kMXFP4) &&
+                       cols > 1 && format.group >= 1 && format.scale_rows >= 1 &&
+                       can_pack_split(format, cols),
                    "weight ", name, " has groups of ", format.group, " in ", cols, " columns");
   Entry entry = {.file = format.storage, .storage = format.storage, .rows = rows, .cols = cols};
   entry.split = format;
@@ -352,7 +354,23 @@ const float* WeightStore::vector(const std::string& name, int64_t count) const {
 }
 
 int64_t WeightStore::bytes_per_token() const {
-  return bytes() - (spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes()));
+  int64_t found = bytes() - (spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes()));
+  DecoderWeights layers;
+  weight_slots(spec_, &layers);
+  for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+    const ExpertsSpec* const experts = spec_.block(layer).experts();
+    if (experts == nullptr) continue;
+    // All experts of a layer take the same memory, unless a file mixes formats.
+    int64_t all = 0;
+    ExpertsWeights& members = layers.layers[static_cast<size_t>(layer)].experts;
+    for_each_expert_weight(*experts, spec_.hidden_size, members,
+                           [&](const std::string& name, int64_t, int64_t, const auto&) {
+                             if (!name.starts_with("experts.")) return;
+                             all += aligned(declared(cat("layers.", layer, ".", name)).bytes());
+                           });
+    found -= all - all * experts->chosen / experts->experts;
+  }
+  return found;
 }
 
 std::string WeightStore::digest() const {

@@ -47,6 +47,10 @@ SMALLEST = {
     "vocab_size": 8,
     "max_position_embeddings": 8,
     "rms_norm_eps": 1e-6,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
 }
 NORMS = {"rms": "RMS", "layer": "layer norm"}
 NORM_SIDES = {
@@ -57,7 +61,18 @@ NORM_SIDES = {
 }
 QK_NORMS = {"none": "", "head": "each head", "full": "as a whole"}
 PAIRINGS = {"half": "NeoX", "interleaved": "interleaved (GPT-J)"}
-ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu2": "ReLU²"}
+ACTIVATIONS = {
+    "silu": "SiLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "relu2": "ReLU²",
+    "clamped_swiglu": "clamped SwiGLU",
+}
+ROUTERS = {
+    "softmax": "softmax of all",
+    "sigmoid": "sigmoid",
+    "softmax_of_chosen": "softmax of the chosen",
+}
 SCALES = {
     "embedding": lambda spec, block: spec.embedding_scale != 1,
     "residuals": lambda spec, block: block.residual_scale != 1,
@@ -162,13 +177,15 @@ def parts(name: str) -> dict[str, str]:
     return {
         "norms": f"{NORMS[block.norm.kind]}, {NORM_SIDES[norms]}",
         "queries, keys": QK_NORMS[block.attention.qk_norm],
-        "MLP": f"{ACTIVATIONS[block.dense.activation]}{', gated' if block.dense.gated else ''}"
+        "MLP": f"{ACTIVATIONS[block.mlp.activation]}{', gated' if block.mlp.gated else ''}"
         f"{', parallel to attention' if block.parallel else ''}",
         "bias of q, k, v": both(plain, full, lambda each: each.attention.qkv_bias),
         "bias of output": both(plain, full, lambda each: each.attention.output_bias),
-        "bias of MLP": both(plain, full, lambda each: each.dense.bias),
+        "bias of MLP": both(plain, full, lambda each: each.mlp.bias),
+        "experts": experts(full),
         "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
+        "learned sinks": "yes" if full.blocks[0].attention.sink_logits else "",
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
     }
 
@@ -176,7 +193,7 @@ def parts(name: str) -> dict[str, str]:
 def parts_of_file(name: str, written: Architecture) -> dict[str, str]:
     """Return the cells of a family's row: what a GGUF file of it can, must or cannot have."""
     spec = spec_of(name, True)
-    has_biases = any(block.attention.output_bias or block.dense.bias for block in spec.blocks)
+    has_biases = any(block.attention.output_bias or block.mlp.bias for block in spec.blocks)
     needs_biases = any(slot.endswith("_bias") for slot in written.needs)
     has_windows = spec.own_windows and written.has_windows
     at = "" if written.windows_at is None else f"in models of {written.windows_at} layers"
@@ -211,6 +228,15 @@ def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) ->
     """Return whether the blocks of a family have a part: always, optional or never."""
     words = {(True, True): "always", (False, True): "optional", (False, False): ""}
     return words[has(plain.blocks[0]), has(full.blocks[0])]
+
+
+def experts(spec: DecoderSpec) -> str:
+    """Return what experts a family has."""
+    found = next((block.experts for block in spec.blocks if block.experts is not None), None)
+    if found is None:
+        return ""
+    shared = ", and one for every token" if found.shared_size else ""
+    return f"{ROUTERS[found.score]}{shared}"
 
 
 def rotary_pairing(spec: DecoderSpec) -> str:
@@ -309,6 +335,7 @@ _QUANTIZED_FOLDERS = {
     ),
     "fp8": ("E4M3; a scale for blocks such as 128 × 128, or for the matrix", (("FP8", 128),)),
     "fbgemm_fp8": ("E4M3; a scale for each row", (("FP8", 4096),)),
+    "mxfp4": ("experts of gpt-oss", (("MXFP4", 32),)),
 }
 
 

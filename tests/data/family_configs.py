@@ -282,9 +282,120 @@ FAMILY_CONFIGS |= {
     "starcoder2-no-biases": {**_STARCODER2, "use_bias": False, "tie_word_embeddings": False},
 }
 
-INTERLEAVED = ("cohere", "cohere2", "glm4")
+_EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3}
+_LOCAL_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+_GPT_OSS = {
+    **_SIZES,
+    **_LOCAL_EXPERTS,
+    "model_type": "gpt_oss",
+    "head_dim": 32,
+    "sliding_window": 40,
+    "rope_parameters": {**_YARN, "rope_theta": 150_000.0, "truncate": False},
+}
+_GRANITE_SWA = {**_GRANITE, "model_type": "granite_swa", "sliding_window": 40}
+_GLM4_MOE = {
+    **_SIZES,
+    "model_type": "glm4_moe",
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.8,
+    "num_nextn_predict_layers": 0,
+}
+_QWEN3_MOE = {
+    **_SIZES,
+    **_EXPERTS,
+    "model_type": "qwen3_moe",
+    "head_dim": 32,
+    "moe_intermediate_size": 48,
+}
+
+FAMILY_CONFIGS |= {
+    "mixtral": {**_SIZES, **_LOCAL_EXPERTS, "model_type": "mixtral"},
+    "mixtral-windows": {
+        **_SIZES,
+        **_LOCAL_EXPERTS,
+        "model_type": "mixtral",
+        "sliding_window": 40,
+    },
+    "qwen3_moe": {**_QWEN3_MOE, "norm_topk_prob": True},
+    "qwen3_moe-dense-layers": {
+        **_QWEN3_MOE,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+    },
+    "qwen2_moe": {
+        **_SIZES,
+        **_EXPERTS,
+        "model_type": "qwen2_moe",
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 72,
+    },
+    "olmoe": {**_SIZES, **_EXPERTS, "model_type": "olmoe"},
+    "granitemoe": {**_GRANITE, **_LOCAL_EXPERTS, "model_type": "granitemoe"},
+    "gpt_oss": _GPT_OSS,
+    "granite_swa": _GRANITE_SWA,
+    "granite_swa-bases": {
+        **_GRANITE_SWA,
+        "layer_rope_theta": [0, 10_000.0, 10_000.0, 500_000.0],
+        "layer_types": [_SLIDING, _SLIDING, _FULL, _SLIDING],
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "granitemoe_swa": {
+        **_GRANITE_SWA,
+        **_LOCAL_EXPERTS,
+        "model_type": "granitemoe_swa",
+        "shared_intermediate_size": 72,
+    },
+    "mellum": {
+        **_QWEN3_MOE,
+        "model_type": "mellum",
+        "sliding_window": 40,
+        "layer_types": [_SLIDING, _FULL, _SLIDING, _SLIDING],
+        "rope_parameters": {
+            _FULL: _YARN,
+            _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    },
+    "ernie4_5": {**_SIZES, "model_type": "ernie4_5", "head_dim": 32},
+    "ernie4_5_moe": {
+        **_SIZES,
+        "model_type": "ernie4_5_moe",
+        "moe_num_experts": 7,
+        "moe_k": 3,
+        "moe_intermediate_size": 40,
+        "moe_num_shared_experts": 2,
+    },
+    "glm4_moe": _GLM4_MOE,
+    "glm4_moe-norms": {
+        **_GLM4_MOE,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "norm_topk_prob": False,
+        "first_k_dense_replace": 2,
+    },
+    "minimax_m2": {
+        **_SIZES,
+        **_LOCAL_EXPERTS,
+        "model_type": "minimax_m2",
+        "head_dim": 32,
+        "rotary_dim": 16,
+        "scoring_func": "sigmoid",
+    },
+    "seed_oss": {**_SIZES, "model_type": "seed_oss", "head_dim": 32},
+}
+
+INTERLEAVED = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4")
 """Families that rotate adjacent dimensions."""
-PERMUTED = ("arcee", "granite", "llama", "ministral3", "mistral", "smollm3")
+PERMUTED = (
+    "arcee", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "llama", "ministral3",
+    "mistral", "mixtral", "smollm3",
+)  # fmt: skip
 """Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
 
 NOT_IN_GGUF = {
@@ -293,7 +404,10 @@ NOT_IN_GGUF = {
     "gemma2-no-caps": "its scale, which is not that of the head's size",
     "gemma3-linear": "its scale, and which layers have windows",
     "gpt_neox-sequential": "its activation",
+    "granite_swa-bases": "the bases of layers",
+    "mixtral-windows": "windows",
     "mpt-clipped": "its scale",
+    "qwen3_moe-dense-layers": "layers without experts",
     "smollm3-windows": "windows",
 }
 """What the GGUF files of some variants cannot say: no such file is written by family_gguf.py."""
@@ -305,6 +419,7 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3-linear": _GEMMA3_AS_PUBLISHED,
     "gemma3-wrapped": _GEMMA3_AS_PUBLISHED,
     "gpt_neox-sequential": {"hidden_act": "gelu", "rotary_emb_base": 10_000},
+    "granite_swa-bases": {"layer_rope_theta": None},
     "falcon-groups-one-norm": {"ffn_hidden_size": 4 * 96, "rope_theta": 10_000.0},
     "mpt-clipped": {"attn_config": {"clip_qkv": 0.8}},
 }
@@ -314,6 +429,7 @@ NOT_CONVERTED = {
     "cohere2-untied": "llama.cpp's Command R7B has no output matrix but the embedding",
     "falcon-alibi": "llama.cpp's Falcon has neither ALiBi nor a second norm in each layer",
     "gemma2-no-caps": "llama.cpp's Gemma 2 always has soft caps",
+    "qwen3_moe-dense-layers": "llama.cpp's Qwen3 has experts in every layer",
 }
 """Variants of which llama.cpp's converter makes no file."""
 
@@ -327,10 +443,14 @@ NOT_WRITTEN = {
     "gemma-biases": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "gemma2-no-caps": r'must be .* "gemma2" can describe, but `blocks\.mixer\.scale` would be',
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
+    "gpt_oss": "must be 16-bit or 32-bit",
+    "granite_swa-bases": r'must be .* "granite_swa" can describe, but `blocks` would be lost',
     "mistral-windows": _WINDOWS,
+    "mixtral-windows": _WINDOWS,
     "nemotron-tied": r'must have the tensor "output\.weight"',
     "qwen2-windows": _WINDOWS,
     "qwen3-all-windows": _WINDOWS,
+    "qwen3_moe-dense-layers": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "smollm3-windows": _WINDOWS,
     "stablelm-parallel": r'must have the tensor "output\.weight"',
     "starcoder2-no-biases": r'must have the tensor "blk\.0\.attn_output\.bias"',

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 
+_LIKE = {"granite_swa": "granite", "granitemoe_swa": "granitemoe", "mellum": "qwen3moe"}
+"""Families that the package gguf lacks, and an architecture with the same names of tensors."""
+_RENAMED = {
+    ".block_sparse_moe.router.weight": ".block_sparse_moe.router.layer.weight",
+    ".gate.moe_statics.e_score_correction_bias": ".moe_statics.e_score_correction.bias",
+    ".e_score_correction_bias": ".e_score_correction.bias",
+}
+"""Names of transformers' modules that its folders do not have."""
+
+
 def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     """Write a model as a GGUF file without a tokenizer."""
     config = model.config.get_text_config()
@@ -32,12 +42,22 @@ def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     _add_rope(writer, config)
     _add_windows(writer, config, has_pattern="attention.sliding_window_pattern" in written.fields)
     _add_scales(writer, config)
+    _add_experts(writer, config)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
-    for tensor, weight in model.named_parameters():  # those that are tied, once
+    kind = kinds[_LIKE.get(config.model_type, architecture)]
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    biases = (pair for pair in model.named_buffers() if pair[0].endswith("bias"))
+    for tensor, weight in (*model.named_parameters(), *biases):  # those that are tied, once
         if "vision" in tensor or "multi_modal" in tensor:
             continue
         name = tensor.replace("model.language_model.", "model.")
+        for theirs, ours in _RENAMED.items():
+            name = name.replace(theirs, ours)
+        if ".experts." in name or "sinks" in name or "input_linear" in name:
+            is_gpt_oss = config.model_type == "gpt_oss"
+            for part, numbers in _split(name, weight.detach().numpy(), is_gpt_oss).items():
+                writer.add_tensor(part, numbers)
+            continue
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, f"gguf has no name for {name}"
         norm = model.get_submodule(tensor.rpartition(".")[0])
@@ -48,6 +68,52 @@ def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _split(
+    name: str, weight: npt.NDArray[np.float32], is_gpt_oss: bool
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the tensors for a parameter that the package gguf has no name for.
+
+    Experts are [experts, rows, cols]; gpt-oss has them transposed, and rows of gate and up in turn.
+    """
+    at, kind = f"blk.{name.split('.')[2]}.", "bias" if name.endswith("bias") else "weight"
+    if "sinks" in name:
+        return {f"{at}attn_sinks.weight": weight}
+    if "input_linear" in name:  # llama.cpp reads both parts from one tensor
+        return {f"{at}ffn_up_shexp.weight": weight}
+    if is_gpt_oss and kind == "weight":
+        weight = weight.swapaxes(1, 2)
+    if "down_proj" in name:
+        parts = {"down": weight}
+    elif is_gpt_oss:
+        parts = {"gate": weight[:, 0::2], "up": weight[:, 1::2]}
+    else:
+        parts = dict(zip(("gate", "up"), np.split(weight, 2, axis=1), strict=True))
+    return {
+        f"{at}ffn_{part}_exps.{kind}": np.ascontiguousarray(each) for part, each in parts.items()
+    }
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    count = _of(config, "num_experts", "num_local_experts")
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    shared = _of(config, "shared_expert_intermediate_size", "shared_intermediate_size")
+    if config.model_type == "ernie4_5_moe":
+        shared = config.moe_num_shared_experts * config.moe_intermediate_size
+    if shared:
+        writer.add_expert_shared_feed_forward_length(shared)
+    if config.model_type == "glm4_moe":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
 
 
 def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
@@ -91,6 +157,9 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
         return
     rope: dict[str, Any] = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(rope["rope_theta"])
+    local = config.rope_parameters.get("sliding_attention")
+    if local is not None:
+        writer.add_rope_freq_base_swa(local["rope_theta"])
     writer.add_rope_dimension_count(int(_head_dim(config) * rope.get("partial_rotary_factor", 1.0)))
     scheme = rope["rope_type"]
     if scheme in ("linear", "yarn"):

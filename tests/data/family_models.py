@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from tests.data.family_configs import FAMILY_CONFIGS
+from tests.data.mxfp4_experts import round_experts, split_experts
 
 
 def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> transformers.PreTrainedModel:
@@ -40,9 +41,16 @@ def build_family(name: str, *, peak: float = 1.6, **changes: Any) -> transformer
     model = kind.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     with torch.no_grad():
-        for tensor, weight in model.named_parameters():
+        for tensor, weight in (*model.named_parameters(), *_choice_biases(model)):
             weight.copy_(_drawn(tensor, weight, generator, peak))
+        if config.model_type == "gpt_oss":
+            round_experts(model)
     return model
+
+
+def _choice_biases(model: transformers.PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    """Return the biases of routers that are not trained by gradients."""
+    return [pair for pair in model.named_buffers() if pair[0].endswith("bias")]
 
 
 def save_family(name: str, folder: Path, **changes: Any) -> transformers.PreTrainedModel:
@@ -52,6 +60,8 @@ def save_family(name: str, folder: Path, **changes: Any) -> transformers.PreTrai
     """
     model = build_family(name, **changes)
     model.save_pretrained(folder)
+    if model.config.model_type == "gpt_oss":
+        split_experts(folder)
     return model
 
 

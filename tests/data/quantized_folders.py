@@ -73,11 +73,14 @@ SCHEMES = (
 )
 
 
-def write(scheme: Scheme, folder: Path) -> tiny.TinyModel:
-    """Write the folder, and return the model that it holds."""
+def write(scheme: Scheme, folder: Path, model: tiny.TinyModel | None = None) -> tiny.TinyModel:
+    """Write the folder, and return the model that it holds.
+
+    `model`: what to quantize, if not the scheme's own.
+    """
     from safetensors.torch import save_file
 
-    stored, tensors, config = build(scheme)
+    stored, tensors, config = build(scheme, model)
     folder.mkdir(parents=True, exist_ok=True)
     if stored.tokenizer is not None:
         stored.tokenizer.write_folder(folder)
@@ -87,11 +90,13 @@ def write(scheme: Scheme, folder: Path) -> tiny.TinyModel:
     return stored
 
 
-def build(scheme: Scheme) -> tuple[tiny.TinyModel, Tensors, dict[str, Any]]:
+def build(
+    scheme: Scheme, model: tiny.TinyModel | None = None
+) -> tuple[tiny.TinyModel, Tensors, dict[str, Any]]:
     """Return the model that a folder holds, its tensors, and the content of its config.json."""
     import torch
 
-    model = tiny.build(scheme.model)
+    model = model or tiny.build(scheme.model)
     draw = np.random.Generator(np.random.PCG64(len(scheme.name)))
     stored: tiny.Weights = {}
     tensors: Tensors = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import Checkpoint, TextFormat
 from sinkstream.checkpoint.spec import (
     NO_ROPE,
+    Activation,
     Attention,
     Block,
     DecoderSpec,
     Dense,
+    Experts,
     Norm,
     RopeSpec,
     usual_scale,
@@ -100,12 +103,41 @@ class _NoSource:
         """Do nothing."""
 
 
+def _random_feed_forward(draw: Draw, activations: Sequence[Activation]) -> Dense | Experts:
+    dense = Dense(
+        int(draw.integers(1, 70)), _one_of(draw, activations), _sometimes(draw), _sometimes(draw)
+    )
+    if not _sometimes(draw):
+        return dense
+    groups, size = _one_of(draw, (1, 1, 2, 4)), _one_of(draw, (2, 3, 5))
+    chosen_groups = int(draw.integers(1, groups + 1))
+    shared_size = _one_of(draw, (0, 7, 33))
+    return Experts(
+        experts=groups * size,
+        chosen=int(draw.integers(1, chosen_groups * size + 1)),
+        expert=dense,
+        score=_one_of(draw, ("softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer")),
+        router_bias=_sometimes(draw),
+        choice_bias=_sometimes(draw),
+        expert_scale=_sometimes(draw),
+        groups=groups,
+        chosen_groups=chosen_groups,
+        group_score=_one_of(draw, ("largest", "sum_of_two")),
+        normalize=_sometimes(draw),
+        normalize_eps=_one_of(draw, (0.0, 1e-3)),
+        weight_scale=_scale(draw),
+        jitter=0.3,
+        shared_size=shared_size,
+        shared_gate=shared_size > 0 and _sometimes(draw),
+    )
+
+
 def _random_block(draw: Draw) -> Block:
     kv_heads, group = _one_of(draw, (1, 2, 3)), _one_of(draw, (1, 2, 3))
     heads, head_dim = kv_heads * group, _one_of(draw, (2, 6, 8, 14, 16, 34))
     attention_norm, attention_post_norm = _sometimes(draw, 3), _sometimes(draw)
     mlp_norm, mlp_post_norm = _sometimes(draw, 3), _sometimes(draw)
-    activations = ["silu", "gelu", "gelu_tanh"]
+    activations = ["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
     if mlp_norm or mlp_post_norm:
         activations.append("relu2")  # without a norm its squares grow beyond float32's precision
     return Block(
@@ -124,11 +156,9 @@ def _random_block(draw: Draw) -> Block:
             clip=_one_of(draw, (0.0, 0.0, 0.7)),
             temperature=_one_of(draw, (0.0, 0.0, 0.4)),
             temperature_length=_one_of(draw, (1, 2, 5)),
+            sink_logits=_sometimes(draw),
         ),
-        feed_forward=Dense(
-            int(draw.integers(1, 70)), _one_of(draw, activations), _sometimes(draw),
-            _sometimes(draw),
-        ),
+        feed_forward=_random_feed_forward(draw, activations),
         norm=_random_norm(draw),
         attention_norm=attention_norm,
         mlp_norm=mlp_norm,

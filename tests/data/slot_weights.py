@@ -8,6 +8,7 @@ import numpy as np
 
 from sinkstream.checkpoint.checkpoint import TensorsOnly, as_float32
 from sinkstream.checkpoint.open_tensors import open_tensors
+from tests.data.mxfp4_experts import numbers_of
 from tests.reference.decoder import Decoder
 from tests.reference.rope import Array
 
@@ -27,7 +28,10 @@ def slot_weights(opened: TensorsOnly) -> dict[str, Array]:
     for tensor in opened.tensors:
         slot = tensor.slot
         content = opened.source.read_rows(tensor, 0, slot.rows)
-        numbers = _numbers(content, tensor.storage, slot.rows).astype(np.float64)
+        if tensor.split is not None:
+            numbers = numbers_of(content, slot.rows).astype(np.float64)
+        else:
+            numbers = _numbers(content, tensor.storage, slot.rows).astype(np.float64)
         shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
         weights[slot.name] = numbers.reshape(shape) + tensor.added
     return weights

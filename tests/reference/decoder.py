@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.reference.attention import Read, Scores, alibi, attend_to
-from tests.reference.mlp import transform
+from tests.reference.mlp import feed_forward
 from tests.reference.rope import Array, Rope
 from tests.reference.window import live_indices
 
@@ -54,6 +54,9 @@ class Decoder:
             scale=attention.scale,
             soft_cap=attention.soft_cap,
             bias=alibi(slopes).bias if len(slopes) else None,
+            sink_logits=(
+                self.weights[f"layers.{layer}.sink_logits"] if attention.sink_logits else None
+            ),
             temperature=lambda position: 1 + attention.temperature * math.log(
                 1 + position // attention.temperature_length
             ),
@@ -117,7 +120,12 @@ class Decoder:
             mlp_input = normed
         else:
             mlp_input = norm(block.mlp_norm, hidden if block.parallel else after, "mlp_norm")
-        found = transform(block.dense, mlp_input, partial(self._linear, at=at))
+        found = feed_forward(
+            block.feed_forward,
+            mlp_input,
+            partial(self._linear, at=at),
+            lambda name: self.weights[at + name],
+        )
         found = norm(block.mlp_post_norm, found, "mlp_post_norm")
         return after + block.residual_scale * found
 

@@ -21,6 +21,18 @@ SINKSTREAM_INLINE Vec activate(Vec x) {
     const Vec positive = max(Vec{}, x);  // in this order, NaN stays NaN
     return positive * positive;
   }
+  if constexpr (kKind == Activation::kClampedSwiglu) {
+    const Vec gate = min(broadcast(kSwigluLimit), x);  // in this order, NaN stays NaN
+    return times_sigmoid(gate, gate * kSwigluSlope);
+  }
+}
+
+// What the activated gate is multiplied by.
+template <Activation kKind>
+SINKSTREAM_INLINE Vec factor_of(Vec up) {
+  if constexpr (kKind != Activation::kClampedSwiglu) return up;
+  const Vec limit = broadcast(kSwigluLimit);
+  return max(-limit, min(limit, up)) + 1.0f;
 }
 
 template <Activation kKind, bool kIsGated>
@@ -39,12 +51,12 @@ void activate_rows(const ActivationArgs& args, const Launch& launch) {
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
       Vec x = activate<kKind>(load(gate + i));
-      if constexpr (kIsGated) x = x * load(up + i);
+      if constexpr (kIsGated) x = x * factor_of<kKind>(load(up + i));
       store(out + i, x);
     }
     const int64_t rest = count - i;
     Vec x = activate<kKind>(load_first(gate + i, rest));
-    if constexpr (kIsGated) x = x * load_first(up + i, rest);
+    if constexpr (kIsGated) x = x * factor_of<kKind>(load_first(up + i, rest));
     store_first(out + i, x, rest);
   });
 }
@@ -61,5 +73,6 @@ void activation(const ActivationArgs& args, const Launch& launch) {
     case Activation::kGelu: return activate<Activation::kGelu>(args, launch);
     case Activation::kGeluTanh: return activate<Activation::kGeluTanh>(args, launch);
     case Activation::kRelu2: return activate<Activation::kRelu2>(args, launch);
+    case Activation::kClampedSwiglu: return activate<Activation::kClampedSwiglu>(args, launch);
   }
 }

@@ -5,12 +5,14 @@
 #include "kernels/cpu/activation.inl"
 #include "kernels/cpu/append.inl"
 #include "kernels/cpu/attention/attention.inl"
+#include "kernels/cpu/combine.inl"
 #include "kernels/cpu/elementwise.inl"
 #include "kernels/cpu/embedding.inl"
 #include "kernels/cpu/evict.inl"
 #include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/norm.inl"
 #include "kernels/cpu/rope.inl"
+#include "kernels/cpu/route.inl"
 #include "kernels/cpu/sampling/logits.inl"
 #include "kernels/cpu/sampling/sample.inl"
 
@@ -31,6 +33,8 @@ constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* line
       .add_scaled = add_scaled,
       .soft_cap = soft_cap,
       .clamp = clamp,
+      .route = route,
+      .combine = combine,
       .logits = logits,
       .sample = sample,
       .native_input = native_input,

@@ -27,12 +27,26 @@ __device__ inline float relu2(float x) {
   return positive * positive;
 }
 
+__device__ inline float clamped_silu(float x) {
+  const float gate = x > kSwigluLimit ? kSwigluLimit : x;  // NaN stays NaN
+  return gate / (1.0f + exp_approx(-kSwigluSlope * gate));
+}
+
+// What the activated gate is multiplied by.
+template <Activation kActivation>
+__device__ inline float factor(float up) {
+  if constexpr (kActivation != Activation::kClampedSwiglu) return up;
+  const float below = up > kSwigluLimit ? kSwigluLimit : up;
+  return (below < -kSwigluLimit ? -kSwigluLimit : below) + 1;
+}
+
 template <Activation kActivation>
 __device__ inline float activated(float x) {
   if constexpr (kActivation == Activation::kSilu) return silu(x);
   if constexpr (kActivation == Activation::kGelu) return gelu(x);
   if constexpr (kActivation == Activation::kGeluTanh) return gelu_tanh(x);
   if constexpr (kActivation == Activation::kRelu2) return relu2(x);
+  if constexpr (kActivation == Activation::kClampedSwiglu) return clamped_silu(x);
 }
 
 template <Activation kActivation, bool kIsGated>
@@ -46,7 +60,8 @@ __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs arg
                          activated<kActivation>(x.z), activated<kActivation>(x.w));
   if constexpr (kIsGated) {
     const float4 up = sum_of_splits4(args.input, row, args.dim + column);
-    y = make_float4(y.x * up.x, y.y * up.y, y.z * up.z, y.w * up.w);
+    y = make_float4(y.x * factor<kActivation>(up.x), y.y * factor<kActivation>(up.y),
+                    y.z * factor<kActivation>(up.z), y.w * factor<kActivation>(up.w));
   }
   auto* out = static_cast<bf16*>(args.out) + row * args.out_stride + column;
   *reinterpret_cast<uint2*>(out) = make_uint2(pack<bf16>(y.x, y.y), pack<bf16>(y.z, y.w));
@@ -69,9 +84,10 @@ Status activation(const ActivationArgs& args, Stream stream) {
     case Activation::kSilu: return activation_of<Activation::kSilu>(args, stream);
     case Activation::kGelu: return activation_of<Activation::kGelu>(args, stream);
     case Activation::kGeluTanh: return activation_of<Activation::kGeluTanh>(args, stream);
-    case Activation::kRelu2: break;
+    case Activation::kRelu2: return activation_of<Activation::kRelu2>(args, stream);
+    case Activation::kClampedSwiglu: break;
   }
-  return activation_of<Activation::kRelu2>(args, stream);
+  return activation_of<Activation::kClampedSwiglu>(args, stream);
 }
 
 }  // namespace sinkstream::cuda

@@ -16,8 +16,19 @@ double activate(Activation kind, double x) {
       return x / 2 * (1 + std::tanh(factor * (x + 0.044715 * x * x * x)));
     }
     case Activation::kRelu2: return x < 0 ? 0 : x * x;
+    case Activation::kClampedSwiglu: {
+      const double gate = x > kSwigluLimit ? kSwigluLimit : x;  // NaN stays NaN
+      return gate / (1 + std::exp(-kSwigluSlope * gate));
+    }
   }
   return 0;
+}
+
+// What the activated gate is multiplied by.
+double factor(Activation kind, double up) {
+  if (kind != Activation::kClampedSwiglu) return up;
+  if (up > kSwigluLimit) up = kSwigluLimit;
+  return (up < -kSwigluLimit ? -kSwigluLimit : up) + 1;
 }
 
 }  // namespace
@@ -26,7 +37,8 @@ void reference::activation(const ActivationArgs& args, const Launch& launch) {
   launch.pool->run(args.rows, [&](int64_t r, int) {
     for (int64_t i = r * args.stride; i < r * args.stride + args.dim; ++i) {
       const double activated = activate(args.kind, args.gate[i]);
-      args.out[i] = static_cast<float>(args.up == nullptr ? activated : activated * args.up[i]);
+      args.out[i] = static_cast<float>(args.up == nullptr ? activated
+                                                            : activated * factor(args.kind, args.up[i]));
     }
   });
 }

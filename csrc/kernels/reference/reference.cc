@@ -17,6 +17,8 @@ const Kernels& reference_kernels() {
       .add_scaled = reference::add_scaled,
       .soft_cap = reference::soft_cap,
       .clamp = reference::clamp,
+      .route = reference::route,
+      .combine = reference::combine,
       .logits = reference::logits,
       .sample = reference::sample,
   };

@@ -16,6 +16,8 @@ ActivationOp activation;
 AddScaledOp add_scaled;
 SoftCapOp soft_cap;
 ClampOp clamp;
+RouteOp route;
+CombineOp combine;
 LogitsOp logits;
 SampleOp sample;
 

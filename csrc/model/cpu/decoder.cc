@@ -66,20 +66,31 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     attended_ = carver.take<float>(rows * q);
     return carver.used();
   };
-  const auto carve_mlp = [&](Carver<64> carver) {
+  const int64_t chosen = spec_.most_chosen(), hidden = spec_.hidden_size;
+  const auto carve_feed_forward = [&](Carver<64> carver) {
     gate_ = carver.take<float>(rows * inner);
     up_ = carver.take<float>(rows * inner);
+    if (chosen == 0) return carver.used();
+    router_logits_ = carver.take<float>(rows * spec_.most_experts());
+    chosen_ = carver.take<int32_t>(rows * chosen);
+    route_weights_ = carver.take<float>(rows * chosen);
+    expert_outputs_ = carver.take<float>(rows * chosen * hidden);
+    shared_ = carver.take<float>(rows * hidden);
+    shared_gate_ = carver.take<float>(rows);
     return carver.used();
   };
+  expert_rows_.reserve(rows * chosen, spec_.most_experts());
+  expert_parts_.reserve(static_cast<size_t>(2 * spec_.most_experts()));
+  ordered_parts_.reserve(chosen > 0 ? 2 : 0);
   const int64_t most_of_block =
-      std::max(carve_attention(Carver<64>(nullptr)), carve_mlp(Carver<64>(nullptr)));
+      std::max(carve_attention(Carver<64>(nullptr)), carve_feed_forward(Carver<64>(nullptr)));
   const auto carve = [&](Carver<64> carver) {
     hidden_ = carver.take<float>(rows * spec_.hidden_size);
     normed_ = carver.take<float>(rows * spec_.hidden_size);
     branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
     std::byte* const of_block = carver.take<std::byte>(most_of_block);
     carve_attention(Carver<64>(of_block));
-    carve_mlp(Carver<64>(of_block));
+    carve_feed_forward(Carver<64>(of_block));
     angles_ = carver.take<float>(rows * views_.floats_per_row());
     kept_.cos = carver.take<float>(rows * most_pairs);
     kept_.sin = carver.take<float>(rows * most_pairs);
@@ -297,15 +308,13 @@ void Decoder::attend(const AttentionSpec& attention, LayerRows* rows, const Roun
   args.scale = attention.scale;
   args.soft_cap = attention.soft_cap;
   args.slopes = attention.slopes.empty() ? nullptr : attention.slopes.data();
+  args.sink_logits = weights_.layers[static_cast<size_t>(layer)].sink_logits;
   args.scratch = attention_scratch_.data();
   args.scratch_pages = options_.pages;
   kernels_.attention(args, launch_);
 }
 
 void Decoder::transform(const BlockSpec& block, const LayerWeights& layer) {
-  const DenseSpec& spec = block.dense();
-  const MlpWeights& mlp = layer.mlp;
-  const int64_t inner = spec.intermediate_size;
   const float* input = normed_;
   if (!block.parallel) {
     if (block.mlp_norm) {
@@ -314,36 +323,152 @@ void Decoder::transform(const BlockSpec& block, const LayerWeights& layer) {
       input = hidden_;
     }
   }
+  const NormWeights* const post_norm = block.mlp_post_norm ? &layer.mlp_post_norm : nullptr;
+  if (const ExpertsSpec* const experts = block.experts()) {
+    mix(block, *experts, layer.experts, input);
+    if (has_branch(block)) add_branch(block, post_norm);
+    return;
+  }
+  activate_inner(block.dense(), layer.mlp, input);
+  add_to_hidden(block, gate_, {.weights = layer.mlp.down, .bias = layer.mlp.down_bias}, post_norm);
+}
+
+// Writes [queries, intermediate] to `gate_`: what the down projection of an MLP reads.
+void Decoder::activate_inner(const DenseSpec& spec, const MlpWeights& mlp, const float* input) {
+  const int64_t inner = spec.intermediate_size;
   const LinearPart parts[] = {
       {.weights = mlp.gate, .bias = mlp.gate_bias, .out = gate_, .out_stride = inner},
       {.weights = mlp.up, .bias = mlp.up_bias, .out = up_, .out_stride = inner}};
   multiply(input, queries_, std::span(parts).last(spec.gated ? 2 : 1));
+  activate(spec, queries_);
+}
+
+// `rows`: of `gate_` and `up_`.
+void Decoder::activate(const DenseSpec& spec, int64_t rows) {
   kernels_.activation({.gate = spec.gated ? gate_ : up_,
                        .up = spec.gated ? up_ : nullptr,
                        .out = gate_,
-                       .stride = inner,
-                       .rows = queries_,
-                       .dim = inner,
+                       .stride = spec.intermediate_size,
+                       .rows = rows,
+                       .dim = spec.intermediate_size,
                        .kind = spec.activation},
                       launch_);
-  add_to_hidden(block, gate_, {.weights = mlp.down, .bias = mlp.down_bias},
-                block.mlp_post_norm ? &layer.mlp_post_norm : nullptr);
+}
+
+// Adds the experts' outputs to the residual stream, or writes them to the block's branch.
+void Decoder::mix(const BlockSpec& block, const ExpertsSpec& spec, const ExpertsWeights& weights,
+                  const float* input) {
+  const int64_t hidden = spec_.hidden_size;
+  route(spec, weights, input);
+  multiply_experts(spec, weights, input);
+  if (spec.shared_size > 0) {
+    activate_inner(spec.shared(), weights.shared, input);
+    const LinearPart down = {.weights = weights.shared.down,
+                             .bias = weights.shared.down_bias,
+                             .out = shared_,
+                             .out_stride = hidden};
+    multiply(gate_, queries_, {&down, 1});
+  }
+  if (spec.shared_gate) {
+    const LinearPart gate = {.weights = weights.shared_gate, .out = shared_gate_, .out_stride = 1};
+    multiply(input, queries_, {&gate, 1});
+  }
+  const bool has_branch_of_its_own = has_branch(block);
+  kernels_.combine({.outputs = expert_outputs_,
+                    .positions = expert_rows_.positions(),
+                    .weights = route_weights_,
+                    .chosen = spec.chosen,
+                    .shared = spec.shared_size > 0 ? shared_ : nullptr,
+                    .shared_gate = spec.shared_gate ? shared_gate_ : nullptr,
+                    .out = has_branch_of_its_own ? branch_ : hidden_,
+                    .accumulate = !has_branch_of_its_own,
+                    .rows = queries_,
+                    .dim = hidden},
+                   launch_);
+}
+
+// The inputs of the router are never rounded: an expert chosen otherwise costs more than a sum.
+void Decoder::route(const ExpertsSpec& spec, const ExpertsWeights& weights, const float* input) {
+  const LinearPart part = {.weights = weights.router,
+                           .bias = weights.router_bias,
+                           .out = router_logits_,
+                           .out_stride = spec.experts};
+  multiply(input, queries_, {&part, 1}, InputType::kFloat32);
+  kernels_.route({.logits = router_logits_,
+                  .choice_bias = weights.choice_bias,
+                  .expert_scale = weights.expert_scale,
+                  .rows = queries_,
+                  .experts = spec.experts,
+                  .chosen = spec.chosen,
+                  .score = spec.score,
+                  .groups = spec.groups,
+                  .chosen_groups = spec.chosen_groups,
+                  .group_score = spec.group_score,
+                  .normalize = spec.normalize,
+                  .normalize_eps = spec.normalize_eps,
+                  .weight_scale = spec.weight_scale,
+                  .jitter = spec.jitter,
+                  .ids = chosen_,
+                  .weights = route_weights_},
+                 launch_);
+  expert_rows_.make({chosen_, static_cast<size_t>(queries_ * spec.chosen)}, spec.chosen,
+                    spec.experts);
+}
+
+// Each expert multiplies the tokens that chose it, and no others are read.
+void Decoder::multiply_experts(const ExpertsSpec& spec, const ExpertsWeights& weights,
+                               const float* input) {
+  const int64_t hidden = spec_.hidden_size, inner = spec.expert.intermediate_size;
+  expert_parts_.clear();
+  for (const ExpertRows::Run& run : expert_rows_.runs()) {
+    LinearPart part = {.out_stride = inner};
+    if (queries_ > 1) {  // with one, all experts share the call's input
+      part.input = input;
+      part.input_stride = hidden;
+      part.tokens = run.count;
+      part.row_of = expert_rows_.token_of() + run.first;
+    }
+    const auto add = [&](const PackedMatrix& matrix, const float* bias, float* out) {
+      part.weights = matrix;
+      part.bias = bias;
+      part.out = out + run.first * inner;
+      expert_parts_.push_back(part);
+    };
+    const MlpWeights& mlp = weights.each[static_cast<size_t>(run.expert)];
+    if (spec.expert.gated) add(mlp.gate, mlp.gate_bias, gate_);
+    add(mlp.up, mlp.up_bias, up_);
+  }
+  multiply(input, queries_, expert_parts_);
+  activate(spec.expert, queries_ * spec.chosen);
+  expert_parts_.clear();
+  for (const ExpertRows::Run& run : expert_rows_.runs()) {
+    const MlpWeights& mlp = weights.each[static_cast<size_t>(run.expert)];
+    expert_parts_.push_back({.weights = mlp.down,
+                             .bias = mlp.down_bias,
+                             .out = expert_outputs_ + run.first * hidden,
+                             .out_stride = hidden,
+                             .input = gate_ + run.first * inner,
+                             .input_stride = inner,
+                             .tokens = run.count});
+  }
+  multiply(gate_, queries_, expert_parts_);
 }
 
 // `post_norm`: null if the map's outputs are added as they are.
 void Decoder::add_to_hidden(const BlockSpec& block, const float* input, const LinearPart& map,
                             const NormWeights* post_norm) {
-  const int64_t hidden = spec_.hidden_size;
   LinearPart part = map;
-  part.out_stride = hidden;
-  if (post_norm == nullptr && block.residual_scale == 1) {
-    part.out = hidden_;
-    part.accumulate = true;
-    multiply(input, queries_, {&part, 1});
-    return;
-  }
-  part.out = branch_;
+  part.out_stride = spec_.hidden_size;
+  const bool is_direct = post_norm == nullptr && block.residual_scale == 1;
+  part.out = is_direct ? hidden_ : branch_;
+  part.accumulate = is_direct;
   multiply(input, queries_, {&part, 1});
+  if (!is_direct) add_branch(block, post_norm);
+}
+
+// Adds `branch_` to the residual stream.
+void Decoder::add_branch(const BlockSpec& block, const NormWeights* post_norm) {
+  const int64_t hidden = spec_.hidden_size;
   if (post_norm != nullptr) {
     normalize(block.norm, *post_norm, branch_, branch_, queries_, hidden);
   }
@@ -409,36 +534,57 @@ Rotation Decoder::rotation(const RopeSpec& rope, const AngleRows& angles) {
           .pairing = rope.pairing};
 }
 
-// Adjacent parts whose columns have the same order are one call.
 void Decoder::multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts) {
+  multiply(input, tokens, parts, options_.input_type);
+}
+
+// Adjacent parts whose columns have the same order are one call.
+void Decoder::multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts,
+                       InputType input_type) {
   while (!parts.empty()) {
-    const int32_t* const order = parts[0].weights.order;
-    const auto end = std::ranges::find_if(
-        parts, [order](const LinearPart& part) { return part.weights.order != order; });
-    const auto count = static_cast<size_t>(end - parts.begin());
-    LinearArgs args;
-    args.cols = parts[0].weights.cols;
-    args.input = in_order(input, tokens, args.cols, order);
-    args.input_stride = args.cols;
-    args.tokens = tokens;
-    args.input_type = options_.input_type;
-    args.parts = parts.data();
-    args.part_count = static_cast<int64_t>(count);
-    args.scratch = linear_scratch_;
+    const LinearPart& first = parts[0];
+    const int32_t* const order = first.weights.order;
+    const auto end = std::ranges::find_if(parts, [&](const LinearPart& part) {
+      return part.weights.order != order ||
+             (order != nullptr && (part.input != first.input || part.row_of != first.row_of));
+    });
+    std::span<const LinearPart> run = parts.first(static_cast<size_t>(end - parts.begin()));
+    parts = parts.subspan(run.size());
+    LinearArgs args = {.input = input,
+                       .input_stride = first.weights.cols,
+                       .tokens = tokens,
+                       .cols = first.weights.cols,
+                       .input_type = input_type,
+                       .scratch = linear_scratch_};
+    if (order != nullptr) {
+      if (first.input != nullptr) {  // they read the call's instead
+        args.input = first.input;
+        args.input_stride = first.input_stride;
+        args.tokens = first.tokens;
+        args.row_of = first.row_of;
+        ordered_parts_.assign(run.begin(), run.end());
+        for (LinearPart& part : ordered_parts_) part.input = nullptr;
+        run = ordered_parts_;
+      }
+      put_in_order(order, &args);
+    }
+    args.parts = run.data();
+    args.part_count = std::ssize(run);
     kernels_.linear(args, launch_);
-    parts = parts.subspan(count);
   }
 }
 
-const float* Decoder::in_order(const float* input, int64_t tokens, int64_t cols,
-                               const int32_t* order) {
-  if (order == nullptr) return input;
-  launch_.pool->run(tokens, [&](int64_t token, int) {
-    const float* const from = input + token * cols;
-    float* const to = ordered_ + token * cols;
-    for (int64_t i = 0; i < cols; ++i) to[i] = from[order[i]];
+// Lets a call read its inputs in the order of a matrix's columns.
+void Decoder::put_in_order(const int32_t* order, LinearArgs* args) {
+  launch_.pool->run(args->tokens, [&](int64_t token, int) {
+    const int64_t row = args->row_of == nullptr ? token : args->row_of[token];
+    const float* const from = args->input + row * args->input_stride;
+    float* const to = ordered_ + token * args->cols;
+    for (int64_t i = 0; i < args->cols; ++i) to[i] = from[order[i]];
   });
-  return ordered_;
+  args->input = ordered_;
+  args->input_stride = args->cols;
+  args->row_of = nullptr;
 }
 
 }  // namespace sinkstream

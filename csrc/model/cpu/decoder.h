@@ -7,6 +7,7 @@
 
 #include "device/buffer.h"
 #include "kernels/table.h"
+#include "model/cpu/expert_rows.h"
 #include "model/cpu/layer_rows.h"
 #include "model/decoder_spec.h"
 #include "model/forward_plan.h"
@@ -68,8 +69,15 @@ class Decoder : public WeightedModel {
   void attend(const AttentionSpec& attention, LayerRows* rows, const RoundQueries& queries,
               int64_t layer);
   void transform(const BlockSpec& block, const LayerWeights& layer);
+  void activate_inner(const DenseSpec& spec, const MlpWeights& mlp, const float* input);
+  void activate(const DenseSpec& spec, int64_t rows);
+  void mix(const BlockSpec& block, const ExpertsSpec& spec, const ExpertsWeights& weights,
+           const float* input);
+  void route(const ExpertsSpec& spec, const ExpertsWeights& weights, const float* input);
+  void multiply_experts(const ExpertsSpec& spec, const ExpertsWeights& weights, const float* input);
   void add_to_hidden(const BlockSpec& block, const float* input, const LinearPart& map,
                      const NormWeights* post_norm);
+  void add_branch(const BlockSpec& block, const NormWeights* post_norm);
   void write_logits(float* logits);
   void normalize(const NormSpec& norm, const NormWeights& weights, const float* input, float* out,
                  int64_t rows, int64_t dim);
@@ -78,7 +86,9 @@ class Decoder : public WeightedModel {
   void clamp(float* values, int64_t rows, int64_t width, float limit);
   static Rotation rotation(const RopeSpec& rope, const AngleRows& angles);
   void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts);
-  const float* in_order(const float* input, int64_t tokens, int64_t cols, const int32_t* order);
+  void multiply(const float* input, int64_t tokens, std::span<const LinearPart> parts,
+                InputType input_type);
+  void put_in_order(const int32_t* order, LinearArgs* args);
 
   DecoderSpec spec_;
   CacheLayers layers_;
@@ -103,8 +113,17 @@ class Decoder : public WeightedModel {
   float* query_window_;  // [rows, heads, head_dim]
   float* query_sink_;    // [rows, heads, head_dim]
   float* attended_;      // [rows, heads, head_dim]
-  float* gate_;          // [rows, intermediate]
-  float* up_;            // [rows, intermediate]
+  float* gate_;          // [rows, intermediate]; with experts [rows · chosen, intermediate]
+  float* up_;            // likewise
+  // Of blocks with experts.
+  float* router_logits_ = nullptr;   // [rows, experts]
+  int32_t* chosen_ = nullptr;        // [rows, chosen]
+  float* route_weights_ = nullptr;   // [rows, chosen]
+  float* expert_outputs_ = nullptr;  // [rows · chosen, hidden]: grouped by expert
+  float* shared_ = nullptr;          // [rows, hidden]
+  float* shared_gate_ = nullptr;     // [rows]
+  ExpertRows expert_rows_;
+  std::vector<LinearPart> expert_parts_, ordered_parts_;
   // Of the pass.
   float* angles_;         // [rows · LayerViews::floats_per_row()]
   AngleRows kept_;        // of the wanted rows' indices

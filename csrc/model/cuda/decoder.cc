@@ -22,10 +22,11 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
                               " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
   for (const BlockSpec& block : spec.blocks) {
-    if (block.mixer.index() != 0 || block.feed_forward.index() != 0) {
-      throw CheckpointError(
-          "load: on a GPU, layers must have attention and a dense feed-forward, but some have "
-          "not. Use `device=\"cpu\"`.");
+    const bool has_experts = block.experts() != nullptr;
+    if (block.mixer.index() != 0 || has_experts) {
+      throw CheckpointError(cat("load: a model on a GPU must not have ",
+                                has_experts ? "experts" : "recurrent layers",
+                                ", but this one has some. Use `device=\"cpu\"`."));
     }
     const AttentionSpec& attention = block.attention();
     require_multiple("the head size", attention.head_dim, 16);

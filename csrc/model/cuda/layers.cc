@@ -205,6 +205,7 @@ void CudaLayers::attend(const LayerCache& cache, const StepLaunches::Attention& 
   args.scale = spec.scale;
   args.soft_cap = spec.soft_cap;
   args.slopes = weights_.layers[static_cast<size_t>(layer)].slopes;
+  args.sink_logits = weights_.layers[static_cast<size_t>(layer)].sink_logits;
   args.span_rows = static_cast<int32_t>(attention.span_rows);
   args.page_begins = cache.rows.page_begins + attention.row;
   args.page_capacity = static_cast<int32_t>(options_.split_pages);

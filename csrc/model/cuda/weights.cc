@@ -118,6 +118,7 @@ void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hi
   to->o = copier->map({from.o});
   to->o_bias = copier->vector(from.o_bias, hidden);
   to->attention_post_norm = norm(from.attention_post_norm, hidden, copier);
+  to->sink_logits = copier->vector(from.sink_logits, attention.heads);
 }
 
 void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, Copier* copier,

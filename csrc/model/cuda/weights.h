@@ -30,6 +30,7 @@ struct CudaLayerWeights {
   const float* qkv_bias = nullptr;
   NormWeights q_norm, k_norm;
   const float* slopes = nullptr;  // [heads], of ALiBi; shared by the layers of a block
+  const float* sink_logits = nullptr;  // [heads]
   CudaMap o;
   const float* o_bias = nullptr;
   NormWeights attention_post_norm, mlp_norm;  // [hidden]

@@ -125,6 +125,14 @@ class Fields:
             raise self.error(name, "be true or false", value)
         return value
 
+    def flags(self, name: str, count: int) -> list[bool] | None:
+        """Return a list of `count` booleans; None if it is absent."""
+        value = self._get(name, None)
+        is_list = isinstance(value, list) and len(value) == count
+        if value is not None and not (is_list and all(type(each) is bool for each in value)):
+            raise self.error(name, f"be a list of {count} booleans", value)
+        return value  # type: ignore[no-any-return]
+
     def word(self, name: str, default: str | None = None) -> str:
         """Return a string; without a default the field is required."""
         value = self._get(name, default)
@@ -171,6 +179,16 @@ class Fields:
         if not is_list or any(not isinstance(word, str) or word not in choices for word in value):
             rule = f"be a list of {count} words, each {' or '.join(map(quoted, choices))}"
             raise self.error(name, rule, value)
+        return list(value)
+
+    def indices(self, name: str, count: int) -> list[int]:
+        """Return a list of integers in [0, count); empty if it is absent."""
+        value = self._get(name, [])
+        if not isinstance(value, list) or any(
+            not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < count
+            for each in value
+        ):
+            raise self.error(name, f"be a list of integers from 0 to {count - 1}", value)
         return list(value)
 
     def all_must_be(self, name: str, word: str, reason: str = "") -> None:

@@ -8,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sinkstream.checkpoint.checkpoint import (
-    STORAGE_BLOCKS,
-    Storage,
-    TensorEntry,
-    TensorSource,
-    row_bytes,
-)
-from sinkstream.checkpoint.families.weight_names import WeightNames
+from sinkstream.checkpoint.checkpoint import Storage, TensorEntry, TensorSource
+from sinkstream.checkpoint.families.weight_names import EXPERTS, Fused, WeightNames
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
+from sinkstream.checkpoint.spec import DecoderSpec, Experts, WeightSlot, weight_slots
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
@@ -112,7 +106,7 @@ def _problem(
     shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
     if entry is None:
         return f"tensor {quoted(tensor)} of shape {list(shape)} is missing"
-    if entry.shape != shape:
+    if _without_ones(entry.shape) != _without_ones(shape):
         return f"tensor {quoted(tensor)} must have shape {list(shape)}, but has {list(entry.shape)}"
     allowed = UNQUANTIZED if slot.cols == 1 else sorted(storages)
     if entry.kind not in allowed:
@@ -121,6 +115,11 @@ def _problem(
             f"{entry.kind}"
         )
     return None
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the same numbers: some formats have matrices of one row as vectors."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _warning(surplus: list[str], where: str) -> str:
@@ -168,29 +167,70 @@ def split_fused(
     slots = {slot.name: slot for slot in weight_slots(spec)}
     for layer in range(spec.layers):
         for name, fused in names.fused.items():
-            tensor = names.layer_prefix.format(layer) + name
-            needed = [f"layers.{layer}.{part}" for part in fused.parts]
-            held = [slots[slot] for slot in needed if slot in slots]
-            if tensor in entries and held:
-                parts = _parts_of(found.pop(tensor), held, fused.groups(spec), where)
-                names_of_parts = (names.tensor(slot.name) for slot in held)
-                found.update(zip(names_of_parts, parts, strict=True))
+            held = [
+                [slots[slot] for slot in needed if slot in slots]
+                for needed in _slots_of(spec, layer, fused)
+            ]
+            for end in fused.tensors if held and all(held) else ():
+                tensor = names.layer_prefix.format(layer) + name + end
+                if tensor not in entries:
+                    continue
+                found.pop(tensor)
+                stacked = _stacked(entries[tensor], held, is_split=end != "", where=where)
+                for entry, parts in zip(stacked, held, strict=True):
+                    groups = fused.groups(spec, parts[0].rows)
+                    names_of_parts = (part_name(names.tensor(slot.name), end) for slot in parts)
+                    entries_of_parts = _parts_of(entry, parts, groups, where)
+                    found.update(zip(names_of_parts, entries_of_parts, strict=True))
     return found
+
+
+def part_name(tensor: str, end: str) -> str:
+    """Return a name such as "gate_up_proj[experts.0.up]" with an end for the tensor itself."""
+    stored, bracket, part = tensor.partition("[")
+    return stored + end + bracket + part
+
+
+def _slots_of(spec: DecoderSpec, layer: int, fused: Fused) -> list[list[str]]:
+    """Return the slots of a fused tensor; those of each expert by themselves."""
+    slots = [f"layers.{layer}.{part}" for part in fused.parts]
+    if not fused.parts[0].startswith(EXPERTS):
+        return [slots]
+    block = spec.blocks[spec.block_of_layer[layer]]
+    count = block.feed_forward.experts if isinstance(block.feed_forward, Experts) else 0
+    return [[slot.replace("*", str(expert)) for slot in slots] for expert in range(count)]
+
+
+def _stacked(
+    entry: TensorEntry, held: Sequence[Sequence[WeightSlot]], *, is_split: bool, where: str
+) -> Iterator[TensorEntry]:
+    """Yield the entry of each expert in a tensor of all experts; of another tensor, itself.
+
+    If `is_split`, the tensor has what a row has of codes or scales, whatever that is.
+    """
+    slots = held[0]
+    shape = _shape_of(sum(slot.rows for slot in slots), slots[0].cols)
+    if is_split:
+        shape = (shape[0], *entry.shape[2:])
+    is_of_experts = slots[0].name.split(".")[2] + "." == EXPERTS
+    whole = (len(held), *shape) if is_of_experts else shape
+    if entry.shape != whole:
+        raise CheckpointError(
+            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(whole)}, but has "
+            f"{list(entry.shape)}."
+        )
+    size = entry.size // len(held)
+    for i in range(len(held)):
+        yield replace(entry, shape=shape, offset=entry.offset + i * size, size=size)
 
 
 def _parts_of(
     entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
 ) -> Iterator[TensorEntry]:
     """Yield each part's entry. The tensor consists of `groups` equal groups with all parts."""
-    cols = slots[0].cols
-    shape = _shape_of(sum(slot.rows for slot in slots), cols)
-    if entry.shape != shape:
-        raise CheckpointError(
-            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(shape)}, but has "
-            f"{list(entry.shape)}."
-        )
+    shape = entry.shape
     # Of a storage type that cannot be loaded no row is read: matching refuses it.
-    of_row = row_bytes(entry.kind, cols) if entry.kind in STORAGE_BLOCKS else 0
+    of_row = entry.size // shape[0]
     stride, offset = shape[0] // groups * of_row, entry.offset
     for slot in slots:
         if slot.rows % groups:
@@ -201,7 +241,7 @@ def _parts_of(
         run = slot.rows // groups * of_row
         yield replace(
             entry,
-            shape=_shape_of(slot.rows, cols),
+            shape=(slot.rows, *shape[1:]),
             offset=offset,
             size=slot.rows * of_row,
             run_bytes=0 if groups == 1 else run,

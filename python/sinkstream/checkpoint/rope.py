@@ -245,6 +245,8 @@ def rope_from_gguf(
     trained_length: int,
     divisors: Sequence[float] | None,
     long_divisors: Sequence[float] | None = None,
+    *,
+    truncates: bool = True,
 ) -> RopeSpec:
     """Read the rotary scheme of a GGUF file.
 
@@ -256,6 +258,8 @@ def rope_from_gguf(
         divisors: The numbers of `rope_freqs.weight`, one for each pair, or None. They encode the
             llama3 scheme. For longrope, the numbers for a short cache.
         long_divisors: Longrope's other numbers, or None.
+        truncates: Whether YaRN blends between whole pairs. A file does not say it; llama.cpp always
+            does.
 
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
@@ -282,7 +286,7 @@ def rope_from_gguf(
     if scheme != "yarn":
         rule = "be one of linear, longrope, none, yarn"
         raise metadata.error("rope.scaling.type", rule, scheme, _WHY_NOT.get(scheme, ""))
-    return _gguf_yarn(metadata, pairing, frequencies, base, factor, trained_length)
+    return _gguf_yarn(metadata, pairing, frequencies, base, factor, trained_length, truncates)
 
 
 def _gguf_longrope(
@@ -308,6 +312,7 @@ def _gguf_yarn(
     base: float,
     factor: float,
     trained_length: int,
+    truncates: bool,
 ) -> RopeSpec:
     metadata.must_be("rope.scaling.yarn_ext_factor", 1.0)
     original = metadata.whole(
@@ -320,6 +325,7 @@ def _gguf_yarn(
         original,
         metadata.number("rope.scaling.yarn_beta_fast", 1e-3, _MAX_FACTOR, 32.0),
         metadata.number("rope.scaling.yarn_beta_slow", 1e-3, _MAX_FACTOR, 1.0),
+        truncates,
     )
     usual = yarn_attention_factor(factor)
     log_multiplier = metadata.number("rope.scaling.yarn_log_multiplier", 0, 100, 0.0)

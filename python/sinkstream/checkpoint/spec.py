@@ -20,13 +20,14 @@ QkNorm = Literal["none", "head", "full"]
 """How queries and keys are normalized before they are rotated: not at all, each head by itself, or
 all heads together."""
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"]
 """`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
 
 Recurrence = Literal["short_conv", "delta_net", "mamba2"]
 """How a recurrent layer's state follows from the one before."""
 
-RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"]
+GroupScore = Literal["largest", "sum_of_two"]
 """What a router makes of its logits: a softmax over all experts, a sigmoid of each, or a softmax
 over those with the best logits."""
 
@@ -136,6 +137,9 @@ class Attention:
     `1 + b * ln(1 + floor(p / temperature_length))` (Ministral 3); 0 means no scaling."""
     temperature_length: int = 1
     """Number of consecutive positions with the same temperature."""
+    sink_logits: bool = False
+    """Whether each head has a learned sink logit: a score in the softmax without a value, which is
+    always seen (gpt-oss). It is no token, and independent of the cache's sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The feed-forward part of a layer, if a router chooses experts. Not supported yet."""
+    """The feed-forward part of a layer, if a router chooses experts."""
 
     kind: ClassVar[str] = "experts"
     experts: int
@@ -186,15 +190,21 @@ class Experts:
     """Whether the logits have a bias."""
     choice_bias: bool = False
     """Whether a bias is added to the scores that choose, but not to those that weigh."""
+    expert_scale: bool = False
+    """Whether each expert's weight is multiplied by a number of its own."""
     groups: int = 1
     """Groups that the experts are divided into."""
     chosen_groups: int = 1
     """Groups outside of which no expert is chosen."""
+    group_score: GroupScore = "largest"
+    """By what groups are chosen: their largest score, or the sum of their two largest."""
     normalize: bool = False
     """Whether the weights are divided by their sum plus `normalize_eps`."""
     normalize_eps: float = 0.0
     weight_scale: float = 1.0
     """Multiplies the weights."""
+    jitter: float = 0.0
+    """How close logits are that share a weight, with the score "sparse_mixer"."""
     shared_size: int = 0
     """Width of the expert that every token goes through; 0 if there is none."""
     shared_gate: bool = False
@@ -233,11 +243,15 @@ class Block:
         raise TypeError(f"the mixer of this block is {self.mixer.kind}")
 
     @property
-    def dense(self) -> Dense:
-        """Return the feed-forward of a block without experts."""
-        if isinstance(self.feed_forward, Dense):
-            return self.feed_forward
-        raise TypeError(f"the feed-forward of this block is {self.feed_forward.kind}")
+    def experts(self) -> Experts | None:
+        """Return the feed-forward of a block with experts; None if it has none."""
+        return self.feed_forward if isinstance(self.feed_forward, Experts) else None
+
+    @property
+    def mlp(self) -> Dense:
+        """Return the MLP of a block, or what each of its experts is."""
+        found = self.feed_forward
+        return found.expert if isinstance(found, Experts) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +317,13 @@ class DecoderSpec:
             layers: Each layer's block.
             **fields: All other fields.
         """
+        return cls(blocks=(), block_of_layer=(), **fields).with_layers(layers)
+
+    def with_layers(self, layers: Iterable[Block]) -> DecoderSpec:
+        """Return the same spec with these layers; equal layers share a kind."""
         kinds: dict[Block, int] = {}
         block_of_layer = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
-        return cls(blocks=tuple(kinds), block_of_layer=block_of_layer, **fields)
+        return replace(self, blocks=tuple(kinds), block_of_layer=block_of_layer)
 
     @property
     def layers(self) -> int:
@@ -329,8 +347,8 @@ class DecoderSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Return the width of the widest feed-forward part."""
-        return max(block.dense.intermediate_size for block in self.blocks)
+        """Return the width of the widest MLP or expert."""
+        return max(block.mlp.intermediate_size for block in self.blocks)
 
     @property
     def own_windows(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Block, DecoderSpec, weight_slots
+from sinkstream.checkpoint.spec import Block, DecoderSpec, Dense, weight_slots
 from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import PAGE_ROWS, packed_bytes, pages, sequence_pages
 
@@ -47,7 +47,7 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
         InvalidArgument: An option does not fit this machine.
     """
     block = spec.blocks[0]
-    block = replace(block, feed_forward=replace(block.dense, intermediate_size=_SIZE))
+    block = replace(block, feed_forward=Dense(_SIZE))
     small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
     builder = _core.ModelBuilder(small.as_dict())
     zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
@@ -143,6 +143,16 @@ def _has_branch(block: Block) -> bool:
     return block.attention_post_norm or block.mlp_post_norm or block.residual_scale != 1
 
 
+def _feed_forward(spec: DecoderSpec, block: Block) -> int:
+    """Return the numbers that a row has in a feed-forward."""
+    experts = block.experts
+    if experts is None:
+        return 2 * block.mlp.intermediate_size
+    inner = max(experts.chosen * experts.expert.intermediate_size, experts.shared_size)
+    outputs = (experts.chosen + 1) * spec.hidden_size
+    return 2 * inner + outputs + experts.experts + 2 * experts.chosen + 1
+
+
 def _scratch(
     spec: DecoderSpec,
     tensors: Sequence[TensorSource],
@@ -154,8 +164,9 @@ def _scratch(
     attentions = [block.attention for block in spec.blocks]
     query = max(each.heads * each.head_dim for each in attentions)
     kv = max(each.kv_heads * each.head_dim for each in attentions)
-    # Attention and the MLP of a block use the same memory.
-    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, 2 * spec.intermediate_size)
+    # Attention and the feed-forward of a block use the same memory.
+    feed_forward = max(_feed_forward(spec, block) for block in spec.blocks)
+    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, feed_forward)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size

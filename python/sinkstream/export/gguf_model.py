@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,21 +23,22 @@ class GgufTensor:
 
     name: str
     shape: tuple[int, ...]
-    """Rows first; a vector has its numbers as rows."""
+    """Rows first; a vector has its numbers as rows. The matrices of experts have one more dimension
+    before the rows."""
     storage: Storage
     """The storage of the rows that `read` returns: 16 or 32 bits."""
     read: Callable[[int, int], bytes]
-    """Returns rows [begin, end)."""
+    """Returns rows [begin, end), counted through all experts."""
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
-        return self.shape[0]
+        """Return the number of rows, of all experts together."""
+        return math.prod(self.shape[:-1] or self.shape)
 
     @property
     def cols(self) -> int:
         """Return how many numbers a row has; 1 for a vector."""
-        return self.shape[1] if len(self.shape) > 1 else 1
+        return self.shape[-1] if len(self.shape) > 1 else 1
 
     def bytes(self, storage: Storage) -> int:
         """Return its bytes in a storage type."""

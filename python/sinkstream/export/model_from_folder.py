@@ -6,6 +6,7 @@ refused.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -162,13 +163,27 @@ def _tensor(
     read = stacked_rows(reads, [tensor.slot.rows for tensor in sources])
     if form.pairs_adjoin and kind in ("q", "k", "q_bias", "k_bias"):
         read = interleaved_rows(read, spec.head_dim)
+    experts = _experts(sources)
     if first.slot.cols == 1:
         numbers = as_float32(read(0, rows), first.storage)
-        return _vector(name, (numbers + first.added if first.added else numbers).tobytes())
-    return GgufTensor(name, (rows, first.slot.cols), first.storage, read)
+        content = (numbers + first.added if first.added else numbers).tobytes()
+        return _vector(name, content, experts)
+    shape = (*experts, rows // math.prod(experts), first.slot.cols)
+    if kind == "shared_gate":  # a vector to llama.cpp
+        shape = shape[1:]
+    return GgufTensor(name, shape, first.storage, read)
 
 
-def _vector(name: str, content: bytes) -> GgufTensor:
-    """Return a float32 vector, as llama.cpp stores all vectors."""
+def _experts(sources: list[TensorSource]) -> tuple[int, ...]:
+    """Return the dimension that a tensor of experts has before its rows; others have none."""
+    parts = [tensor.slot.name.split(".") for tensor in sources]
+    numbers = {part[3] for part in parts if part[2:3] == ["experts"]}
+    return (len(numbers),) if numbers else ()
+
+
+def _vector(name: str, content: bytes, experts: tuple[int, ...] = ()) -> GgufTensor:
+    """Return a float32 vector, as llama.cpp stores all vectors; `experts`: one for each."""
     count = len(content) // 4
-    return GgufTensor(name, (count,), "F32", lambda begin, end: content[4 * begin : 4 * end])
+    shape = (*experts, count // math.prod(experts))
+    row = len(content) // math.prod(shape[:-1] or shape)
+    return GgufTensor(name, shape, "F32", lambda begin, end: content[row * begin : row * end])

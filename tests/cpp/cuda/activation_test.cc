@@ -65,7 +65,7 @@ bool is_near(Activation kind, float actual, float expected) {
 }
 
 constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kRelu2};
+                                       Activation::kRelu2, Activation::kClampedSwiglu};
 
 TEST(CudaActivation, IsTheDefinition) {
   ThreadPool pool(1);
@@ -116,6 +116,10 @@ double defined(Activation kind, double x) {
       return x / (1 + std::exp(-2 * u));
     }
     case Activation::kRelu2: return x < 0 ? 0 : x * x;
+    case Activation::kClampedSwiglu: {
+      const double gate = std::min(x, 7.0);
+      return gate / (1 + std::exp(-1.702 * gate));
+    }
   }
   return NAN;
 }

@@ -548,15 +548,15 @@ TEST(CudaDecoder, RefusesLayersThatItsKernelsDoNotCompute) {
   DecoderSpec recurrent = model.spec, experts = model.spec;
   recurrent.blocks[0].mixer = RecurrentSpec{.conv_size = 3};
   experts.blocks[0].feed_forward = ExpertsSpec{.experts = 4, .chosen = 2};
-  for (const DecoderSpec& spec : {recurrent, experts}) {
+  for (const auto& [spec, part] :
+       {std::pair(recurrent, "recurrent layers"), std::pair(experts, "experts")}) {
     try {
       const CudaDecoder decoder(spec, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
                                 {});
       FAIL() << "a layer without kernels was accepted";
     } catch (const CheckpointError& error) {
-      EXPECT_STREQ(error.what(),
-                   "load: on a GPU, layers must have attention and a dense feed-forward, but some "
-                   "have not. Use `device=\"cpu\"`.");
+      EXPECT_EQ(error.what(), cat("load: a model on a GPU must not have ", part,
+                                  ", but this one has some. Use `device=\"cpu\"`."));
     }
   }
 }

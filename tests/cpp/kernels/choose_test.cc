@@ -32,7 +32,7 @@ TEST(ChooseKernels, ObeysAForcedName) {
 TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
   const std::set<std::string> ops = {"embedding", "norm",   "linear",     "rope",       "append",
                                      "attention", "evict",  "activation", "add_scaled", "soft_cap",
-                                     "clamp",     "logits", "sample"};
+                                     "clamp",     "route",  "combine",    "logits",     "sample"};
   for (const Kernels* table : all_kernels()) {
     if (!table->supported()) continue;
     const ChosenKernels chosen = choose_kernels(table->name);
@@ -50,6 +50,7 @@ TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
                 kernels.attention != nullptr && kernels.evict != nullptr &&
                 kernels.activation != nullptr && kernels.add_scaled != nullptr &&
                 kernels.soft_cap != nullptr && kernels.clamp != nullptr &&
+                kernels.route != nullptr && kernels.combine != nullptr &&
                 kernels.logits != nullptr && kernels.sample != nullptr);
   }
 }

@@ -188,6 +188,21 @@ TEST_P(DecoderDefinition, HoldsInEveryKindOfBlockFarPastTheWindow) {
   }
 }
 
+// What router each token has decides by itself which experts read it; a near tie would be decided
+// otherwise in double, and cost more than kTolerance.
+TEST_P(DecoderDefinition, HoldsForEveryKindOfRouterFarPastTheWindow) {
+  for (const auto& [name, spec] : expert_specs()) {
+    RandomDecoder model = make(spec);
+    Logits expected;
+    for (const int64_t cut : {1, 50, 400}) {
+      Stream stream(&model, {4, 40});
+      stream.feed(random_tokens(130, spec), cut);
+      if (expected.empty()) expected = stream.definition();
+      EXPECT_LE(stream.worst(expected), kTolerance) << name << " in pieces of " << cut;
+    }
+  }
+}
+
 TEST_P(DecoderDefinition, HoldsAfterACutInTheMiddleInEveryRotaryScheme) {
   std::vector<DecoderSpec> specs = schemes();
   for (const auto& [name, spec] : special_specs()) specs.push_back(spec);

@@ -139,7 +139,7 @@ TEST_P(DecoderOnTable, ChunkSizeChangesNoBitWhereLayersHaveTheirOwnWindows) {
 
 TEST_P(DecoderOnTable, NeitherChunkSizeNorThreadsChangeABitInAnyKindOfBlock) {
   const Window window{4, 37};
-  for (const auto& [name, spec] : special_specs()) {
+  for (const auto& [name, spec] : block_specs()) {
     RandomDecoder model = make(2, DType::kFloat32, spec), alone = make(1, DType::kFloat32, spec);
     const auto tokens = random_tokens(150, model.spec.vocab_size, 1);
     const auto whole = logits_of(model, window, tokens, 150);
@@ -224,7 +224,7 @@ TEST_P(DecoderOnTable, ASnapshotInTheMiddleChangesNoBit) {
 
 TEST_P(DecoderOnTable, NeitherCompanyNorWhichLogitsAreWantedChangesABit) {  // tsan
   std::vector<DecoderSpec> specs = {small_spec(), alternating_spec(true), alternating_spec(false)};
-  for (const auto& [name, spec] : special_specs()) specs.push_back(spec);
+  for (const auto& [name, spec] : block_specs()) specs.push_back(spec);
   for (const DecoderSpec& spec : specs) {
     RandomDecoder model = make(2, DType::kFloat32, spec);
     expect_same_in_any_batch(model);
@@ -285,7 +285,7 @@ TEST_P(DecoderOnTable, TakesNothingFromTheHeap) {
   std::vector<std::pair<DType, DecoderSpec>> kinds = {{DType::kFloat32, small_spec()},
                                                       {DType::kFloat32, alternating_spec(true)},
                                                       {DType::kInt8, small_spec()}};
-  for (const auto& [name, spec] : special_specs()) kinds.emplace_back(DType::kFloat32, spec);
+  for (const auto& [name, spec] : block_specs()) kinds.emplace_back(DType::kFloat32, spec);
   for (const auto& [type, spec] : kinds) {
     RandomDecoder model = make(2, type, spec);
     const int64_t vocab = model.spec.vocab_size;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/table.h"
 #include "model/random_decoder.h"
 
 namespace sinkstream {
@@ -224,11 +225,13 @@ class LiteralDecoder {
     for (size_t i = 0; i < positions; ++i) {
       turns.push_back(turns_at(attention.rope, static_cast<int64_t>(i)));
     }
+    const float* const sinks =
+        attention.sink_logits ? at(layer.at + "sink_logits").data() : nullptr;
     std::vector<Row> found;
     for (size_t t = 0; t < input.size(); ++t) {
       Row read;
       for (int64_t head = 0; head < attention.heads; ++head) {
-        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values);
+        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values, sinks);
         read.insert(read.end(), out.begin(), out.end());
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
@@ -240,7 +243,8 @@ class LiteralDecoder {
   static Row attend_head(const AttentionSpec& attention,
                          const std::vector<std::vector<Turn>>& turns, const Row& query,
                          int64_t head, const std::vector<int64_t>& live,
-                         const std::vector<Row>& keys, const std::vector<Row>& values) {
+                         const std::vector<Row>& keys, const std::vector<Row>& values,
+                         const float* sinks) {
     const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
     const double temperature =
@@ -249,7 +253,7 @@ class LiteralDecoder {
                                         static_cast<double>(attention.temperature_length)));
     const Row rotated_query = times(temperature, rotated(attention, query, head, turns[last]));
     Row out(attention.head_dim);
-    double total = 0;
+    double total = sinks == nullptr ? 0 : std::exp(double{sinks[head]});
     for (int64_t rank = 0; rank <= last; ++rank) {
       const Row key = rotated(attention, keys[live[rank]], kv_head, turns[rank]);
       double score = 0;
@@ -277,19 +281,75 @@ class LiteralDecoder {
       case Activation::kGeluTanh:
         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
       case Activation::kRelu2: return x > 0 ? x * x : 0;
+      case Activation::kClampedSwiglu: {
+        const double gate = std::min(x, 7.0);
+        return gate / (1 + std::exp(-1.702 * gate));
+      }
     }
     return NAN;
   }
+  // What the activated gate is multiplied by.
+  static double factor(Activation activation, double up) {
+    return activation == Activation::kClampedSwiglu ? std::clamp(up, -7.0, 7.0) + 1 : up;
+  }
 
   Row transform(const Layer& layer, const Row& x) const {
-    const DenseSpec& mlp = layer.block.dense();
-    Row inner = linear(layer, mlp.gated ? "gate" : "up", mlp.bias, x);
+    const ExpertsSpec* const experts = layer.block.experts();
+    return experts == nullptr ? transform(layer, layer.block.dense(), "", x)
+                              : mix(layer, *experts, x);
+  }
+
+  // `prefix`: of the names of its weights.
+  Row transform(const Layer& layer, const DenseSpec& mlp, const std::string& prefix,
+                const Row& x) const {
+    Row inner = linear(layer, prefix + (mlp.gated ? "gate" : "up"), mlp.bias, x);
     for (double& number : inner) number = activated(mlp.activation, number);
     if (mlp.gated) {
-      const Row up = linear(layer, "up", mlp.bias, x);
-      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= up[i];
+      const Row up = linear(layer, prefix + "up", mlp.bias, x);
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= factor(mlp.activation, up[i]);
     }
-    return linear(layer, "down", mlp.bias, inner);
+    return linear(layer, prefix + "down", mlp.bias, inner);
+  }
+
+  // The choice itself is the op's: kernels/route_test.cc compares that with its definition.
+  Row mix(const Layer& layer, const ExpertsSpec& spec, const Row& x) const {
+    const Row logits = linear(layer, "router", spec.router_bias, x);
+    const std::vector<float> given(logits.begin(), logits.end());
+    std::vector<int32_t> ids(static_cast<size_t>(spec.chosen));
+    std::vector<float> weights(static_cast<size_t>(spec.chosen));
+    const auto numbers_of = [&](bool has, const char* name) {
+      return has ? at(layer.at + name).data() : nullptr;
+    };
+    ThreadPool pool(1);
+    reference_kernels().route(
+        {.logits = given.data(),
+         .choice_bias = numbers_of(spec.choice_bias, "choice_bias"),
+         .expert_scale = numbers_of(spec.expert_scale, "expert_scale"),
+         .rows = 1,
+         .experts = spec.experts,
+         .chosen = spec.chosen,
+         .score = spec.score,
+         .groups = spec.groups,
+         .chosen_groups = spec.chosen_groups,
+         .group_score = spec.group_score,
+         .normalize = spec.normalize,
+         .normalize_eps = spec.normalize_eps,
+         .weight_scale = spec.weight_scale,
+         .jitter = spec.jitter,
+         .ids = ids.data(),
+         .weights = weights.data()},
+        {&pool});
+    Row sum(x.size());
+    for (size_t r = 0; r < ids.size(); ++r) {
+      const std::string prefix = "experts." + std::to_string(ids[r]) + ".";
+      add(times(weights[r], transform(layer, spec.expert, prefix, x)), &sum);
+    }
+    if (spec.shared_size > 0) {
+      const double gate =
+          spec.shared_gate ? 1 / (1 + std::exp(-linear(layer, "shared_gate", false, x)[0])) : 1;
+      add(times(gate, transform(layer, spec.shared(), "shared.", x)), &sum);
+    }
+    return sum;
   }
 
   DecoderSpec spec_;

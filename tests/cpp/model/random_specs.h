@@ -182,6 +182,14 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
 
   add("layers that differ in heads, key heads and head size", two_shapes_spec(plain));
 
+  DecoderSpec trained_sinks = with_blocks(bare, [](BlockSpec* block) {
+    block->attention().sink_logits = true;
+    block->attention().qkv_bias = block->attention().output_bias = block->dense().bias = true;
+    block->dense().activation = Activation::kClampedSwiglu;
+  });
+  add("a learned sink logit of each head, windows, clamped SwiGLU",
+      with_windows(trained_sinks, {32, 0}));
+
   add("query temperature", with_blocks(bare, [](BlockSpec* block) {
         block->attention().temperature = 0.3f;
         block->attention().temperature_length = 11;
@@ -196,6 +204,68 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
         block->parallel = true;
         block->attention_post_norm = block->mlp_post_norm = true;
       }));
+  return specs;
+}
+
+// Decoders whose feed-forwards have experts: the rules of each kind of router.
+inline std::vector<NamedSpec> expert_specs() {
+  std::vector<NamedSpec> specs;
+  const auto add = [&](const std::string& name, const auto& change) {
+    ExpertsSpec experts;
+    experts.experts = 6;
+    experts.chosen = 2;
+    experts.expert.intermediate_size = 19;
+    change(&experts);
+    DecoderSpec spec = with_blocks(small_spec(), [&](BlockSpec* block) {
+      block->attention().qk_norm = QkNorm::kNone;
+      block->feed_forward = experts;
+    });
+    specs.emplace_back(name, spec);
+  };
+  add("softmax", [](ExpertsSpec*) {});
+  add("softmax, normalized, a gated shared expert", [](ExpertsSpec* spec) {
+    spec->normalize = true;
+    spec->shared_size = 45;
+    spec->shared_gate = true;
+  });
+  add("sigmoid, bias of the choice, groups", [](ExpertsSpec* spec) {
+    spec->score = RouterScore::kSigmoid;
+    spec->choice_bias = spec->normalize = true;
+    spec->normalize_eps = 1e-6f;
+    spec->groups = 3;
+    spec->chosen_groups = 2;
+    spec->group_score = GroupScore::kSumOfTwo;
+    spec->chosen = 3;
+    spec->weight_scale = 2.5f;
+    spec->shared_size = 8;
+  });
+  add("softmax of the chosen, biases, a scale of each", [](ExpertsSpec* spec) {
+    spec->score = RouterScore::kSoftmaxOfChosen;
+    spec->router_bias = spec->expert_scale = spec->expert.bias = true;
+  });
+  add("sparse mixer, ungated", [](ExpertsSpec* spec) {
+    spec->score = RouterScore::kSparseMixer;
+    spec->jitter = 0.4f;
+    spec->expert.gated = false;
+    spec->expert.activation = Activation::kRelu2;
+  });
+  add("all experts", [](ExpertsSpec* spec) { spec->chosen = 6; });
+  // A dense first layer, and what a branch goes through before it is added.
+  DecoderSpec mixed = specs[1].spec;
+  BlockSpec dense = small_spec().blocks.front();
+  dense.attention().qk_norm = QkNorm::kNone;
+  mixed.blocks.insert(mixed.blocks.begin(), dense);
+  mixed.block_of_layer = {0, 1, 1};
+  mixed.blocks[1].mlp_post_norm = true;
+  mixed.blocks[1].residual_scale = 0.7f;
+  specs.emplace_back("a dense layer, then norms after experts", mixed);
+  return specs;
+}
+
+// Every kind of block that the CPU computes.
+inline std::vector<NamedSpec> block_specs() {
+  auto specs = special_specs();
+  for (auto& spec : expert_specs()) specs.push_back(std::move(spec));
   return specs;
 }
 

@@ -158,7 +158,7 @@ def _spec_difference(spec: DecoderSpec, theirs: Any, rotary: Any) -> str:
         "mlp_bias": spec.family == "llama" and bool(theirs.mlp_bias),
         "qk_norm": spec.family == "qwen3", "trained_length": theirs.max_position_embeddings,
     }  # fmt: skip
-    attention, mlp = spec.blocks[0].attention, spec.blocks[0].dense
+    attention, mlp = spec.blocks[0].attention, spec.blocks[0].mlp
     own = {
         "norm_eps": spec.final_norm.eps, "qkv_bias": attention.qkv_bias,
         "output_bias": attention.output_bias, "mlp_bias": mlp.bias,

@@ -32,6 +32,10 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10_000.0,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 72,
 }
 
 
@@ -69,7 +73,7 @@ def switches(spec: DecoderSpec) -> tuple[bool, bool, bool, str]:
         (
             block.attention.qkv_bias,
             block.attention.output_bias,
-            block.dense.bias,
+            block.mlp.bias,
             block.attention.qk_norm,
         )
         for block in spec.blocks
@@ -297,7 +301,7 @@ def test_any_config_gives_an_error_or_a_sound_description(
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("qwen3_moe", "mixture-of-experts layers"), ("gpt-oss", "mixture-of-experts layers"),
+    [("phimoe", "experts of another kind"), ("deepseek2", "experts of another kind"),
      ("qwen3_5_text", "recurrent layers"), ("lfm2", "recurrent layers"),
      ("gemma4", "heads of different sizes")],
 )  # fmt: skip
@@ -347,7 +351,41 @@ def from_gguf(
     return FAMILIES[family].spec_from_gguf(file)
 
 
+_GRANITE: tuple[dict[str, Any], dict[str, Any]] = (
+    {"attention__scale": 0.5, "embedding_scale": 3.0, "residual_scale": 0.2, "logit_scale": 4},
+    {"attention_multiplier": 0.5, "embedding_multiplier": 3.0, "residual_multiplier": 0.2,
+     "logits_scaling": 4},
+)  # fmt: skip
+_MOE: dict[str, Any] = {"expert_count": 7, "expert_used_count": 3}
+_SIZED: dict[str, Any] = {**_MOE, "expert_feed_forward_length": 48}
+_ROUTERS = tuple(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))
 SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ernie4_5_moe": (
+        {**_SIZED, "expert_shared_feed_forward_length": 96, "tensors": _ROUTERS[1:]}, {},
+    ),
+    "glm4_moe": (
+        {**_SIZED, "expert_shared_count": 1, "expert_weights_norm": True,
+         "rope__dimension_count": 8, "tensors": _ROUTERS[1:]}, {},
+    ),
+    "gpt_oss": (
+        {**_MOE, "attention__sliding_window": 128},
+        {"sliding_window": 128, "rope_scaling": {"rope_type": "default"}},
+    ),
+    "granite_swa": (
+        {**_GRANITE[0], "attention__sliding_window": 64,
+         "attention__sliding_window_pattern": [False, True, True]},
+        {**_GRANITE[1], "sliding_window": 64},
+    ),
+    "granitemoe": ({**_GRANITE[0], **_MOE}, _GRANITE[1]),
+    "mellum": (_SIZED, {}),
+    "minimax_m2": (_MOE, {}),
+    "olmoe": (_MOE, {}),
+    "qwen2_moe": (
+        {**_SIZED, "expert_shared_feed_forward_length": 72,
+         "tensors": ("blk.0.attn_q.bias", *_ROUTERS)}, {},
+    ),
+    "qwen3_moe": ({**_SIZED, "tensors": _ROUTERS}, {"norm_topk_prob": True}),
+    "seed_oss": ({"tensors": ("blk.0.attn_q.bias",)}, {}),
     "gemma2": ({}, {"query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3_text": (
         {"attention__sliding_window": 32, "rope__freq_base": 1e6, "rope__scaling__factor": 8.0},
@@ -359,11 +397,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "glm4": ({"rope__dimension_count": 8, "tensors": ("blk.0.attn_q.bias",)}, {}),
-    "granite": (
-        {"attention__scale": 0.5, "embedding_scale": 3.0, "residual_scale": 0.2, "logit_scale": 4},
-        {"attention_multiplier": 0.5, "embedding_multiplier": 3.0, "residual_multiplier": 0.2,
-         "logits_scaling": 4},
-    ),
+    "granite": _GRANITE,
     "ministral3": (
         {
             "attention__temperature_scale": 0.1,
@@ -436,7 +470,7 @@ def test_gguf_may_rotate_a_part_of_each_head() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"expert_count": 8}, "`llama.expert_count` must be 0 or absent, but is 8"),
+        ({"expert_count": 8}, "`llama.expert_used_count` must be an integer from 1 to 8, but is m"),
         ({"logit_scale": 0.5}, "`llama.logit_scale` must be 1.0 or absent, but is 0.5"),
         ({"attention__causal": False}, "`llama.attention.causal` must be true or absent"),
         ({"attention__sliding_window": 64}, "This family has no sliding-window layers"),

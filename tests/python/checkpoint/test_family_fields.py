@@ -22,6 +22,10 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 72,
 }
 SLIDING, FULL = "sliding_attention", "full_attention"
 LINEAR = {"rope_type": "linear", "factor": 8.0}
@@ -33,7 +37,20 @@ def from_config(family: str, **changes: Any) -> DecoderSpec:
     return FAMILIES[family].spec_from_config(Fields(config, "config.json"))
 
 
-OF_THEIR_OWN = {"cohere2": {"logit_scale": 0.25}, "mpt": {"attention.max_alibi_bias": 8.0}}
+_EXPERTS = {"expert_count": 7, "expert_used_count": 3, "expert_feed_forward_length": 48}
+OF_THEIR_OWN: dict[str, dict[str, Any]] = {
+    "cohere2": {"logit_scale": 0.25},
+    "mpt": {"attention.max_alibi_bias": 8.0},
+    "ernie4_5-moe": _EXPERTS,
+    "glm4moe": {**_EXPERTS, "expert_shared_count": 1},
+    "gpt-oss": _EXPERTS,
+    "granitemoe": _EXPERTS,
+    "mellum": _EXPERTS,
+    "minimax-m2": _EXPERTS,
+    "olmoe": _EXPERTS,
+    "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 72},
+    "qwen3moe": _EXPERTS,
+}
 """Metadata that only files of an architecture have, and must have."""
 
 
@@ -135,7 +152,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "rotate an even number of the 16 dim",
     ),
     ("glm4", {"sliding_window": 64}, "This family has no sliding-window layers"),
-    ("granite", {"num_local_experts": 8}, "must be 0 or absent, but is 8. Load a Granite model wi"),
+    ("granite", {"num_local_experts": 8}, "must be 0 or absent, but is 8. This family has no ex"),
     ("granite", {"residual_multiplier": 0}, "`residual_multiplier` must be a number from 1e-06"),
     ("granite", {"logits_scaling": "8"}, '`logits_scaling` must be a number .* but is "8"'),
     ("ministral3", {"rope_scaling": YARN}, "`llama_4_scaling_beta` must be .*, but is missing"),

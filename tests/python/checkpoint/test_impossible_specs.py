@@ -55,6 +55,10 @@ def _rope(pairs: int, **fields: Any) -> Change:
     return _attention(rope=replace(RopeSpec((1.0,) * pairs, "half"), **fields))
 
 
+def _experts(**fields: Any) -> Change:
+    return _last(feed_forward=replace(Experts(8, 2, Dense(20)), **fields))
+
+
 CASES: list[tuple[Change, str]] = [
     (_spec(vocab_size=0), "`vocab_size` must be in [1, 16777216], but is 0."),
     (_spec(vocab_size=1 << 40), "`vocab_size` must be in [1, 16777216], but is 1099511627776."),
@@ -143,10 +147,18 @@ CASES: list[tuple[Change, str]] = [
         '`mixer` must be "attention", but is "recurrent", which is not supported yet.',
     ),
     (_last(mixer=Recurrent("lstm", 4)), '`recurrence` must not be "lstm".'),  # type: ignore[arg-type]
-    (
-        _last(feed_forward=Experts(8, 2, Dense(20), "sigmoid", groups=2, shared_size=20)),
-        '`feed_forward` must be "dense", but is "experts", which is not supported yet.',
-    ),
+    (_experts(experts=0), "`experts` must be in [1, 1024], but is 0."),
+    (_experts(experts=1 << 40), "`experts` must be in [1, 1024], but is 1099511627776."),
+    (_experts(chosen=9), "`chosen` must be in [1, 8], but is 9."),
+    (_experts(chosen=0), "`chosen` must be in [1, 1024], but is 0."),
+    (_experts(groups=3), "`experts` must be a multiple of `groups` (3), but is 8."),
+    (_experts(chosen_groups=2), "`chosen_groups` must be in [1, 1], but is 2."),
+    (_experts(groups=4, chosen=3), "`chosen` must be in [1, 2], but is 3."),
+    (_experts(expert=Dense(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
+    (_experts(shared_size=-1), "`shared_size` must be in [0, 1048576], but is -1."),
+    (_experts(normalize_eps=math.nan), "`normalize_eps` must be at least 0, but is nan."),
+    (_experts(weight_scale=math.inf), "`weight_scale` must be finite, but is inf."),
+    (_experts(score="best"), '`score` must not be "best".'),
     (
         _last(parallel=True, attention_norm=False),
         "a parallel block must have `attention_norm`, but has none.",

@@ -183,7 +183,7 @@ def test_nemotron_has_an_ungated_mlp_and_biases_on_demand() -> None:
         ):
             (block,) = spec.blocks
             assert block.attention.qkv_bias == block.attention.output_bias == has_attention
-            assert (block.dense.activation, block.dense.gated, block.dense.bias) == (
+            assert (block.mlp.activation, block.mlp.gated, block.mlp.bias) == (
                 "relu2",
                 False,
                 has_mlp,
@@ -193,7 +193,7 @@ def test_nemotron_has_an_ungated_mlp_and_biases_on_demand() -> None:
 
 def test_nemotron_reads_its_activation_and_epsilon() -> None:
     spec = from_config("nemotron", {**SIZES, "hidden_act": "silu", "norm_eps": 1e-6})
-    assert (spec.blocks[0].dense.activation, spec.final_norm.eps) == ("silu", 1e-6)
+    assert (spec.blocks[0].mlp.activation, spec.final_norm.eps) == ("silu", 1e-6)
 
 
 def test_a_file_of_nemotron_whose_heads_are_wider_than_the_hidden_size_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_starcoder2_has_biases_unless_it_says_otherwise() -> None:
         from_config("starcoder2", {**SIZES, "use_bias": use_bias}) for use_bias in (True, False)
     )
     for found, has_bias in ((spec, True), (plain, False)):
-        attention, mlp = found.blocks[0].attention, found.blocks[0].dense
+        attention, mlp = found.blocks[0].attention, found.blocks[0].mlp
         assert {attention.qkv_bias, attention.output_bias, mlp.bias} == {has_bias}
         assert (found.final_norm.bias, mlp.activation, mlp.gated) == (True, "gelu_tanh", False)
     windows = from_config("starcoder2", {**SIZES, "sliding_window": 64}).own_windows

@@ -23,6 +23,7 @@ TOLERANCE = 1e-6  # relative to a text's largest logit
 # Files of these architectures do not name the layers' own windows: texts are as short as these.
 SHORT_TEXTS = {
     "mistral-windows": 40,
+    "mixtral-windows": 40,
     "qwen2-windows": 32,
     "qwen3-all-windows": 32,
     "smollm3-windows": 32,

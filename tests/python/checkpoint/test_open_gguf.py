@@ -35,7 +35,7 @@ def test_smollm2_is_described_correctly(smollm2: Path) -> None:
     assert spec.ropes[0].inverse_frequencies[1] == pytest.approx(100_000 ** (-1 / 32), rel=1e-12)
     assert spec.tie_embeddings
     (block,) = spec.blocks
-    assert not any((block.attention.qkv_bias, block.attention.output_bias, block.dense.bias))
+    assert not any((block.attention.qkv_bias, block.attention.output_bias, block.mlp.bias))
     assert block.attention.qk_norm == "none"
     assert [tensor.slot for tensor in checkpoint.tensors] == list(weight_slots(spec))
     assert checkpoint.tensors[0].storage == "Q8_0"

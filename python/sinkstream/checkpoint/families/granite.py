@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-from sinkstream.checkpoint.families.architecture import (
-    ALL_BIASES,
-    Architecture,
-    Value,
-    attention_of,
-)
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, Architecture
 from sinkstream.checkpoint.families.family import Family, GgufDescription
-from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
-from sinkstream.checkpoint.families.sizes import (
-    gguf_rope,
-    rms_norm_from_config,
-    rms_norm_from_gguf,
-    sizes_from_config,
-    sizes_from_gguf,
+from sinkstream.checkpoint.families.granite_parts import (
+    GGUF_SCALES,
+    spec_from_config,
+    spec_from_gguf,
 )
 from sinkstream.checkpoint.families.windows import no_windows
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.rope import rope_from_config
-from sinkstream.checkpoint.spec import NO_ROPE, Block, DecoderSpec, usual_scale
-
-_SCALES = (1e-6, 1e6)
-_FIELDS: dict[str, Value] = {
-    "attention.scale": lambda spec: attention_of(spec).scale,
-    "embedding_scale": lambda spec: spec.embedding_scale,
-    "logit_scale": lambda spec: 1 / spec.logit_scale,
-    "residual_scale": lambda spec: spec.blocks[0].residual_scale,
-}
+from sinkstream.checkpoint.spec import DecoderSpec
 
 
 def _from_config(config: Fields) -> DecoderSpec:
-    config.must_be("num_local_experts", 0, "Load a Granite model without experts.")
+    config.must_be("num_local_experts", 0, "This family has no experts.")
     no_windows(config)
-    sizes = sizes_from_config(config)
-    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
-    scale = config.number("attention_multiplier", *_SCALES, 1.0)
-    residual_scale = config.number("residual_multiplier", *_SCALES, 1.0)
-    attention = sizes.attention(rope, scale=scale, **biases_from_config(config))
-    dense = sizes.dense(bias=config.flag("mlp_bias", False))
-    norm = rms_norm_from_config(config)
-    return sizes.spec(
-        "granite",
-        Block(attention, dense, norm, residual_scale=residual_scale),
-        embedding_scale=config.number("embedding_multiplier", *_SCALES, 1.0),
-        logit_scale=1 / config.number("logits_scaling", *_SCALES, 1.0),
-    )
+    has_bias = config.flag("mlp_bias", False)
+    return spec_from_config("granite", config, lambda sizes: sizes.dense(bias=has_bias))
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    metadata, sizes = file.metadata, sizes_from_gguf(file, _FIELDS)
-    # Granite 4 uses the field for whether it rotates.
-    rotates = metadata.flag("rope.scaling.finetuned", True)
-    rope = gguf_rope(file, sizes, "interleaved") if rotates else NO_ROPE
-    scale = metadata.number("attention.scale", *_SCALES, usual_scale(sizes.head_dim))
-    residual_scale = metadata.number("residual_scale", *_SCALES, 1.0)
-    attention = sizes.attention(rope, scale=scale, **biases_from_gguf(file))
-    dense = sizes.dense(bias="blk.0.ffn_gate.bias" in file.tensors)
-    norm = rms_norm_from_gguf(metadata)
-    return sizes.spec(
-        "granite",
-        Block(attention, dense, norm, residual_scale=residual_scale),
-        embedding_scale=metadata.number("embedding_scale", *_SCALES, 1.0),
-        logit_scale=1 / metadata.number("logit_scale", *_SCALES, 1.0),
-    )
+    has_bias = "blk.0.ffn_gate.bias" in file.tensors
+    return spec_from_gguf("granite", file, lambda sizes: sizes.dense(bias=has_bias))
 
 
 FAMILY = Family(
@@ -72,9 +31,8 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     written=Architecture(
-        "granite", _FIELDS, schemes=("llama3",), biases=ALL_BIASES, pairs_adjoin=True
+        "granite", GGUF_SCALES, schemes=("llama3",), biases=ALL_BIASES, pairs_adjoin=True
     ),
     models="Granite 3",
-    notes="No mixture of experts, no hybrids (`-h`). Other Granite 4 models load as GGUF files "
-    "only.",
+    notes="No hybrids (`-h`). Other Granite 4 models load as GGUF files only.",
 )

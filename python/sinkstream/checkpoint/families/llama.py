@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.architecture import ALL_BIASES, Architecture
+from sinkstream.checkpoint.families.experts import (
+    GGUF_FIELDS,
+    MAX_EXPERTS,
+    experts_from_gguf,
+)
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.parts import biases_from_config, biases_from_gguf
 from sinkstream.checkpoint.families.sizes import (
+    Sizes,
     gguf_rope,
     rms_norm_from_config,
     rms_norm_from_gguf,
@@ -32,7 +38,9 @@ def _from_config(config: Fields) -> DecoderSpec:
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
-    sizes = sizes_from_gguf(file)
+    sizes = sizes_from_gguf(file, GGUF_FIELDS)
+    if file.metadata.whole("expert_count", 0, MAX_EXPERTS, 0) > 0:
+        return _mixtral(file, sizes)
     # The converter permutes the rows of q and k for llama and a few others, so that pairs adjoin.
     block = Block(
         sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file)),
@@ -40,6 +48,16 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         rms_norm_from_gguf(file.metadata),
     )
     return sizes.spec("llama", block)
+
+
+def _mixtral(file: GgufDescription, sizes: Sizes) -> DecoderSpec:
+    """Return what the converter also calls "llama"."""
+    block = Block(
+        sizes.attention(gguf_rope(file, sizes, "interleaved"), **biases_from_gguf(file)),
+        experts_from_gguf(file, sizes.intermediate_size, normalize=True),
+        rms_norm_from_gguf(file.metadata),
+    )
+    return sizes.spec("mixtral", block)
 
 
 FAMILY = Family(

@@ -52,5 +52,4 @@ FAMILY = Family(
     _from_gguf,
     written=Architecture("qwen3"),
     models="Qwen3",
-    notes="No mixture of experts.",
 )

@@ -219,9 +219,11 @@ def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes
     if "attention.sliding_window" not in reads:
         metadata.must_be("attention.sliding_window", 0, NO_LAYER_WINDOWS)
     hidden_size = metadata.whole("embedding_length", 2, MAX_HIDDEN)
-    layers = metadata.whole("block_count", 1, MAX_LAYERS)
-    heads = metadata.per_layer("attention.head_count", layers, 1, MAX_HEADS)
-    kv_heads = metadata.per_layer("attention.head_count_kv", layers, 1, MAX_HEADS, heads)
+    blocks = metadata.whole("block_count", 1, MAX_LAYERS)
+    # The last blocks may be those that predict further tokens.
+    layers = blocks - metadata.whole("nextn_predict_layers", 0, blocks - 1, 0)
+    heads = metadata.per_layer("attention.head_count", blocks, 1, MAX_HEADS)
+    kv_heads = metadata.per_layer("attention.head_count_kv", blocks, 1, MAX_HEADS, heads)
     if heads % kv_heads:
         raise metadata.error("attention.head_count_kv", f"divide the {heads} heads", kv_heads)
     if not metadata.has("attention.key_length") and hidden_size % heads:
@@ -231,7 +233,7 @@ def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes
     return Sizes(
         vocab_size=metadata.whole("vocab_size", 1, MAX_VOCAB, file.tokens or None),
         hidden_size=hidden_size,
-        intermediate_size=metadata.per_layer("feed_forward_length", layers, 2, MAX_INTERMEDIATE),
+        intermediate_size=metadata.per_layer("feed_forward_length", blocks, 2, MAX_INTERMEDIATE),
         layers=layers,
         heads=heads,
         kv_heads=kv_heads,
@@ -241,13 +243,16 @@ def sizes_from_gguf(file: GgufDescription, reads: Collection[str] = ()) -> Sizes
     )
 
 
-def gguf_rope(file: GgufDescription, sizes: Sizes, pairing: Pairing) -> RopeSpec:
+def gguf_rope(
+    file: GgufDescription, sizes: Sizes, pairing: Pairing, *, truncates: bool = True
+) -> RopeSpec:
     """Return the rotary scheme of GGUF metadata.
 
     Args:
         file: Its metadata and its tensor of divisors.
         sizes: What `sizes_from_gguf` returned.
         pairing: Which dimensions the family's files rotate together.
+        truncates: As in `rope_from_gguf`.
     """
     metadata, divisors, long = file.metadata, file.rope_divisors, file.long_divisors
     rotary_dim = even(metadata, "rope.dimension_count", sizes.head_dim, sizes.head_dim)
@@ -256,7 +261,9 @@ def gguf_rope(file: GgufDescription, sizes: Sizes, pairing: Pairing) -> RopeSpec
         if numbers is not None and len(numbers) != rotary_dim // 2:
             rule = f"be {2 * len(numbers)}, twice the length of {tensor}.weight"
             raise metadata.error("rope.dimension_count", rule, rotary_dim)
-    return rope_from_gguf(metadata, pairing, rotary_dim, sizes.trained_length, divisors, long)
+    return rope_from_gguf(
+        metadata, pairing, rotary_dim, sizes.trained_length, divisors, long, truncates=truncates
+    )
 
 
 def rms_norm_from_gguf(metadata: Fields) -> Norm:

@@ -12,21 +12,32 @@ from typing import Literal
 
 from sinkstream.checkpoint.spec import DecoderSpec
 
+EXPERTS = "experts."
+"""How the slots of experts begin, before the expert's number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fused:
     """A tensor of a layer that holds the rows of several weights."""
 
     parts: tuple[str, ...]
-    """Their slots, in the order of the rows."""
-    per: Literal["layer", "kv_head", "head"] = "layer"
+    """Their slots, in the order of the rows. Those of experts, such as "experts.*.gate", are in a
+    tensor with one more dimension: the experts, each with all parts."""
+    per: Literal["layer", "kv_head", "head", "row"] = "layer"
     """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`: such heads
     are stacked, each with its share of every part. Falcon has, for each key head, the queries that
-    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head."""
+    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head.
+    `"row"`: rows of the parts take turns."""
+    tensors: tuple[str, ...] = ("",)
+    """What is added to its name: `"_blocks"` and `"_scales"`, where codes and scales are tensors of
+    their own."""
 
-    def groups(self, spec: DecoderSpec) -> int:
-        """Return how many groups of rows are stacked, each with an equal share of every part."""
-        return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads}[self.per]
+    def groups(self, spec: DecoderSpec, rows: int) -> int:
+        """Return how many groups of rows are stacked, each with an equal share of every part.
+
+        `rows`: of one part.
+        """
+        return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads, "row": rows}[self.per]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,18 @@ class WeightNames:
     other_parts: tuple[str, ...] = ()
     """Patterns of tensors for images and sound, which are not read."""
     unused: tuple[str, ...] = ()
-    """Patterns of tensors without use here: buffers, and layers that predict further tokens."""
+    """Patterns of tensors without use here: buffers, and layers that predict further tokens. `{}`
+    in a pattern stands for the number of layers."""
+
+    @property
+    def is_fused(self) -> bool:
+        """Return whether some weights never have a tensor of their own."""
+        return any("[" in name for name in self.layer.values())
+
+    @property
+    def is_split(self) -> bool:
+        """Return whether codes and scales of some weights are always tensors of their own."""
+        return any(fused.tensors != ("",) for fused in self.fused.values())
 
     def tensor(self, slot: str) -> str:
         """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
@@ -57,8 +79,10 @@ class WeightNames:
         """
         if not slot.startswith("layers."):
             return self.model[slot]
-        _, number, part = slot.split(".")
-        return self.layer_prefix.format(number) + self.layer[part]
+        _, number, part = slot.split(".", 2)
+        expert = part.split(".")[1] if part.startswith(EXPERTS) else ""
+        name = self.layer[part.replace(f".{expert}.", ".*.") if expert else part]
+        return self.layer_prefix.format(number) + name.replace("*", expert)
 
     def stored(self, slot: str) -> str:
         """Return the name of the tensor in the file, which may hold other slots' rows too."""
@@ -121,7 +145,8 @@ class WeightNames:
     def of(self, spec: DecoderSpec) -> WeightNames:
         """Return the names of this decoder's weights."""
         is_parallel = all(block.parallel and block.mlp_norm for block in spec.blocks)
-        return self.with_names(self.parallel) if is_parallel else self
+        unused = tuple(pattern.format(spec.layers) for pattern in self.unused)
+        return replace(self.with_names(self.parallel if is_parallel else {}), unused=unused)
 
     def in_checkpoint(self, tensors: Container[str]) -> WeightNames:
         """Return the same names, with the prefixes that a checkpoint has.
@@ -195,6 +220,15 @@ FOLDER_NAMES = WeightNames(
         "up_bias": "mlp.up_proj.bias",
         "down": "mlp.down_proj.weight",
         "down_bias": "mlp.down_proj.bias",
+        "router": "mlp.gate.weight",
+        "experts.*.gate": "mlp.experts.*.gate_proj.weight",
+        "experts.*.up": "mlp.experts.*.up_proj.weight",
+        "experts.*.down": "mlp.experts.*.down_proj.weight",
+        "sink_logits": "self_attn.sinks",
+    },
+    fused={
+        "mlp.experts.gate_up_proj": Fused(("experts.*.gate", "experts.*.up")),
+        "mlp.experts.down_proj": Fused(("experts.*.down",)),
     },
     wrappers=(
         {"model.": "model.language_model."},
@@ -232,6 +266,7 @@ GGUF_NAMES = WeightNames(
         "v_bias": "attn_v.bias",
         "o": "attn_output.weight",
         "o_bias": "attn_output.bias",
+        "sink_logits": "attn_sinks.weight",
         "mlp_norm": "ffn_norm.weight",
         "mlp_norm_bias": "ffn_norm.bias",
         "mlp_post_norm": "post_ffw_norm.weight",
@@ -241,6 +276,28 @@ GGUF_NAMES = WeightNames(
         "up_bias": "ffn_up.bias",
         "down": "ffn_down.weight",
         "down_bias": "ffn_down.bias",
+        "router": "ffn_gate_inp.weight",
+        "router_bias": "ffn_gate_inp.bias",
+        "choice_bias": "exp_probs_b.bias",
+        "expert_scale": "ffn_down_exps.scale",
+        "experts.*.gate": "ffn_gate_exps.weight[*]",
+        "experts.*.gate_bias": "ffn_gate_exps.bias[*]",
+        "experts.*.up": "ffn_up_exps.weight[*]",
+        "experts.*.up_bias": "ffn_up_exps.bias[*]",
+        "experts.*.down": "ffn_down_exps.weight[*]",
+        "experts.*.down_bias": "ffn_down_exps.bias[*]",
+        "shared.gate": "ffn_gate_shexp.weight",
+        "shared.up": "ffn_up_shexp.weight",
+        "shared.down": "ffn_down_shexp.weight",
+        "shared_gate": "ffn_gate_inp_shexp.weight",
+    },
+    fused={
+        "ffn_gate_up_exps.weight": Fused(("experts.*.gate", "experts.*.up")),
+        **{
+            f"ffn_{part}_exps.{kind}": Fused((f"experts.*.{part}{end}",))
+            for part in ("gate", "up", "down")
+            for kind, end in (("weight", ""), ("bias", "_bias"))
+        },
     },
     other_parts=("a.*", "mm.*", "v.*"),
     unused=(

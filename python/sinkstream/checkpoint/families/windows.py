@@ -67,6 +67,22 @@ def switched_windows(
     return windows if any(windows) else ()
 
 
+def listed_windows(config: Fields, slides: Sequence[bool], default: int) -> tuple[int, ...]:
+    """Return each layer's own window, 0 for none; empty if no layer has one.
+
+    Args:
+        config: The fields.
+        slides: Whether each layer has the window, if `layer_types` is absent.
+        default: The window if the field is absent.
+    """
+    listed = config.words("layer_types", len(slides), (_FULL, _SLIDING))
+    has_window = slides if listed is None else [kind == _SLIDING for kind in listed]
+    if not any(has_window):
+        return ()
+    window = config.whole(_WINDOW, 1, MAX_LENGTH, default)
+    return tuple(window if each else 0 for each in has_window)
+
+
 def periodic_windows(config: Fields, period: int, default: int) -> tuple[int, ...]:
     """Return each layer's own window, 0 for none; empty if no layer has one.
 

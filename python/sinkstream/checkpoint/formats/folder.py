@@ -21,10 +21,10 @@ from sinkstream.checkpoint.checkpoint import (
     TensorsOnly,
     as_float32,
 )
-from sinkstream.checkpoint.families import find_family
+from sinkstream.checkpoint.families import Family, find_family
 from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.formats.quantization_config import read_quantization
+from sinkstream.checkpoint.formats.quantization_config import FolderQuantization, read_quantization
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.formats.split_tensors import OF_ACTIVATIONS, find_split
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors, split_fused
@@ -81,12 +81,7 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     spec = family.spec_from_config(config.decoder)
     generation = read_optional_json(folder / _GENERATION, _MAX_CONFIG_BYTES)
     quantization = read_quantization(folder, config.whole)
-    if quantization is not None and family.folder_names.fused:
-        raise CheckpointError(
-            f"load: {_CONFIG} must not have `quantization_config` if model_type is "
-            f"{quoted(model_type)}, because tensors of this family hold several weights each. Load "
-            "a GGUF file of the model."
-        )
+    _check_quantization(family, quantization)
     weight_map, held = _open_weights(folder)
     try:
         names = family.folder_names.of(spec).in_checkpoint(held)
@@ -120,6 +115,22 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
     except BaseException:
         FileSource(held).close()
         raise
+
+
+def _check_quantization(family: Family, quantization: FolderQuantization | None) -> None:
+    names, kind = family.folder_names, None if quantization is None else quantization.kind
+    if names.is_split and kind != "mxfp4":
+        raise CheckpointError(
+            f'load: {_CONFIG} must have `quantization_config` with `quant_method` "mxfp4" if '
+            f"model_type is {quoted(family.name)}, because other folders of this family hold its "
+            "experts transposed. Load the folder as published, or a GGUF file of the model."
+        )
+    if kind is not None and names.is_fused and not names.is_split:
+        raise CheckpointError(
+            f"load: {_CONFIG} must not have `quantization_config` if model_type is "
+            f"{quoted(family.name)}, because tensors of this family hold several weights each. "
+            "Load a GGUF file of the model."
+        )
 
 
 def _read_config(folder: Path) -> DecoderConfig:

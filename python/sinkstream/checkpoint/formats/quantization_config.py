@@ -37,7 +37,7 @@ _REMEDIES = {
 class FolderQuantization:
     """How the quantized matrices of a folder are stored."""
 
-    kind: Literal["awq", "gptq", "packed", "fp8"]
+    kind: Literal["awq", "gptq", "packed", "fp8", "mxfp4"]
     bits: int | None = None
     """Of a code; None: the tensors' shapes say it, for each matrix."""
     group: int | None = None
@@ -155,6 +155,10 @@ def _read_fbgemm(fields: Fields) -> FolderQuantization:
     return FolderQuantization("fp8")
 
 
+def _read_mxfp4(fields: Fields) -> FolderQuantization:
+    return FolderQuantization("mxfp4", scale="scales")
+
+
 def _sizes(fields: Fields, name: str) -> tuple[int, int] | None:
     value = fields.value(name)
     if value is None:
@@ -239,4 +243,5 @@ _READERS = {
     "fbgemm_fp8": _read_fbgemm,
     "fp8": _read_fp8,
     "gptq": _read_gptq,
+    "mxfp4": _read_mxfp4,
 }

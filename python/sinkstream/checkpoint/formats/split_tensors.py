@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorEntry, TensorSource
 from sinkstream.checkpoint.formats.quantization_config import FolderQuantization
-from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound, part_name
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import WeightSlot
 
@@ -48,7 +48,11 @@ def find_split(
     plain = entries.get(tensor)
     module = tensor.removesuffix(".weight")
     search = _Search(quantization, module, slot, entries)
-    if quantization.kind == "fp8":
+    if quantization.kind == "mxfp4":
+        if not tensor.endswith("]") or plain is not None:  # experts only
+            return None
+        _find_mxfp4(search)
+    elif quantization.kind == "fp8":
         if plain is None or plain.kind in UNQUANTIZED:
             return None
         _find_fp8(search, plain)
@@ -85,7 +89,7 @@ class _Search:
         self, end: str, shape: tuple[int, ...], kinds: tuple[str, ...], *others: tuple[int, ...]
     ) -> TensorEntry | None:
         """Return a tensor if it has the shape, or one of the others, and one of the types."""
-        name = self.module + end
+        name = part_name(self.module, end)
         self.names.append(name)
         entry = self.entries.get(name)
         if entry is None:
@@ -103,7 +107,7 @@ class _Search:
         return None
 
     def refuse(self, end: str, rule: str) -> None:
-        self.problems.append(f"tensor {quoted(self.module + end)} must {rule}")
+        self.problems.append(f"tensor {quoted(part_name(self.module, end))} must {rule}")
 
     def group_of(self, group: int, end: str) -> int | None:
         """Return how many columns share a scale, if kernels can read such groups."""
@@ -234,6 +238,26 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
         scale_rows=scale_rows,
     )
     search.give("FP8", split)
+
+
+def _find_mxfp4(search: _Search) -> None:
+    """gpt-oss: the blocks of 32 columns of all experts in one tensor, and their scales."""
+    rows, cols = search.slot.rows, search.slot.cols
+    if cols % _UNIT:
+        search.refuse("_blocks", f"have a multiple of {_UNIT} columns, but has {cols}")
+        return
+    blocks = search.take("_blocks", (rows, cols // _UNIT, _UNIT // 2), ("U8",))
+    scales = search.take("_scales", (rows, cols // _UNIT), ("U8",))
+    if blocks is None or scales is None:
+        return
+    split = SplitMatrix(
+        layout="rows",
+        tensors=tuple(search.names),
+        file_bytes=blocks.size + scales.size,
+        scale_type="MXFP4",
+        group=_UNIT,
+    )
+    search.give("MXFP4", split)
 
 
 def _bits_by_shape(search: _Search, end: str, cols: int, axis: int = 0) -> int | None:
