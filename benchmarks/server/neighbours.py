@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -141,7 +142,9 @@ async def _measure(server: Server, sizes: Sizes) -> tuple[dict[str, tuple[float,
             await asyncio.sleep(sizes.rest_s)
             status = "none"
         await asyncio.sleep(0.5)
-        times = reply.times[max(0, begin - 1) :]
+        if stream.done():
+            stream.result()  # raises why it has ended
+        times = [*reply.times[max(0, begin - 1) :], time.perf_counter()]  # a pause that goes on
         pauses[name] = max(b - a for a, b in pairwise(times)), status
     watching.cancel()
     stream.cancel()
