@@ -151,8 +151,9 @@ SequenceState state_of(const SequenceCache& cache) {
   SequenceState state{.length = cache.length(), .begins = {}};
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     const Window& window = cache.group(group).window;
-    const bool is_past = window.begin <= cache.length() - window.window;  // the window has moved on
-    state.begins.push_back(is_past ? 0 : window.begin);
+    // A cut among the sinks evicts nothing, nor does one that the window has moved past.
+    const int64_t evicted = std::max(window.sinks, cache.length() - window.window);
+    state.begins.push_back(window.begin <= evicted ? 0 : window.begin);
   }
   return state;
 }

@@ -36,6 +36,7 @@ class _Call:
     def check(self) -> None:
         """End the call, between two parts of its work, once it is cancelled."""
         if self.may_end and self.is_cancelled:
+            del self  # or the error, which holds this frame, would hold itself
             raise ReadingCancelled("server: the request was cancelled before its reply began.")
 
 
@@ -265,4 +266,4 @@ async def _until_done(waiting: asyncio.Future[Any]) -> None:
         with suppress(asyncio.CancelledError):  # the first cancellation will be raised
             await asyncio.wait([waiting])
     if not waiting.cancelled():
-        waiting.exception()  # or the loop logs that nobody has asked for it
+        waiting.exception()  # or the loop logs that it was never asked for

@@ -111,14 +111,15 @@ async def _next(stream: ServedStream, *, as_events: bool) -> Piece | None:
     text = thought = ""
     tokens = []
     for event in events:
-        if isinstance(event, Token) and event.kind == "thought":
-            thought += event.text
-        elif isinstance(event, Token) and event.kind == "text":
-            text += event.text
-            tokens.append(event)
-        elif isinstance(event, Finished):
-            text += event.text
-            thought += event.thought
+        match event:
+            case Token(kind="thought"):
+                thought += event.text
+            case Token(kind="text"):
+                text += event.text
+                tokens.append(event)
+            case Finished():
+                text += event.text
+                thought += event.thought
     return Piece(text, thought, tokens)
 
 

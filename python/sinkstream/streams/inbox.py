@@ -144,9 +144,9 @@ class Inbox:
         return events.popleft()
 
     def next_events(self) -> list[Event] | Need:
-        """Return all available events; none at the end."""
+        """Return all available events but those of `prompt`; none at the end."""
         if self._batch is not None:
-            self._add_events(self._batch)
+            self._add_events(self._batch._replace(prompt=()))
             self._batch = None
         if self.is_closed:
             return []

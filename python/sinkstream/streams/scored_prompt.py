@@ -25,15 +25,12 @@ class ScoredPrompt:
 
     def add(self, scored: Iterable[tuple[int, float | None, Alternatives]]) -> None:
         """Append tokens; only the very first has no log-probability."""
-        others = []
-        for token, logprob, alternatives in scored:
-            if logprob is None:
-                self._first = token
-            else:
-                others.append((token, logprob, alternatives))
-        if others:
-            ids, logprobs, alternatives_of = zip(*others, strict=True)
-            self._others.add("", ids, logprobs, alternatives_of if alternatives_of[0] else ())
+        scored = list(scored)
+        if scored and scored[0][1] is None:
+            self._first = scored.pop(0)[0]
+        if scored:
+            ids, logprobs, alternatives = zip(*scored, strict=True)
+            self._others.add("", ids, logprobs, alternatives)
 
     @property
     def tokens(self) -> list[PromptToken]:

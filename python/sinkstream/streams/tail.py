@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Generic, TypeVar
 
 # 32 bits per character, so that an index counts characters.
@@ -91,7 +92,7 @@ class Tail:
         self._ids.append(array("i", ids))
         self._logprobs.append(array("f", logprobs))
         self._characters.append(array("I", text.encode(_ENCODING)))
-        if alternatives:
+        if alternatives and alternatives[0]:
             self._add_alternatives(alternatives)
 
     def _add_alternatives(self, alternatives: Sequence[Alternatives]) -> None:
@@ -100,9 +101,9 @@ class Tail:
             limit = None if self._max_tokens is None else self._max_tokens * self._width
             self._other_ids = _Ring(array("i"), limit)
             self._other_logprobs = _Ring(array("f"), limit)
-        pairs = [pair for of_token in alternatives for pair in of_token]
-        self._other_ids.append(array("i", (token for token, _ in pairs)))
-        self._other_logprobs.append(array("f", (logprob for _, logprob in pairs)))
+        ids, logprobs = zip(*chain.from_iterable(alternatives), strict=True)
+        self._other_ids.append(array("i", ids))
+        self._other_logprobs.append(array("f", logprobs))
 
     @property
     def text(self) -> str:

@@ -134,10 +134,10 @@ void expect_plain(const SequenceCache& cache, const Copied& copied) {
   }
 }
 
-// Where the window of a cache begins after a cut; 0 once it has moved on.
+// Where the window of a cache begins after a cut; 0 if that evicts nothing.
 int64_t begin_of(const SequenceCache& cache) {
   const Window& window = cache.window();
-  return window.begin <= cache.length() - window.window ? 0 : window.begin;
+  return window.begin <= std::max(window.sinks, cache.length() - window.window) ? 0 : window.begin;
 }
 
 // Both caches have the same live tokens, with the same bits in the same rows.
@@ -235,6 +235,19 @@ TEST_P(SnapshotOfType, RestoresWhatACutHasLeft) {
       expect_round_trip(&original);
       if (HasFatalFailure()) FAIL() << "length " << length << " room " << room;
     }
+  }
+}
+
+TEST_P(SnapshotOfType, HasNoCutIfAllButTheSinksIsReadAgain) {
+  std::mt19937 random(3);
+  for (const int64_t sinks : {0, 5, 64}) {
+    Pooled original(Window{sinks, 70}, GetParam());
+    append(&original.cache, sinks + 100, &random);
+    ASSERT_TRUE(original.cache.restart_at(sinks));
+    append(&original.cache, 20, &random);  // less than a window
+    EXPECT_EQ(state_of(original.cache).begins, std::vector<int64_t>{0});
+    expect_round_trip(&original);
+    if (HasFatalFailure()) FAIL() << "S " << sinks;
   }
 }
 

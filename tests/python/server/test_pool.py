@@ -6,7 +6,9 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -265,6 +267,41 @@ def test_nothing_is_logged_of_a_cancelled_call_that_fails() -> None:
 
     asyncio.run(run())
     assert logged == []
+
+
+def test_what_a_cancelled_call_held_is_freed_at_once() -> None:
+    """Its error, which holds the frames, does not hold itself."""
+
+    class Held:
+        pass
+
+    async def run() -> weakref.ref[Held]:
+        pool = Pool()
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def call(held: Held) -> None:
+            at_work.set()
+            assert go_on.wait(30)
+            check_wanted()
+
+        held = Held()
+        found, task = weakref.ref(held), asyncio.create_task(pool.run(partial(call, held)))
+        del held
+        await asyncio.to_thread(at_work.wait)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        go_on.set()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        await asyncio.to_thread(pool.close)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(run())() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])

@@ -210,6 +210,20 @@ def test_a_fork_and_a_file_undo_what_was_before_them(
                     assert say(one, 9) == expected
 
 
+def test_a_session_that_is_undone_to_less_than_a_window_is_saved(
+    model: sinkstream.Model, tmp_path: Path
+) -> None:
+    window = 60
+    with model.session() as session:
+        session.append([9] * (window // 2))
+        session.append([8] * 3 * window)  # evicts the tokens before it
+        session.undo()
+        session.save(tmp_path / "short")
+        with model.load_session(tmp_path / "short") as loaded:
+            assert loaded.token_ids == session.token_ids
+            assert say(loaded, 5) == say(session, 5)
+
+
 def test_a_session_forgets_what_it_has_no_room_for(
     model: sinkstream.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 from sinkstream import Evicted, Finished, Prefill, PromptToken, Started, Token
 from sinkstream.request.options import Sampling
 from sinkstream.request.stream_request import make_request
@@ -98,10 +101,10 @@ def test_the_prompts_tokens_come_after_the_start_and_are_kept() -> None:
     inbox = make_inbox()
     first, second = (5, None, ()), (6, -0.5, ((6, -0.5), (7, -1.5)))
     inbox.receive(batch("", marks=[("started", 0, 2)])._replace(prompt=(first,)))
-    inbox.next_events()
+    assert [type(inbox.next_event()) for _ in range(2)] == [Started, PromptToken]
     marks = [("started", 0, 2), ("prefill", 0, 2)]
     inbox.receive(batch("a", 1, marks=marks)._replace(prompt=(second,)))
-    kinds = [type(event) for event in inbox.next_events() or []]  # type: ignore[union-attr]
+    kinds = [type(inbox.next_event()) for _ in range(4)]
     assert kinds == [Started, PromptToken, Prefill, Token]
     assert inbox.prompt.tokens == [PromptToken(*first), PromptToken(*second)]
 
@@ -112,3 +115,25 @@ def test_a_reader_that_skips_the_events_still_has_the_prompt() -> None:
     assert inbox.next_text() is PENDING
     assert [token.alternatives for token in inbox.prompt.tokens] == [(), ()]
     assert inbox.prompt.tokens[1].logprob == -0.5
+
+
+def test_a_prompt_of_any_length_takes_few_calls_of_who_reads_all_events() -> None:
+    """An event loop reads so: whatever it does for each token, other clients wait for."""
+    calls = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    inbox = make_inbox()
+    scored = (6, -0.5, ((6, -0.5), (7, -1.5)))
+    long = batch("", marks=[("started", 0, 2)])._replace(prompt=((5, None, ()), *[scored] * 2047))
+    sys.setprofile(count)
+    try:
+        inbox.receive(long)
+        events = inbox.next_events()
+    finally:
+        sys.setprofile(None)
+    assert events == [Started(2, 1, Sampling(), 1)]
+    assert calls < 100
+    assert inbox.prompt.tokens == [PromptToken(5, None), *[PromptToken(*scored)] * 2047]
