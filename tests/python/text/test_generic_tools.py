@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.generic_form import GENERIC_CALLS, _definitions
+from tests.python.text import vocabularies
 from tests.python.text.encoding import detect_turn_format, encode_chat
+from tests.python.text.template_fuzz import tokenizer_of
 from tests.python.text.tool_templates import FORMATS, TOOLS, WITHOUT_TOOLS
 
 CALL = {"id": "a", "type": "function",
@@ -151,3 +157,39 @@ def test_many_tools_are_written_as_signatures() -> None:
         "hours?: (integer | string)[], more?: any): Tell the weather of a city."
     }
     assert last == "stop()"
+
+
+REFUSED = re.compile(
+    r"`tools` must be empty: the checkpoint's chat template writes tool calls in a form that is not"
+    r" supported|the checkpoint's chat template fails on these messages, or refuses them"
+)
+
+
+PLAIN = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
+"""No control tokens in nearly all vocabularies."""
+
+
+@pytest.mark.slow
+def test_checkpoints_templates_take_tools_or_refuse_them_clearly(real_templates: Path) -> None:
+    said, refused = {}, {}
+    for file in sorted(real_templates.glob("*.jinja")):
+        source = file.read_text(encoding="utf-8")
+        tokenizer = tokenizer_of(source, PLAIN)
+        text = dataclasses.replace(vocabularies.qwen3(), tokenizer=tokenizer, chat_template=source)
+        formats = ConversationFormats(text, None)
+        try:
+            formats.calls(None, checked())
+            ids = formats.encode_chat(TALK[:3], None, checked())
+        except InvalidArgument as error:
+            refused[file.stem] = str(error)
+            continue
+        said[file.stem] = tokenizer.decode(ids, skip_special_tokens=False)
+    for name, text in said.items():
+        for word in ("When?", "get_time", "zone", "Now."):
+            assert word in text, name
+    for name in ("ibm-granite-granite-3.3-2B-Instruct", "HuggingFaceTB-SmolLM3-3B",
+                 "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "Qwen-Qwen3-0.6B"):  # fmt: skip
+        assert name in said, refused
+    unclear = {name: error for name, error in refused.items() if not REFUSED.search(error)}
+    assert not unclear
+    assert len(said) > 6 * len(refused)

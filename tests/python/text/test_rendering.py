@@ -8,7 +8,6 @@ import pytest
 
 from tests.python.text import template_fuzz
 from tests.python.text.expressions import CONTENTS
-from tests.python.text.llama_cpp_sources import files_of_sdist
 from tests.python.text.template_fuzz import EXPRESSION_SOURCES, Case, ours, theirs
 
 
@@ -26,13 +25,6 @@ def test_every_expression_gives_transformers_text(source: str) -> None:
 
 def test_random_conversations_give_transformers_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert template_fuzz.main(["--cases", "600"]) == 0, capsys.readouterr().out
-
-
-@pytest.fixture(scope="session")
-def real_templates(pytestconfig: pytest.Config) -> Path:
-    """Give a folder of checkpoints' own chat templates, from llama.cpp's collection."""
-    sources = files_of_sdist(pytestconfig, "templates", lambda path: path.endswith(".jinja"))
-    return sources / "models/templates"
 
 
 @pytest.mark.slow
