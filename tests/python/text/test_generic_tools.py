@@ -82,6 +82,22 @@ def test_a_strict_template_has_tools_in_the_first_question_and_results_in_one_me
     assert text == "".join(turn(*one) for one in turns) + "<|im_start|>assistant\n"
 
 
+def test_results_are_read_by_a_template_that_omits_their_role(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    for tools in (True, False):
+        text = written("omitting", TALK, tools)
+        assert all(result in text for result in RESULTS)
+    assert not recwarn.list
+    turns = detect_turn_format(WITHOUT_TOOLS["omitting"], None, checked().definitions)
+    tokenizer = WITHOUT_TOOLS["omitting"].tokenizer
+    assert tokenizer is not None
+    history = tokenizer.decode(
+        turns.history([*TALK[:4], {"role": "assistant", "content": "Soon."}])
+    )
+    assert all(result in history for result in RESULTS)
+
+
 def test_a_history_with_calls_keeps_them_when_the_tools_are_gone() -> None:
     text = written("chatml", TALK, tools=False)
     turns = [("system", "Be kind."), ("user", "When?"), ("assistant", CALLS), ("tool", "Now."),
