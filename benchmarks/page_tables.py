@@ -27,14 +27,14 @@ from side_by_side_table import (
 
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "benchmarks" / "results"
-ZEN4 = RESULTS / "2026-11-24-zen4"
+ZEN4 = RESULTS / "zen4"
 # Folder -> name, the machine of the page first.
 MACHINES = {
-    "2026-11-24-zen4": "Zen 4",
-    "2026-11-24-zen5": "Zen 5",
-    "2026-11-23-amx": "Xeon, AMX",
-    "2026-11-22-zen3": "Zen 3",
-    "2026-11-25-zen1": "Zen 1",
+    "zen4": "Zen 4",
+    "zen5": "Zen 5",
+    "amx-167": "Xeon, AMX",
+    "zen3": "Zen 3",
+    "zen1": "Zen 1",
 }
 MEASURES = {
     PREFILL: "prefill of 512",
@@ -77,10 +77,10 @@ def machines() -> str:
 
 def streams() -> str:
     """Return the latency and the memory of long streams."""
-    latency = read("2026-11-25-zen1/latency.json")
+    latency = read("zen1/latency.json")
     llama = latency["compared"]["llama.cpp, context shift"]
-    memory = read("2026-11-24-zen4/memory.json")
-    session = read("2026-11-24-zen4/session.json")["histories"]
+    memory = read("zen4/memory.json")
+    session = read("zen4/session.json")["histories"]
     before = latency["median_ms_of_100_before_the_fill"]
     body = [
         ("median time of a token, before the cache fills", f"{before:.2f} ms", "Zen 1"),
@@ -106,10 +106,10 @@ def streams() -> str:
 
 def server() -> str:
     """Return what a server costs its clients, and what they cost it."""
-    figures = read("2026-11-28-amx/server.json")
-    soak = read("2026-11-28-amx/server_soak.json")
+    figures = read("amx-207/server.json")
+    soak = read("amx-207/server_soak.json")
     turns, crowd = of_rows(figures["turns"]), of_rows(figures["crowd"])
-    compared = of_rows(read("2026-11-27-amx/server.json")["streams"])
+    compared = of_rows(read("amx-207/server-streams-llama-server.json")["streams"])
     speedup = compared["tokens/s over llama-server's"]
     body = [
         (
@@ -144,14 +144,14 @@ def of_rows(part: dict[str, Any]) -> dict[str, float]:
 
 def effects() -> str:
     """Return what options change, as far as it was measured."""
-    rates = read("2026-11-24-zen4/side_by_side-smollm2-2.json")["tokens/s, medians"]
+    rates = read("zen4/side_by_side-smollm2-2.json")["tokens/s, medians"]
     ours = {measure: found["sinkstream"] for measure, found in rates.items()}
-    pages = read("2026-11-24-zen4/system.json")
+    pages = read("zen4/system.json")
     small, pinned = (pages[kind]["pace_over_the_first"][1] for kind in ("small pages", "pinned"))
-    types = read("2026-11-24-zen4/perplexity.json")
+    types = read("zen4/perplexity.json")
     wide, narrow = types["int16, cache float16"], types["int16, cache int8"]
     loss = 100 * (narrow["perplexity"] / wide["perplexity"] - 1)
-    both = read("2026-11-24-zen4/side_by_side-smollm2-2-int16.json")["tokens/s, medians"]
+    both = read("zen4/side_by_side-smollm2-2-int16.json")["tokens/s, medians"]
     int16 = both[decode_at(16)]
     cached = (16, 1024, 2048, 4096)
     body = [
@@ -226,7 +226,7 @@ def profile() -> str:
         "prompts of 512": "prompt-512",
     }
     shares = [
-        read(f"2026-11-24-zen4/profile-smollm2-{file}-2.json")["share of the threads that compute"]
+        read(f"zen4/profile-smollm2-{file}-2.json")["share of the threads that compute"]
         for file in files.values()
     ]
     body = (

@@ -3,7 +3,8 @@
     python benchmarks/results_pages.py           # writes README.md in each folder, and the index
     python benchmarks/results_pages.py --check   # prints the pages that differ from their figures
 
-A folder with JSON files has one page, in which each of its files has a heading and its figures.
+A machine has one folder with one page, in which each of its files has a heading and its figures.
+A new result replaces the one with its name; Git keeps the old ones.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from side_by_side_table import (
 
 RESULTS = ROOT / "benchmarks" / "results"
 
-# Folder, after its date -> what the machine is.
+# Folder -> what the machine is.
 MACHINES = {
     "h200": "H200: an NVIDIA GPU of compute capability 9.0 with 132 multiprocessors",
-    "amx": "AMX: 8 bits and bfloat16, and AVX-512; 2 MB of L2 for each core",
+    "amx-167": "AMX, model 167: 8 bits and bfloat16, and AVX-512; 2 MB of L2 for each core",
+    "amx-207": "AMX, model 207: 8 bits and bfloat16, and AVX-512; 2 MB of L2 for each core",
     "zen1": "Zen 1: AVX2 in two halves of 128 bits; 8 MB of L3",
     "zen3": "Zen 3: AVX2, no AVX-512",
     "zen4": "Zen 4: AVX-512 with BF16 and VNNI",
@@ -221,20 +223,16 @@ def processor_of(folder: Path) -> str:
 
 def title(folder: Path) -> str:
     """Return the heading of a folder's page."""
-    parts = folder.relative_to(RESULTS).parts
-    date, machine = parts[0][:10], parts[0][11:]
-    name = MACHINES[machine].partition(":")[0]
-    return f"{name}, {date}" + "".join(f": {part}" for part in parts[1:])
+    return MACHINES[folder.name].partition(":")[0]
 
 
 def sections(folder: Path) -> Iterator[str]:
     """Yield the parts of a folder's page."""
-    machine = folder.relative_to(RESULTS).parts[0][11:]
-    share = "a GPU" if machine in GPUS else "2 cores"
+    share = "a GPU" if folder.name in GPUS else "2 cores"
     yield f"# {title(folder)}\n"
     yield (
         f"Figures of one machine: {processor_of(folder)}, {share} of a shared virtual machine. "
-        f"{MACHINES[machine]}.\n[Benchmarks]({up(folder)}../../docs/benchmarks.md) says what the "
+        f"{MACHINES[folder.name]}.\n[Benchmarks](../../../docs/benchmarks.md) says what the "
         "measures mean. Written by `benchmarks/results_pages.py`.\n"
     )
     yield (
@@ -242,10 +240,6 @@ def sections(folder: Path) -> Iterator[str]:
         "plus after a commit\nsays that files of the tree, possibly only figures, differed from "
         "it.\n"
     )
-    below = [other for other in page_folders() if other.parent == folder]
-    if below:
-        links = ", ".join(f"[{other.name}]({other.name}/README.md)" for other in below)
-        yield f"More sets of this machine: {links}.\n"
     compared = comparison_files(folder)
     if compared:
         yield "## Compared with other engines\n"
@@ -259,35 +253,30 @@ def sections(folder: Path) -> Iterator[str]:
         yield from other_sections(path)
 
 
-def up(folder: Path) -> str:
-    """Return the relative path from a folder to RESULTS."""
-    return "../" * len(folder.relative_to(RESULTS).parts)
-
-
 def page_folders() -> list[Path]:
     """Return the folders with figures."""
-    return sorted({path.parent for path in RESULTS.rglob("*.json")})
+    return sorted({path.parent for path in RESULTS.glob("*/*.json")})
 
 
 def index() -> str:
     """Return the page that lists all others."""
     rows = [
         (
-            f"[{title(folder)}]({folder.relative_to(RESULTS)}/README.md)",
+            f"[{title(folder)}]({folder.name}/README.md)",
             processor_of(folder),
             cell(len(files(folder))),
         )
         for folder in page_folders()
     ]
     table = markdown(("page", "processor", "files"), rows)
-    plots = "2026-11-22-pictures/README.md"
     return (
         "# Results by machine\n\n"
-        "All committed figures, one folder for each machine and date. Figures of different "
-        "machines, or of different\nhours of a shared machine, are not comparable: compare ratios, "
-        "whose two sides were measured together.\nWritten by `benchmarks/results_pages.py`.\n\n"
-        f"{table}\nPlots are in [pictures]({plots}).\n\n"
-        "```{toctree}\n:hidden:\n:glob:\n\n*/README\n*/*/README\n```\n"
+        "The newest figures of each machine, each with its commit; `git log` of a file finds the "
+        "older ones. Figures of different\nmachines, or of different hours of a shared machine, "
+        "are not comparable: compare ratios, whose two sides were\nmeasured together. Written by "
+        "`benchmarks/results_pages.py`.\n\n"
+        f"{table}\nPlots are in [pictures](pictures/README.md).\n\n"
+        "```{toctree}\n:hidden:\n:glob:\n\n*/README\n```\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Turns results of `side_by_side_bench.py` into Markdown tables, or prints them.
 
-    BENCH_OUT=benchmarks/results/2026-11-24-zen4 python benchmarks/side_by_side_table.py 2
+    BENCH_OUT=benchmarks/results/zen4 python benchmarks/side_by_side_table.py 2
 
 prints the results with two threads, two tables a model: rates are medians in tokens/s; ratios are
 our rate over the other engine's, or over the bound's (a plain read of memory, or a loop of dots),

@@ -35,7 +35,7 @@ from server.process import Server, ready
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.turns import TurnRequest
 
 SINKS, WINDOW, TOKENS = 4, 60, 24

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.turns import TurnRequest
 from tests.data import tiny
 from tests.python.text.reasoning_templates import OPENED, THINK, write_folder

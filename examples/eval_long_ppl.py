@@ -4,7 +4,7 @@
 
 reads a UTF-8 text, or one book (--title) of a .jsonl or .jsonl.xz file with {"title", "text"} on
 each line. It writes eval_long_ppl.json with all numbers, eval_long_ppl.png and .svg with the
-curves, and eval_long_ppl_cost.png with time and memory (pip install "sinkstream[plot]"). After
+curves, and eval_long_ppl_cost.png with time and memory (all but the first need matplotlib). After
 Ctrl-C, the same command continues where it stopped.
 
 The options of the original's script are accepted as well, except those of its data sets:

@@ -6,7 +6,7 @@ and values, and the total time grows linearly.
 
     python examples/kv_cache_explained.py --tokens 200
 
-prints a table and writes kv_cache_explained.png (which needs pip install "sinkstream[plot]").
+prints a table and writes kv_cache_explained.png (which needs matplotlib).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        print('No picture: matplotlib is missing. pip install "sinkstream[plot]"')
+        print('No picture: matplotlib is missing. `pip install matplotlib` installs it.')
     else:
         print(f"The curves are in {options.png}.")
 

@@ -8,20 +8,8 @@ from typing import Any
 
 from commands import Command, Parameter, all_commands, without_help
 
-from sinkstream.cli.program import EXIT_CODES
+from sinkstream.cli.program import EXAMPLES, EXIT_CODES
 
-EXAMPLES = {
-    "batch": "sinkstream batch questions.jsonl answers.jsonl -n 100",
-    "bench": "sinkstream bench --rounds 3",
-    "chat": 'sinkstream chat --system "You are a pirate."',
-    "demo": "sinkstream demo --tokens 500",
-    "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
-    "generate": 'sinkstream generate "Name three rivers in Europe." -n 100',
-    "info": "sinkstream info model.gguf",
-    "models": "sinkstream models ~/downloads",
-    "serve": "sinkstream serve --port 8000",
-    "quantize": "sinkstream quantize model-f16.gguf model-q4.gguf --type Q4_K_M",
-}
 GUIDES = {
     "batch": "[Many prompts](../guides/batch.md) describes both files.",
     "chat": "[Chat](../guides/chat.md) describes its commands.",

@@ -230,12 +230,15 @@ def class_of(name: str, kind: type) -> Iterator[str]:
             )
 
 
-def members_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties of a class itself, in the order of the source."""
-    for name, value in vars(kind).items():
-        is_member = isinstance(value, property | classmethod | staticmethod)
-        if not name.startswith("_") and (is_member or inspect.isfunction(value)):
-            yield name, value
+def members_of(kind: type) -> list[tuple[str, Any]]:
+    """Return the public members of a class itself: methods, then properties."""
+    found = [(name, value) for name, value in vars(kind).items() if not name.startswith("_")]
+    methods = [
+        (name, value)
+        for name, value in found
+        if inspect.isfunction(value) or isinstance(value, classmethod | staticmethod)
+    ]
+    return methods + [(name, value) for name, value in found if isinstance(value, property)]
 
 
 @dataclass(frozen=True)

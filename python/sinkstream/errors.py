@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import sys
 import threading
 import warnings
@@ -127,3 +129,37 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def how_to_install(*extras: str) -> str:
+    """Return the command that installs what extras need, in backquotes.
+
+    It names the packages themselves, so it works whether this package was installed from a clone, a
+    wheel or an index.
+
+    Example:
+        >>> how_to_install("structured")
+        "`pip install 'llguidance<1.10,>=1.9'`"
+    """
+    return f"`pip install {shlex.join(_requirements(extras))}`"
+
+
+_OWN_EXTRA = re.compile(r"sinkstream\[([\w-]+)\]")
+_EXTRA_MARKER = re.compile(r"""(?:^| and )\(?extra == ['"]([\w-]+)['"]\)?""")
+
+
+def _requirements(extras: Sequence[str]) -> list[str]:
+    from importlib import metadata  # takes a hundredth of a second
+
+    found = []
+    for line in metadata.requires("sinkstream") or ():
+        requirement, marker = (part.strip() for part in f"{line};".split(";")[:2])
+        named = _EXTRA_MARKER.search(marker)
+        if named is None or named[1] not in extras:
+            continue
+        if other := _OWN_EXTRA.fullmatch(requirement):
+            found += _requirements([other[1]])
+        else:
+            condition = _EXTRA_MARKER.sub("", marker)
+            found.append(requirement + (condition and f"; {condition}"))
+    return found

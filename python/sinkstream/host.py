@@ -19,21 +19,20 @@ from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
 from sinkstream.request.stream_request import CallTags, StreamRequest, grammar_of, make_request
-from sinkstream.request.template_variables import with_variables
+from sinkstream.request.template_variables import Thinking, check_thinking, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, is_chat
-from sinkstream.text.thinking import Thinking, check_thinking
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
+from sinkstream.text.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.encoding_limit import check_messages
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.tool_replies import ToolReplies, read_tools
 
 if TYPE_CHECKING:
-    from sinkstream.text.turns.turn_format import TurnFormat
+    from sinkstream.text.turn_format import TurnFormat
 
 _S = TypeVar("_S", bound=Stream)
 

@@ -17,17 +17,16 @@ from sinkstream.errors import SinkstreamError
 from sinkstream.host import Host, ModelOptions, ReplyOptions, make_host
 from sinkstream.observe import open_models
 from sinkstream.observe.notebook import summary
-from sinkstream.request.keywords import suggests_keywords
 from sinkstream.request.options import REPLY_TOKENS, PromptOptions, SessionOptions
-from sinkstream.request.signature import shows_options
+from sinkstream.request.signature import shows_options, suggests_keywords
 from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.template_variables import check_thinking
 from sinkstream.streams.all_replies import name_prompt, results_of_all
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.streams.stream import Result, Stream
 from sinkstream.text.messages import Message
 from sinkstream.text.prompt import IdArray, Prompt, check_prompts, is_list_of_prompts
-from sinkstream.text.thinking import check_thinking
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
@@ -149,51 +148,6 @@ class Model(ClosesOnExit):
             "threads": native.threads,
             "prefill_chunk": native.prefill_chunk,
         }
-
-    def bytes_read_per_token(self, live: int) -> int:
-        """Return the bytes of weights, keys and values that one stream's decode step reads.
-
-        The memory bandwidth divided by this number is an upper bound on the tokens per second of
-        one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
-        window of their own keep fewer.
-
-        Args:
-            live: Tokens in the cache.
-        """
-        return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
-
-    def stats(self) -> dict[str, Any]:
-        """Return the engine's counters, gauges and histograms as a plain dictionary.
-
-        All values except `queue_lag` and the two quantiles are from the same moment, so sums agree.
-        `docs/reference/monitoring.md` lists them with units.
-
-        Returns:
-            A dictionary with the current values of
-
-            - `is_dead`: whether the engine has failed;
-            - `waiting`, `running`: requests that wait for memory, and requests that hold some;
-            - `parked`: running requests that wait for their consumers;
-            - `pages`: the pages of the cache, of which `used_pages` are used, `free_pages` are
-              free, and `shared_pages` have several owners;
-            - `queue_lag`: tokens that consumers have not taken yet;
-
-            and with totals since load:
-
-            - `requests`: accepted requests, the sum of `waiting`, `running` and all values of
-              `finished`;
-            - `finished`: ended requests, by finish reason;
-            - `steps`: steps of the engine;
-            - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
-              sampled and evicted;
-            - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
-            - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
-              and `cumulative`: for each bound, the number of values that do not exceed it.
-
-        Raises:
-            ForkError: The model was loaded before this process was forked.
-        """
-        return self._native.stats()
 
     @shows_options(PromptOptions)
     def stream(self, prompt: Prompt, **options: Unpack[PromptOptions]) -> Stream:
@@ -377,7 +331,7 @@ class Model(ClosesOnExit):
             TypeError: A value has the wrong type.
             EngineDead: The model is closed, or its engine has failed.
         """
-        from sinkstream.sessions.opening import open_session, start_of
+        from sinkstream.sessions.open_session import open_session, start_of
 
         host = host_of(self)
         return open_session(host, start_of(host, system, options))
@@ -395,7 +349,7 @@ class Model(ClosesOnExit):
             OSError: The process cannot open another file descriptor; each event loop needs one.
             Exception: Any error that `session` raises.
         """
-        from sinkstream.sessions.opening import aopen_session, start_of
+        from sinkstream.sessions.open_session import aopen_session, start_of
 
         host = host_of(self)
         return await aopen_session(host, start_of(host, system, options))
@@ -410,7 +364,7 @@ class Model(ClosesOnExit):
             CapacityError: There is no free memory for another session.
             EngineDead: The model is closed, or its engine has failed.
         """
-        from sinkstream.sessions.opening import load_session
+        from sinkstream.sessions.open_session import load_session
 
         self._host.lifetime.check_open("load_session")
         return load_session(host_of(self), path)
@@ -423,7 +377,7 @@ class Model(ClosesOnExit):
         Raises:
             Exception: Any error that `load_session` raises.
         """
-        from sinkstream.sessions.opening import aload_session
+        from sinkstream.sessions.open_session import aload_session
 
         self._host.lifetime.check_open("load_session")
         return await aload_session(host_of(self), path)
@@ -470,6 +424,51 @@ class Model(ClosesOnExit):
         """
         self._host.lifetime.check_open("forward")
         return forward(self._native, self._spec.vocab_size, ids, cache)
+
+    def bytes_read_per_token(self, live: int) -> int:
+        """Return the bytes of weights, keys and values that one stream's decode step reads.
+
+        The memory bandwidth divided by this number is an upper bound on the tokens per second of
+        one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
+        window of their own keep fewer.
+
+        Args:
+            live: Tokens in the cache.
+        """
+        return self._native.weight_bytes_per_token + live * self._native.bytes_per_token
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's counters, gauges and histograms as a plain dictionary.
+
+        All values except `queue_lag` and the two quantiles are from the same moment, so sums agree.
+        `docs/reference/monitoring.md` lists them with units.
+
+        Returns:
+            A dictionary with the current values of
+
+            - `is_dead`: whether the engine has failed;
+            - `waiting`, `running`: requests that wait for memory, and requests that hold some;
+            - `parked`: running requests that wait for their consumers;
+            - `pages`: the pages of the cache, of which `used_pages` are used, `free_pages` are
+              free, and `shared_pages` have several owners;
+            - `queue_lag`: tokens that consumers have not taken yet;
+
+            and with totals since load:
+
+            - `requests`: accepted requests, the sum of `waiting`, `running` and all values of
+              `finished`;
+            - `finished`: ended requests, by finish reason;
+            - `steps`: steps of the engine;
+            - `prompt_tokens`, `generated_tokens`, `evicted_tokens`: tokens that were processed,
+              sampled and evicted;
+            - `step_s`: the time of all steps, with the quantiles `step_p50_s` and `step_p99_s`;
+            - `step_times`, `first_token_times`: histograms, each with `count`, `sum_s`, `bounds_s`
+              and `cumulative`: for each bound, the number of values that do not exceed it.
+
+        Raises:
+            ForkError: The model was loaded before this process was forked.
+        """
+        return self._native.stats()
 
     def close(self) -> None:
         """End all streams and the generation thread, and free the model's memory.

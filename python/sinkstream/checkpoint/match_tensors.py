@@ -61,6 +61,11 @@ def match_tensors(
         CheckpointError: Tensors are missing, unexpected, or have the wrong shape or storage type.
             The message lists them, up to 20.
     """
+    if not entries:
+        raise CheckpointError(
+            f"load: {where} must hold the model's weights, but has no tensors. Files with only a "
+            "tokenizer are like that."
+        )
     needed: set[str] = set()
     sources: list[TensorSource] = []
     problems: list[str] = []

@@ -19,6 +19,7 @@ from sinkstream.cli.chat_loop import MOST, Conversations, Talk, note
 from sinkstream.cli.common_options import Loading, check_options, load_model, with_model
 from sinkstream.errors import InvalidArgument
 from sinkstream.files import replace_whole, state_folder
+from sinkstream.model import host_of
 from sinkstream.request.options import StreamOptions
 from sinkstream.sessions.file import read_session_model
 
@@ -84,7 +85,7 @@ def chat(
     with ExitStack() as stack:
         loaded = stack.enter_context(load_model(loading, max_sequences=MOST))
         conversations = Conversations(loaded, "system" if count == "system" else None, system, load)
-        talk = Talk(conversations, said, REPLY_TOKENS)
+        talk = Talk(conversations, said, REPLY_TOKENS, host_of(loaded).defaults)
         if not is_typed:
             return 0 if talk.read_all(PipedLines()) else FAILED
         history = None if no_history else open_history()

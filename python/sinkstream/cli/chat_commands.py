@@ -11,7 +11,7 @@ from sinkstream.checkpoint.quoting import quoted
 from sinkstream.cli.common_options import Replies
 from sinkstream.errors import InvalidArgument
 from sinkstream.files import expand_home
-from sinkstream.request.options import OPTIONS, StreamOptions
+from sinkstream.request.options import OPTIONS, Sampling, StreamOptions
 from sinkstream.request.value_kinds import Integer, Number
 
 Name = Literal[
@@ -153,8 +153,17 @@ _RESET = ("default", "none")
 class Settings:
     """Options as `Model.stream` takes them, and a limit for replies that would never end."""
 
-    def __init__(self, options: StreamOptions, default_tokens: int | None = None) -> None:
-        """Start with `options`; without `max_tokens` there, the limit is `default_tokens`."""
+    def __init__(
+        self,
+        options: StreamOptions,
+        default_tokens: int | None = None,
+        defaults: Sampling | None = None,
+    ) -> None:
+        """Start with `options`; without `max_tokens` there, the limit is `default_tokens`.
+
+        `defaults` are those of the model, for `listing`.
+        """
+        self._defaults = defaults or Sampling()
         self._default_tokens = default_tokens
         self._options = options
         self._is_limited = options.get("max_tokens") is None and default_tokens is not None
@@ -202,7 +211,11 @@ class Settings:
             return "none" if value is None else str(value)
         if name == "stop":
             return quoted(list(value)) if value else "none"
-        return "default" if value is None else f"{value:g}" if name != "seed" else str(value)
+        if name == "seed":
+            return "random" if value is None else str(value)
+        if value is None:
+            return f"{getattr(self._defaults, name):g} (the model's)"
+        return f"{value:g}"
 
 
 def shown(name: str) -> str:

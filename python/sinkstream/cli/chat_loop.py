@@ -27,7 +27,7 @@ from sinkstream.cli.terminal import fold, printable, width_of
 from sinkstream.errors import InvalidArgument, SinkstreamError
 from sinkstream.files import expand_home
 from sinkstream.model import Model
-from sinkstream.request.options import StreamOptions
+from sinkstream.request.options import Sampling, StreamOptions
 from sinkstream.sessions.session import (
     Session,
     keep_starts,
@@ -168,14 +168,15 @@ class Talk:
         conversations: Conversations,
         replies: StreamOptions,
         default_tokens: int | None = None,
+        defaults: Sampling | None = None,
     ) -> None:
         """Run lines on `conversations`.
 
         /set changes `replies`, the options of each reply; without a limit there, that of
-        `default_tokens` applies, if any.
+        `default_tokens` applies, if any. `defaults` are those of the model, which /set shows.
         """
         self._conversations = conversations
-        self._settings = Settings(replies, default_tokens)
+        self._settings = Settings(replies, default_tokens, defaults)
         self._is_typed = False
         self._has_ended = False
         self._has_failed = False

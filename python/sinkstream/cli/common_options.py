@@ -22,7 +22,7 @@ from typer.models import OptionInfo
 from sinkstream.cli.interrupts import INTERRUPTED, raising
 from sinkstream.cli.terminal import is_terminal, progress_bar
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.options import OPTIONS, StreamOptions
+from sinkstream.request.options import OPTIONS, Sampling, StreamOptions
 from sinkstream.request.value_kinds import Integer, Number
 
 if TYPE_CHECKING:
@@ -92,6 +92,14 @@ class Loading:
     ] = None
 
 
+_NEUTRAL = Sampling.from_checkpoint({})
+
+
+def _or(name: str) -> str:
+    """Return the sentence on the default of a sampling option."""
+    return f"Default: the model's own, or {getattr(_NEUTRAL, name):g}."
+
+
 @dataclass(frozen=True, slots=True)
 class Replies:
     """How to generate a reply. A field that is None has the default of `Model.stream`."""
@@ -106,34 +114,60 @@ class Replies:
         list[str] | None, typer.Option(help="Stop before this text. May be repeated.")
     ] = None
     temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", help="0 takes the most probable token.")
+        float | None,
+        typer.Option(
+            "--temperature",
+            "-t",
+            help=f"0 takes the most probable token. {_or('temperature')}",
+        ),
     ] = None
-    top_k: Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0: all.")] = (
-        None
-    )
+    top_k: Annotated[
+        int | None,
+        typer.Option(help=f"Keep the k most probable tokens; 0: all. {_or('top_k')}"),
+    ] = None
     top_p: Annotated[
         float | None,
-        typer.Option(help="Keep the most probable tokens up to this total probability."),
+        typer.Option(
+            help=f"Keep the most probable tokens up to this total probability. {_or('top_p')}"
+        ),
     ] = None
     min_p: Annotated[
-        float | None, typer.Option(help="Minimum probability, relative to the most probable token.")
+        float | None,
+        typer.Option(
+            help=f"Minimum probability, relative to the most probable token. {_or('min_p')}"
+        ),
     ] = None
     repetition_penalty: Annotated[
-        float | None, typer.Option(help="Values above 1 make tokens in the cache less probable.")
+        float | None,
+        typer.Option(
+            help="Values above 1 make tokens in the cache less probable. "
+            f"{_or('repetition_penalty')}"
+        ),
     ] = None
     presence_penalty: Annotated[
-        float | None, typer.Option(help="Subtracted from the logit of each token in the cache.")
+        float | None,
+        typer.Option(
+            help=f"Subtracted from the logit of each token in the cache. {_or('presence_penalty')}"
+        ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        typer.Option(help="Subtracted from a token's logit for each occurrence in the cache."),
+        typer.Option(
+            help="Subtracted from a token's logit for each occurrence in the cache. "
+            f"{_or('frequency_penalty')}"
+        ),
     ] = None
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")
+    ] = None
 
     def as_options(self) -> StreamOptions:
         """Return them as the keyword arguments of `Model.stream`."""
         options: StreamOptions = {**asdict(self), "stop": self.stop or ()}  # type: ignore[typeddict-item]
         return options
+
+
+_GROUPS: dict[type, str] = {Loading: "Model", Replies: "Reply"}
 
 
 def takes_bundles(command: Callable[..., int]) -> Callable[..., int]:
@@ -194,6 +228,9 @@ def _name_value(annotation: Any) -> None:
 
 def _parameters_of(bundle: type[Loading | Replies]) -> list[inspect.Parameter]:
     hints = get_type_hints(bundle, include_extras=True)
+    for hint in hints.values():
+        for info in hint.__metadata__:
+            info.rich_help_panel = _GROUPS[bundle]
     return [
         inspect.Parameter(
             entry.name,

@@ -125,6 +125,7 @@ def generate(
     check_options("generate", request)
     text = read_prompt(prompt)
     import_loader()
+    warn_of_model_name(text)
     with ExitStack() as stack:
         if trace is not None:
             stack.enter_context(sinkstream.trace(trace))
@@ -175,6 +176,17 @@ def read_prompt(prompt: str) -> str:
         raise typer.BadParameter(
             f"generate: standard input must be UTF-8, but byte {error.start} is not."
         ) from None
+
+
+def warn_of_model_name(prompt: str) -> None:
+    """Warn if the prompt is the name of a model: other programs take one there."""
+    from sinkstream.checkpoint.stores import is_model_name
+
+    if is_model_name(prompt):
+        warn_caller(
+            f"generate: {prompt!r} is sent as the prompt, but is the name of a model. "
+            f"`sinkstream run {prompt}` runs that model."
+        )
 
 
 def read_file(flag: str, path: Path | None) -> str | None:

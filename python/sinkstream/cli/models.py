@@ -78,8 +78,11 @@ def _cells(model: ListedModel) -> tuple[str, ...]:
 
 
 def _shortened(problem: str) -> str:
-    text = _one_line(problem.removeprefix("load: "))
-    return text if len(text) <= _MAX_PROBLEM else text[: _MAX_PROBLEM - 1] + "…"
+    """Return the first of the faults that a problem lists, one in a line, and cut no word."""
+    first, *others = problem.removeprefix("load: ").splitlines()
+    if others:
+        first = f"{first} {others[0].strip()}" + (" …" if others[1:] else "")
+    return textwrap.shorten(_one_line(first), _MAX_PROBLEM, placeholder=" …")
 
 
 def _one_line(text: str) -> str:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from sinkstream import _build
 from sinkstream.cli.interrupts import INTERRUPTED, TERMINATED, raising
@@ -42,7 +43,22 @@ COMMANDS = {
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
     "quantize": "Quantize a model to a GGUF file, as llama.cpp's quantizer does.",
+    "run": "Chat with a model, or with PROMPT, get one reply.",
     "serve": "Serve a model over an OpenAI-compatible API. Options can be set in the environment.",
+}
+
+EXAMPLES = {
+    "batch": "sinkstream batch questions.jsonl answers.jsonl -n 100",
+    "bench": "sinkstream bench --rounds 3",
+    "chat": 'sinkstream chat --system "You are a pirate."',
+    "demo": "sinkstream demo --tokens 500",
+    "evaluate": "sinkstream evaluate novel.txt --tokens 5000",
+    "generate": 'sinkstream generate "What is the capital of France?" -n 100',
+    "info": "sinkstream info model.gguf",
+    "models": "sinkstream models ~/downloads",
+    "quantize": "sinkstream quantize model-f16.gguf model-q4.gguf --type Q4_K_M",
+    "run": 'sinkstream run smollm2 "What do bees make?"',
+    "serve": "sinkstream serve --port 8000",
 }
 
 # The prefix of the variables from which a command reads its options.
@@ -102,8 +118,37 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     for name, summary in COMMANDS.items():
         function = function_of(name) if name == called else _not_called
         settings = {"auto_envvar_prefix": _ENVIRONMENT.get(name)}
-        app.command(name, help=summary, short_help=summary, context_settings=settings)(function)
+        app.command(
+            name,
+            cls=_Command,
+            help=summary,
+            short_help=summary,
+            epilog=f"Example: {EXAMPLES[name]}",
+            context_settings=settings,
+        )(function)
     return app
+
+
+class _Command(TyperCommand):
+    """A command whose help lists options below headings, and arguments as they are typed."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words after the command: arguments without braces."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options; each names its heading, if it has one."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            heading = getattr(parameter, "rich_help_panel", None)
+            heading = "Arguments" if is_argument else heading or "Options"
+            sections.setdefault(heading, []).append(line)
+        for heading, lines in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
 
 
 def _called(arguments: Sequence[str]) -> str | None:

@@ -18,21 +18,19 @@ from rich.filesize import decimal
 
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, load_model, with_model
-from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError, how_to_install
 from sinkstream.model import Model
-from sinkstream.server.config import SETTINGS, ServerConfig, check_log
+from sinkstream.server.config import (
+    CLUSTER,
+    LIMITS,
+    LISTEN,
+    SETTINGS,
+    ServerConfig,
+    check_log,
+)
 
 if TYPE_CHECKING:
     from sinkstream.server.serve import Alone
-
-MISSING = (
-    "serve: the packages of the extra `serve` must be installed, but {name} is not. "
-    "`pip install 'sinkstream[serve]'` installs them."
-)
-MISSING_RAY = (
-    "serve: Ray must be installed, but {name} is not. `pip install 'sinkstream[serve,cluster]'` "
-    "installs it."
-)
 
 # The command's own options that `--help` lists among the settings, and what each of them follows.
 _AFTER = {
@@ -87,7 +85,9 @@ def _option(option: str, name: str) -> inspect.Parameter:
         kind, default = list[str] | None, None
     elif default == "":
         kind, default = str | None, None
-    info = typer.Option(*flags, metavar=setting.metavar, help=setting.meaning)
+    info = typer.Option(
+        *flags, metavar=setting.metavar, help=setting.meaning, rich_help_panel=setting.group
+    )
     return inspect.Parameter(
         option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
@@ -100,20 +100,29 @@ def serve(
     *,
     config: ServerConfig,
     name: Annotated[
-        str | None, typer.Option(help="The model's name for clients. Default: that of its file.")
+        str | None,
+        typer.Option(
+            help="The model's name for clients. Default: that of its file.",
+            rich_help_panel=LISTEN,
+        ),
     ] = None,
     max_sequences: Annotated[
-        int, typer.Option(help="Replies that are generated at the same time.")
+        int,
+        typer.Option(help="Replies that are generated at the same time.", rich_help_panel=LIMITS),
     ] = SERVED,
     ray: Annotated[
         bool,
         typer.Option(
             "--ray",
             help="Serve with Ray on this host, in --replicas processes.",
+            rich_help_panel=CLUSTER,
         ),
     ] = False,
     replicas: Annotated[
-        int | None, typer.Option(help="Processes of --ray, each with the model. Default: 2.")
+        int | None,
+        typer.Option(
+            help="Processes of --ray, each with the model. Default: 2.", rich_help_panel=CLUSTER
+        ),
     ] = None,
     model_option: common_options.ModelPath = None,
     loading: common_options.Loading,
@@ -122,11 +131,14 @@ def serve(
     loading = with_model("serve", loading, model, model_option)
     import_loader()
     try:
-        from sinkstream.server.log_output import log_to_stderr
         from sinkstream.server.process_settings import keep_heap_small
+        from sinkstream.server.request_log import log_to_stderr
         from sinkstream.server.serve import serve as run
     except ModuleNotFoundError as error:
-        raise SinkstreamError(MISSING.format(name=error.name)) from None
+        raise SinkstreamError(
+            f"serve: the packages of the extra `serve` must be installed, but {error.name} is not. "
+            f"{how_to_install('serve')} installs them."
+        ) from None
     if isinstance(pinned := config.pinned, int):  # the model is loaded with the number
         loading = replace(loading, sinks=pinned)
     shown = name or _name_of(loading.model or os.environ.get("SINKSTREAM_MODEL"))
@@ -172,7 +184,10 @@ def _serve_with_ray(
     try:
         from sinkstream.cluster.ray.deployment import app, run
     except ModuleNotFoundError as error:
-        raise SinkstreamError(MISSING_RAY.format(name=error.name)) from None
+        raise SinkstreamError(
+            f"serve: Ray must be installed, but {error.name} is not. "
+            f"{how_to_install('serve', 'cluster')} installs it."
+        ) from None
     load = {**asdict(loading), "max_sequences": max_sequences}
     model = load.pop("model")
     application = app(model, replicas=replicas, num_cpus=0, server=config, **load)

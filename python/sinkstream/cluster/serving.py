@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from sinkstream.cluster.opening import SharedSettings, missing, shared_conversations
-from sinkstream.cluster.peers.asking import Asking
-from sinkstream.cluster.peers.internal import Internal, fence_of
+from sinkstream.cluster.open_shared_store import SharedSettings, missing, shared_conversations
+from sinkstream.cluster.peers.peer_requests import Asking, Internal, fence_of
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import Turns

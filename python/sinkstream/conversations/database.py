@@ -25,7 +25,7 @@ VERSION = 6
 
 TABLES = {
     # Key "secret" makes hashes useless elsewhere; key "model" is what the store belongs to; key
-    # "served" is the store's age, see `ages.py`.
+    # "served" is the store's age, see `store_age.py`.
     "meta": "key TEXT PRIMARY KEY, value BLOB NOT NULL",
     # `used` is only shown. `tick` and `aged` say when a conversation was last used, in order and in
     # seconds of the store's age; `bytes` is what its turns take, see `deletion.py`. `is_single` is

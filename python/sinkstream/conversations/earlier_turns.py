@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from sinkstream.conversations.canonical import encode, hash_after, without_reasoning
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.node import CLOSED, NewNode, Node, new_id
-from sinkstream.conversations.reading import Drops, StartPoint, read_earlier, read_messages
+from sinkstream.conversations.read_messages import Drops, StartPoint, read_earlier, read_messages
 from sinkstream.conversations.turns import note_of_calls
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import Message
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 
 _MOST = 64
 """Turns of one request. The messages before the last ones are one turn."""

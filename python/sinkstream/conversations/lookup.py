@@ -19,9 +19,9 @@ from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import NotFound, TurnRequest
 from sinkstream.errors import InvalidArgument, SessionBusy
+from sinkstream.request.template_variables import Thinking, named_variables
 from sinkstream.sessions.pinned import Pinning
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking, named_variables
 
 _TRIES = 4  # to own the conversation that a request continues
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sinkstream.conversations.ages import StoreAge
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.fence import Fence
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.restore import StateRestorer
 from sinkstream.conversations.store import Store
+from sinkstream.conversations.store_age import StoreAge
 from sinkstream.errors import SinkstreamError
 
 logger = logging.getLogger("sinkstream")

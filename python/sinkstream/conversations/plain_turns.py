@@ -63,13 +63,7 @@ class PlainTurns:
         self._pinning = Pinning(self._host, sinks)
 
     def begin(self, request: TurnRequest) -> PlainTurn:
-        """Start a reply.
-
-        Raises:
-            NotFound: The request names an earlier turn: none is kept.
-            ContextExceeded: What is to be pinned, or a prompt that may not overflow, is too long.
-            Exception: Any error that `Model.stream` raises.
-        """
+        """Start a reply; see `Turns.begin`. A request that names an earlier turn is refused."""
         _check_previous(request)
         ids = self._encode(request)
         wanted = ReplyOptions(
@@ -98,33 +92,19 @@ class PlainTurns:
         return self._pinning.sinks_for(request.sinks, checked, request.thinking, request.tools, ids)
 
     def begin_text(self, asked: TextRequest) -> PlainTurn:
-        """Start a completion.
-
-        Raises:
-            Exception: Any error that `Turns.begin_text` raises.
-        """
+        """Start a completion; see `Turns.begin_text`."""
         return begin_text(self._host, asked, self._pinning)
 
     def wait_in(self, waiting: Waiting) -> None:
         """Do nothing: nothing is read before a reply begins."""
 
     def prompt_tokens(self, request: TurnRequest) -> int:
-        """Return the tokens of the messages.
-
-        Raises:
-            NotFound: The request names an earlier turn: none is kept.
-            InvalidArgument: A message is malformed.
-            TypeError: A value has the wrong type.
-        """
+        """Return the tokens of the messages; see `Turns.prompt_tokens`."""
         _check_previous(request)
         return len(self._encode(request))
 
     def text_of(self, tenant: str, name: str, *, may_run: bool = False) -> TurnText:
-        """Refuse: nothing is kept.
-
-        Raises:
-            NotFound: Always.
-        """
+        """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("server: this server does not store responses.")
 
     def note(self, name: str, note: str) -> None:
@@ -139,35 +119,19 @@ class PlainTurns:
         return {}
 
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
-        """Refuse: nothing is kept.
-
-        Raises:
-            NotFound: Always.
-        """
+        """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("sessions: this server does not store conversations.")
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
-        """Refuse: nothing is kept.
-
-        Raises:
-            NotFound: Always.
-        """
+        """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("sessions: this server does not store conversations.")
 
     def save(self, tenant: str, name: str, path: Path) -> None:
-        """Refuse: nothing is kept.
-
-        Raises:
-            NotFound: Always.
-        """
+        """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("sessions: this server does not store conversations.")
 
     def delete(self, tenant: str, name: str) -> None:
-        """Refuse: nothing is kept.
-
-        Raises:
-            NotFound: Always.
-        """
+        """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("delete: this server does not store conversations.")
 
     def close(self) -> None:
@@ -180,11 +144,7 @@ def _check_previous(request: TurnRequest) -> None:
 
 
 def begin_text(host: Host, asked: TextRequest, pinning: Pinning) -> PlainTurn:
-    """Start a completion of plain text or of token ids.
-
-    Raises:
-        Exception: Any error that `Turns.begin_text` raises.
-    """
+    """Start a completion of plain text or of token ids; see `Turns.begin_text`."""
     sinks = pinning.sinks_for_text(asked.sinks)
     wanted = ReplyOptions(asked.options, sinks, cache_salt=asked.salt, called_at=called_at())
     request = host.request_for(asked.prompt, wanted)

@@ -14,7 +14,7 @@ from sinkstream.conversations.canonical import ReplyHash
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import SessionMoved
 from sinkstream.conversations.node import NewNode, Node
-from sinkstream.conversations.reading import Drops
+from sinkstream.conversations.read_messages import Drops
 from sinkstream.conversations.residency import Residency, Resident
 from sinkstream.conversations.turns import TurnEnd, TurnFacts, note_of_calls
 from sinkstream.streams.events import FinishReason

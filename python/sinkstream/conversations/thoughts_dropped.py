@@ -20,19 +20,19 @@ from sinkstream.conversations.node import (
     stored_form,
     turn_of,
 )
-from sinkstream.conversations.reading import BEGINNING, Drops, StartPoint, read_earlier
+from sinkstream.conversations.read_messages import BEGINNING, Drops, StartPoint, read_earlier
 from sinkstream.conversations.store import Store
 from sinkstream.conversations.turns import calls_of, deleted
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.sessions.thoughts import Thoughts, check_thoughts
 from sinkstream.structured.lru_cache import LruCache
+from sinkstream.text.find_thoughts import shows_thoughts_of_calls
 from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.find_thoughts import shows_thoughts_of_calls
-from sinkstream.text.turns.template_turns import TemplateTurns
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.template_turns import TemplateTurns
+from sinkstream.text.turn_format import TurnFormat
 
 logger = logging.getLogger("sinkstream")
 

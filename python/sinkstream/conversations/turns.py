@@ -16,11 +16,11 @@ from typing import Any, Literal, Protocol
 from sinkstream.conversations.promises import Promises
 from sinkstream.conversations.transcript import StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.sessions.pinned import Sinks
 from sinkstream.streams.events import FinishReason, Stats
 from sinkstream.streams.served_stream import ServedStream
-from sinkstream.text.thinking import Thinking
 
 TurnState = Literal["resident", "undone", "loaded", "replayed", "new"]
 """Where the conversation before this turn was: in memory, in memory after undoing a turn, in a

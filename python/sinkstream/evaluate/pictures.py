@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from sinkstream.errors import InvalidArgument, SinkstreamError
+from sinkstream.errors import InvalidArgument, SinkstreamError, how_to_install
 from sinkstream.files import expand_home
 
 # Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), each with a line style, so that the
@@ -54,8 +54,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         if error.name is None or error.name.partition(".")[0] != "matplotlib":
             raise
         raise SinkstreamError(
-            "plot: matplotlib must be installed, but is not. "
-            'Install it with: pip install "sinkstream[plot]"'
+            f"plot: matplotlib must be installed, but is not. {how_to_install('plot')} installs it."
         ) from None
 
 

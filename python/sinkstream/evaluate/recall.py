@@ -22,7 +22,7 @@ from sinkstream.evaluate.recall_tasks import (
 from sinkstream.evaluate.result import model_settings
 from sinkstream.model import Model, host_of
 from sinkstream.request.checks import as_bool, as_int
-from sinkstream.request.keywords import suggests_keywords
+from sinkstream.request.signature import suggests_keywords
 
 _MAX = 1 << 31
 # A model may write an answer in a few more tokens than the tokenizer would.

@@ -26,7 +26,7 @@ from sinkstream.evaluate.result import PerplexityResult, model_settings, perplex
 from sinkstream.files import expand_home, replace_whole
 from sinkstream.model import Model
 from sinkstream.request.checks import as_int
-from sinkstream.request.keywords import suggests_keywords
+from sinkstream.request.signature import suggests_keywords
 
 # Seconds between two saved states: the most that a crash can lose.
 _SAVE_EVERY_S = 30.0

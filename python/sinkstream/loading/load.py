@@ -20,7 +20,7 @@ from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounde
 from sinkstream.model import Model
 from sinkstream.observe import logs
 from sinkstream.request.checks import as_bool, as_choice, as_int
-from sinkstream.request.keywords import suggests_keywords
+from sinkstream.request.signature import suggests_keywords
 from sinkstream.streams.live import Progress, progress_function
 from sinkstream.text.tokenizers.token_bytes import TokenBytes, token_bytes
 

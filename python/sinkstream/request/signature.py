@@ -1,12 +1,13 @@
-"""Shows the options of a request where people look for them: in signatures and docstrings."""
+"""Shows the options of a request in signatures and docstrings, and names the one that was meant."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import formatannotation
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -109,3 +110,32 @@ def _entries(options: Sequence[_Shown], indent: str) -> str:
         + "\n"
         for option in options
     )
+
+
+def no_option(where: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return the error for a keyword that does not exist, suggesting a similar one."""
+    alike = difflib.get_close_matches(name, list(known), 1)
+    remedy = f" Did you mean `{alike[0]}`?" if alike else ""
+    return TypeError(f"{where}: there is no option `{name[:40]}`.{remedy}")
+
+
+def suggests_keywords(function: _Function) -> _Function:
+    """Make a function raise `no_option` for a keyword that it does not have."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    def check(options: Iterable[str]) -> None:
+        for name in options:
+            if name not in known:
+                raise no_option(function.__name__, name, known)
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        check(options)
+        return function(*args, **options)
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **options: Any) -> Any:
+        check(options)
+        return await function(*args, **options)
+
+    return cast(_Function, call_async if inspect.iscoroutinefunction(function) else call)

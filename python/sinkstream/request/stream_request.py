@@ -12,8 +12,8 @@ from typing import Any
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_native_int
-from sinkstream.request.keywords import no_option
 from sinkstream.request.options import GRAMMARS, OPTIONS, SAMPLING, Sampling
+from sinkstream.request.signature import no_option
 from sinkstream.request.template_variables import TemplateVariables
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars

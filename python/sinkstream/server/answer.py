@@ -15,7 +15,7 @@ from starlette.responses import Response
 from sinkstream.server.errors import ApiError, StreamAborted, from_exception
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import Scope, request_log_of
-from sinkstream.server.running import as_api_error
+from sinkstream.server.running_replies import as_api_error
 from sinkstream.server.server_sent_events import Send, error_event
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

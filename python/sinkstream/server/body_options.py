@@ -14,7 +14,16 @@ from typing import Any
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
 from sinkstream.request.options import SAME_AS, SAMPLING, StreamOptions
-from sinkstream.request.template_variables import KWARGS, OWN_FIELDS, with_variables
+from sinkstream.request.template_variables import (
+    EFFORT,
+    KWARGS,
+    OWN_FIELDS,
+    SWITCHES,
+    Thinking,
+    check_thinking,
+    reads_thinking,
+    with_variables,
+)
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.config import OVERFLOW, ServerConfig
 from sinkstream.server.errors import invalid, not_supported
@@ -28,7 +37,6 @@ from sinkstream.server.request_bodies import (
 from sinkstream.server.structured import rule_of
 from sinkstream.sessions.pinned import Sinks, check_sinks
 from sinkstream.text.templates.chat_template import compile_template
-from sinkstream.text.thinking import EFFORT, SWITCHES, Thinking, check_thinking, reads_thinking
 
 _logger = logging.getLogger("sinkstream.server")
 MAX_STOPS = 64

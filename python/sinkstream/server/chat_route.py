@@ -24,14 +24,14 @@ from sinkstream.server.body_options import (
     with_seed,
 )
 from sinkstream.server.errors import invalid
-from sinkstream.server.generating import Job, form_of
 from sinkstream.server.parsing import parse, session_key
 from sinkstream.server.reply_pieces import Piece, as_chunk
+from sinkstream.server.reply_response import Job, form_of
 from sinkstream.server.request_bodies import ChatRequest
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.running import terms_of
+from sinkstream.server.running_replies import terms_of
 from sinkstream.server.service import Service, ready_service
-from sinkstream.streams.scored_prompt import ScoredPrompt
+from sinkstream.streams.kept_tokens import ScoredPrompt
 
 
 async def chat(request: Request) -> Response:

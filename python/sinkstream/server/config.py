@@ -24,6 +24,8 @@ DATABASE = ("postgresql://", "postgres://")
 """What a store in a database begins with."""
 BUCKET = "s3://"
 """What snapshots in an object store begin with."""
+LISTEN, REQUESTS, CONVERSATIONS = "Address and access", "Requests", "Conversations"
+LIMITS, CLUSTER, LOG = "Limits", "Several servers", "Log and metrics"
 _SECRET = 16
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
@@ -32,6 +34,8 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 class Setting:
     """What a setting declares in addition to its type and default."""
 
+    group: str
+    """The heading of `sinkstream serve --help` that it is below."""
     meaning: str
     """What it does; of an option, what `sinkstream serve --help` says."""
     range: Number | None = None
@@ -52,12 +56,13 @@ class ServerConfig:
 
     host: Annotated[
         str,
-        Setting("Address to listen on. An address other than loopback needs a key."),
+        Setting(LISTEN, "Address to listen on. An address other than loopback needs a key."),
     ] = "127.0.0.1"
-    port: Annotated[int, Setting("Port; 0 takes a free one.", Number(0, 65535))] = 8000
+    port: Annotated[int, Setting(LISTEN, "Port; 0 takes a free one.", Number(0, 65535))] = 8000
     api_keys: Annotated[
         tuple[str, ...],
         Setting(
+            LISTEN,
             "A key that clients must send. May be repeated. Best set in the environment, where "
             "other users cannot see it.",
             option="api_key",
@@ -66,6 +71,7 @@ class ServerConfig:
     api_key_file: Annotated[
         str,
         Setting(
+            LISTEN,
             "A file with further keys, one in a line. A number after a key and a space is its "
             "weight: a key with 2 gets twice as much of a busy server as one with 1.",
             metavar="FILE",
@@ -73,11 +79,16 @@ class ServerConfig:
     ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...],
-        Setting("Another name to accept in the Host header. May be repeated.", option="allow_host"),
+        Setting(
+            LISTEN,
+            "Another name to accept in the Host header. May be repeated.",
+            option="allow_host",
+        ),
     ] = ()
     cors_origins: Annotated[
         tuple[str, ...],
         Setting(
+            LISTEN,
             "An origin whose web pages may use the server, such as "
             '"https://chat.example". May be repeated.',
             option="cors_origin",
@@ -85,16 +96,19 @@ class ServerConfig:
     ] = ()
     model_name: Annotated[
         str,
-        Setting("What clients see as the model's name.", is_option=False),
+        Setting(LISTEN, "What clients see as the model's name.", is_option=False),
     ] = "sinkstream"
-    strict_model: Annotated[bool, Setting("Refuse requests that name a different model.")] = False
+    strict_model: Annotated[
+        bool, Setting(REQUESTS, "Refuse requests that name a different model.")
+    ] = False
     max_queue: Annotated[
         int,
-        Setting("Replies that may wait; further ones get status 429.", Number(0, 1 << 20)),
+        Setting(LIMITS, "Replies that may wait; further ones get status 429.", Number(0, 1 << 20)),
     ] = 64
     max_tokens: Annotated[
         int,
         Setting(
+            REQUESTS,
             "Maximum tokens of a chat reply if the request sets none.",
             Number(1, 1 << 53),
             letter="-n",
@@ -103,6 +117,7 @@ class ServerConfig:
     advertise_context: Annotated[
         int,
         Setting(
+            REQUESTS,
             "The context length that clients see; they may truncate their history to it. 0: "
             "1,048,576, or with --on-overflow refuse what the model really sees.",
             Number(0, 1 << 53),
@@ -111,6 +126,7 @@ class ServerConfig:
     store: Annotated[
         str,
         Setting(
+            CONVERSATIONS,
             "Where conversations are kept: a folder, or postgresql://user@host/database for "
             'replicas on several hosts; "none" keeps none. Default: a folder for this model and '
             "window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
@@ -121,6 +137,7 @@ class ServerConfig:
     replica: Annotated[
         str,
         Setting(
+            CLUSTER,
             "The name of this process among those that use the same store. Several "
             "processes on one host need one, except with PostgreSQL, where each has a default.",
             metavar="NAME",
@@ -129,6 +146,7 @@ class ServerConfig:
     snapshots: Annotated[
         str,
         Setting(
+            CLUSTER,
             "Where the states of conversations are saved: a folder, or s3://bucket/path. "
             "Needed with PostgreSQL. Default: a folder in that of the store.",
             metavar="FOLDER",
@@ -137,6 +155,7 @@ class ServerConfig:
     snapshot_tokens: Annotated[
         int,
         Setting(
+            CONVERSATIONS,
             "A conversation's state is saved each time the conversation has grown by this "
             "number of tokens; 0: sinks + window. After a crash, at most this number of tokens "
             "and the last turn are read again.",
@@ -146,6 +165,7 @@ class ServerConfig:
     session_ttl: Annotated[
         float,
         Setting(
+            CONVERSATIONS,
             "Seconds after which unused conversations are deleted; 0: never. Time in which no "
             "server uses the store does not count.",
             Number(0, 1e10),
@@ -154,6 +174,7 @@ class ServerConfig:
     single_turn_ttl: Annotated[
         float,
         Setting(
+            CONVERSATIONS,
             "The same for a chat completion that was never continued, and has no session's name, "
             "such as a title that a client asked for.",
             Number(0, 1e10),
@@ -162,6 +183,7 @@ class ServerConfig:
     store_max_gb: Annotated[
         float,
         Setting(
+            CONVERSATIONS,
             "Maximum size of the store in GB; 0: no limit. Beyond it, the key that takes most "
             "loses its oldest saved states, then its oldest conversations.",
             Number(0, 1e6),
@@ -170,17 +192,22 @@ class ServerConfig:
     store_sync: Annotated[
         str,
         Setting(
+            CONVERSATIONS,
             'What a power cut may lose. "normal": the last turns; "full": nothing that was '
             "answered, but each turn waits for the disk. With PostgreSQL, its own settings decide.",
             metavar="full|normal",
         ),
     ] = "normal"
     park_s: Annotated[
-        float, Setting("Seconds after which idle conversations leave memory.", Number(0, 1e9))
+        float,
+        Setting(
+            CONVERSATIONS, "Seconds after which idle conversations leave memory.", Number(0, 1e9)
+        ),
     ] = 300.0
     sinks: Annotated[
         str,
         Setting(
+            REQUESTS,
             'What of each conversation stays in the window for good: "system", its system prompt '
             "and tools, or a number of tokens at its start. They may take half of what the model "
             "sees.",
@@ -190,6 +217,7 @@ class ServerConfig:
     on_overflow: Annotated[
         str,
         Setting(
+            REQUESTS,
             "What happens to a prompt that is longer than sinks and window together: its oldest "
             "tokens leave the window (evict), with a warning if they are new, or the request is "
             "refused (refuse).",
@@ -199,6 +227,7 @@ class ServerConfig:
     thoughts: Annotated[
         str,
         Setting(
+            REQUESTS,
             "What kept conversations do with the thoughts of earlier replies. Default: what "
             "the chat template does; most templates drop them.",
             metavar="drop|keep",
@@ -207,6 +236,7 @@ class ServerConfig:
     tools: Annotated[
         str,
         Setting(
+            REQUESTS,
             "How models are told of the tools in requests. native: in the chat template's own "
             "form, or in the generic form if it has none. generic: always in the generic form. "
             "ignore: not at all. refuse: such requests get status 400.",
@@ -216,24 +246,29 @@ class ServerConfig:
     continue_final_message: Annotated[
         bool,
         Setting(
+            REQUESTS,
             "Continue the last message of a conversation if it is the assistant's, unless the "
-            "request says otherwise."
+            "request says otherwise.",
         ),
     ] = False
     max_reply_s: Annotated[
         float,
         Setting(
+            LIMITS,
             "Seconds after which a request ends like one with this `timeout_s`; 0: no limit.",
             Number(0, 1e9),
         ),
     ] = 0.0
     drain_s: Annotated[
         float,
-        Setting("Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)),
+        Setting(
+            LIMITS, "Seconds that running replies have to finish after SIGTERM.", Number(0, 1e6)
+        ),
     ] = 30.0
     watchdog_s: Annotated[
         float,
         Setting(
+            LIMITS,
             "Seconds without an engine step after which waiting clients get status 503.",
             Number(1, 1e6),
         ),
@@ -241,16 +276,21 @@ class ServerConfig:
     send_timeout_s: Annotated[
         float,
         Setting(
-            "Seconds after which a client that does not read is disconnected.", Number(0.1, 1e6)
+            LIMITS,
+            "Seconds after which a client that does not read is disconnected.",
+            Number(0.1, 1e6),
         ),
     ] = 60.0
     max_connections: Annotated[
         int,
-        Setting("Open connections; requests on further ones get status 503.", Number(1, 1 << 20)),
+        Setting(
+            LIMITS, "Open connections; requests on further ones get status 503.", Number(1, 1 << 20)
+        ),
     ] = 2048
     log_level: Annotated[
         str,
         Setting(
+            LOG,
             "The least level that is logged: debug, which includes health checks, info, warning or "
             "error.",
             metavar="LEVEL",
@@ -258,35 +298,42 @@ class ServerConfig:
     ] = "info"
     log_format: Annotated[
         str,
-        Setting("How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
+        Setting(LOG, "How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
     ] = "text"
-    public_metrics: Annotated[bool, Setting("Answer /metrics without a key.")] = False
-    no_page: Annotated[bool, Setting("Serve no web page at /.")] = False
+    public_metrics: Annotated[bool, Setting(LOG, "Answer /metrics without a key.")] = False
+    no_page: Annotated[bool, Setting(LISTEN, "Serve no web page at /.")] = False
     address: Annotated[
         str,
         Setting(
-            "Where the other servers of a shared store reach this one. Default: where it listens."
+            CLUSTER,
+            "Where the other servers of a shared store reach this one. Default: where it listens.",
         ),
     ] = ""
     peer_secret: Annotated[
         str,
         Setting(
+            CLUSTER,
             "A secret that the servers of a shared store send each other. Best set in the "
-            "environment."
+            "environment.",
         ),
     ] = ""
     max_body_bytes: Annotated[
-        int, Setting("Bytes of a request's body.", Number(1 << 10, 1 << 32), is_option=False)
+        int,
+        Setting(LIMITS, "Bytes of a request's body.", Number(1 << 10, 1 << 32), is_option=False),
     ] = 32 << 20
     body_timeout_s: Annotated[
         float,
         Setting(
-            "Seconds in which a request's body must arrive.", Number(0.1, 3600), is_option=False
+            LIMITS,
+            "Seconds in which a request's body must arrive.",
+            Number(0.1, 3600),
+            is_option=False,
         ),
     ] = 60.0
     keepalive_s: Annotated[
         float,
         Setting(
+            LIMITS,
             "Seconds between comments in a stream that has nothing to send.",
             Number(0.01, 3600),
             is_option=False,
@@ -295,6 +342,7 @@ class ServerConfig:
     flush_s: Annotated[
         float,
         Setting(
+            LIMITS,
             "Seconds between two writes of a stream: the tokens of that time are sent together.",
             Number(0, 10),
             is_option=False,

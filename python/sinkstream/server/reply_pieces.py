@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkstream.streams.events import Finished, Token
-from sinkstream.streams.scored_prompt import ScoredPrompt
+from sinkstream.streams.kept_tokens import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
 
 
 @dataclass(slots=True)

@@ -1,4 +1,7 @@
-"""The facts of one request and its response, and the line in the log that is made from them."""
+"""The facts of one request and its response, and the line in the log that is made from them.
+
+Lines go to standard error, for people or as JSON for programs.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import logging
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from sinkstream.conversations.turns import TurnEnd, TurnFacts
+from sinkstream.structured.grammars import logger as schema_logger
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -124,3 +131,30 @@ def request_log_of(scope: Scope) -> RequestLog:
     """Return the log that the middleware has put into a scope."""
     log: RequestLog = scope[KEY]
     return log
+
+
+class _AsJson(logging.Formatter):
+    """Writes an object in each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record with its facts, if it is a request's, else with its message."""
+        facts = getattr(record, FACTS, None)
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            **({"message": record.getMessage()} if facts is None else facts),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+def log_to_stderr(level: str, form: str) -> None:
+    """Write what has at least this level, as "text" or "json"."""
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(_AsJson() if form == "json" else text)
+    for one in (logger, schema_logger):
+        one.addHandler(handler)
+        one.setLevel(level.upper())
+        one.propagate = False

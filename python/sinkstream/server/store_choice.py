@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import StoreError
-from sinkstream.conversations.opening import Settings, identity_of
+from sinkstream.conversations.open_store import Settings, identity_of
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import Turns
 from sinkstream.files import state_folder

@@ -10,11 +10,11 @@ from typing import Any
 
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
 from sinkstream.server.request_bodies import Generation
 from sinkstream.structured.schemas import lenient
-from sinkstream.text.thinking import Thinking
 
 Rule = tuple[str, Any]
 """An option of GRAMMARS and its value."""

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
 from sinkstream.request.checks import PROMPT, as_ids
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
-from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers import encoding_of
 from sinkstream.text.tokenizers.encoding_limit import check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes

@@ -24,8 +24,7 @@ from sinkstream.sessions.token_session import (
     turn_is_not_last,
     turn_is_undone,
 )
-from sinkstream.text.messages import Message
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import Message, ToolCall
 
 MOST_TURNS = 1 << 14
 """The turns that are remembered, at most, however short they are."""

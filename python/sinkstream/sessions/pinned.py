@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 from sinkstream.errors import ContextExceeded, InvalidArgument
 from sinkstream.host import Host
 from sinkstream.request.checks import as_native_int
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.messages import text_of_parts
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 
 SYSTEM: Final = "system"
 Sinks = int | Literal["system"] | None

@@ -19,20 +19,15 @@ from sinkstream.request.signature import shows_options
 from sinkstream.request.stream_request import StreamRequest
 from sinkstream.sessions.file import write_session_file
 from sinkstream.sessions.history import History, Remembered, Turn
+from sinkstream.sessions.session_tools import NO_TOOLS, SessionTools, check_unread_calls
 from sinkstream.sessions.thoughts import DroppedThoughts, Thoughts, closing, splitter_of
 from sinkstream.sessions.token_session import ConversationState, SessionStats, TokenSession
-from sinkstream.sessions.tools import (
-    NO_TOOLS,
-    SessionTools,
-    check_unread_calls,
-)
 from sinkstream.streams.closing import ClosesOnExit
 from sinkstream.streams.stream import Result, Stats, Stream, check_keep
 from sinkstream.streams.worker import Check, in_thread, wanted
-from sinkstream.text.messages import Message
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
-from sinkstream.text.turns.turn_arguments import check_content, check_results
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.messages import Message, check_content, check_results
+from sinkstream.text.thought_reader import ThoughtReader
+from sinkstream.text.turn_format import TurnFormat
 
 
 class Session(ClosesOnExit):

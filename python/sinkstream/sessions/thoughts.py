@@ -24,13 +24,12 @@ from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
 from sinkstream.errors import CapacityError, InvalidArgument, warn_caller
 from sinkstream.host import Host
 from sinkstream.request.stream_request import StreamRequest
+from sinkstream.request.template_variables import Thinking
 from sinkstream.sessions.token_session import ConversationState, Mark, TokenSession
 from sinkstream.streams.stream import Stream
-from sinkstream.text.messages import Message
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import Split, ThoughtReader, ThoughtTags
-from sinkstream.text.tool_call import ToolCall
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.messages import Message, ToolCall
+from sinkstream.text.thought_reader import Split, ThoughtReader, ThoughtTags
+from sinkstream.text.turn_format import TurnFormat
 
 STAYS = (
     "session: the thoughts of a reply stay in the conversation, because tokens have left the "

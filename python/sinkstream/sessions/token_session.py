@@ -22,7 +22,7 @@ from sinkstream.sessions.file import write_session_file
 from sinkstream.sessions.record import SessionRecord
 from sinkstream.streams.stream import Stats, Stream
 from sinkstream.streams.worker import Check
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
+from sinkstream.text.thought_reader import ThoughtReader
 
 _S = TypeVar("_S", bound=Stream)
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from sinkstream.observe.notebook import counted, quotation, summary
 from sinkstream.request.options import Sampling
-from sinkstream.text.thoughts.thought_format import Kind
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
+from sinkstream.text.thought_reader import Kind
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sinkstream.streams.events import (
     Event,
@@ -19,16 +19,37 @@ from sinkstream.streams.events import (
     Token,
     text_of,
 )
-from sinkstream.streams.scored_prompt import ScoredPrompt
-from sinkstream.streams.tail import Tail
-from sinkstream.text.thoughts.thought_reader import joined
+from sinkstream.streams.kept_tokens import ScoredPrompt, Tail
+from sinkstream.text.thought_reader import ThoughtReader, joined
 
 if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
-    from sinkstream.streams.read_batch import ReadBatch
-    from sinkstream.text.thoughts.thought_format import Kind
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Kind, Parts
+
+
+class ReadBatch(NamedTuple):
+    """What is known about the tokens of a batch."""
+
+    tokens: list[tuple[Kind, Parts]]
+    """For each token, what it belongs to, and the parts that it completes."""
+    rest: Parts
+    """What follows the last token."""
+
+    def joined(self, kind: Kind) -> str:
+        """Return everything of one kind that is known."""
+        return "".join(joined(parts, kind) for _, parts in self.tokens) + joined(self.rest, kind)
+
+
+def read_batch(reader: ThoughtReader, batch: Batch) -> ReadBatch:
+    """Read the next batch of a stream."""
+    tokens = []
+    begin = 0
+    for token_id, length in zip(batch.ids, batch.lengths, strict=True):
+        tokens.append(reader.token(token_id, batch.text[begin : begin + length]))
+        begin += length
+    return ReadBatch(tokens, reader.push_text(batch.text[begin:]))
+
 
 # A reply with `max_tokens` up to the first number is kept completely. Of other replies, only this
 # many of the last tokens and characters are kept.

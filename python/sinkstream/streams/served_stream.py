@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from sinkstream.streams.batch import Batch
 from sinkstream.streams.events import Event, FinishReason
 from sinkstream.streams.stream import Stream
-from sinkstream.text.thoughts.thought_reader import joined
+from sinkstream.text.thought_reader import joined
 
 if TYPE_CHECKING:
-    from sinkstream.streams.read_batch import ReadBatch
-    from sinkstream.streams.scored_prompt import ScoredPrompt
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.streams.inbox import ReadBatch
+    from sinkstream.streams.kept_tokens import ScoredPrompt
+    from sinkstream.text.thought_reader import Parts
 
 
 class ServedStream(Stream):
@@ -57,13 +57,13 @@ class ServedStream(Stream):
         """End the generation, record what has not been read, and return how it ended."""
         self._native.cancel()
         me = threading.get_ident()
-        self._claim(me)
+        self._one_reader.claim(me)
         try:
             while (batch := self._native.take()) is not None:
                 self._read_batch(batch)
             self._read_end()
         finally:
-            self._release(me)
+            self._one_reader.release(me)
         return self._native.finish_reason or "cancelled"
 
     def _end(self) -> None:

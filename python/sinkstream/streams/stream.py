@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sinkstream import _core
 from sinkstream.errors import (
     EngineDead,
     InvalidArgument,
-    SessionBusy,
     SinkstreamError,
     warn_caller,
 )
@@ -32,16 +30,14 @@ from sinkstream.streams.events import (
     Stats,
     Token,
 )
-from sinkstream.streams.inbox import PENDING, Inbox, Need
+from sinkstream.streams.inbox import PENDING, Inbox, Need, ReadBatch, read_batch
 from sinkstream.streams.live import GrowingText
-from sinkstream.streams.read_batch import ReadBatch, read_batch
-from sinkstream.text.thoughts.thought_reader import ThoughtReader
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.streams.one_reader import INTERRUPTS, OneReader
+from sinkstream.text.messages import ToolCall
+from sinkstream.text.thought_reader import ThoughtReader
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from sinkstream.text.thoughts.thought_reader import Parts
+    from sinkstream.text.thought_reader import Parts
 
 __all__ = [
     "Event",
@@ -59,10 +55,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_Reader: TypeAlias = "int | asyncio.Task[Any] | None"
-
-# Raised by Ctrl-C and by a shutdown, possibly at any point.
-_INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 class Stream(ClosesOnExit):
@@ -127,8 +119,7 @@ class Stream(ClosesOnExit):
         self._seed = request.seed
         self._reads = reader
         self._inbox = Inbox(request, native.request_id)
-        # Key "reader": the id of the thread, or the task, that is reading.
-        self._reader: dict[str, _Reader] = {}
+        self._one_reader = OneReader(native)
         self._is_error_given = False
 
     def __repr__(self) -> str:
@@ -181,19 +172,13 @@ class Stream(ClosesOnExit):
         An error that ends the stream is raised after `Finished("error")`.
 
         Raises:
-            SessionBusy: Another thread or task is reading.
-            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
-                exceeds llguidance's limits.
-            NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
-                that are not being read.
-            EngineDead: The generation thread has failed.
+            Exception: Any error that `next` raises, but for a missing tokenizer.
         """
         try:
             while (event := self._read(self._inbox.next_event)) is not None:
                 yield event
             self._raise_error_once()
-        except _INTERRUPTS:
+        except INTERRUPTS:
             self.cancel()
             raise
 
@@ -203,13 +188,7 @@ class Stream(ClosesOnExit):
         It includes what was read before as text or events.
 
         Raises:
-            SessionBusy: Another thread or task is reading.
-            InvalidArgument: `logit_bias` or the grammar leaves no token to sample, or the grammar
-                exceeds llguidance's limits.
-            NonFiniteLogits: The model returned NaN or infinity.
-            CapacityError: Timed out waiting for cache memory held by idle sessions or by streams
-                that are not being read.
-            EngineDead: The generation thread has failed.
+            Exception: Any error that `next` raises, but for a missing tokenizer.
         """
         self._read(self._inbox.skip)
         return self._make_result()
@@ -384,19 +363,10 @@ class Stream(ClosesOnExit):
     # ---- internals -------------------------------------------------------------------------------
 
     def _read(self, give: Callable[[], _T | Need]) -> _T:
-        """Call `give` until it returns a value; in between, wait for a batch without the GIL."""
-        me = threading.get_ident()
-        try:
-            self._claim(me)
-            while (given := give()) is PENDING:
-                self._receive(self._native.take())
-            return given
-        except _INTERRUPTS:
-            # The traceback keeps this stream alive, in a notebook for a long time.
-            self.cancel()
-            raise
-        finally:
-            self._release(me)
+        return self._one_reader.read(give, self._receive)
+
+    async def _aread(self, give: Callable[[], _T | Need]) -> _T:
+        return await self._one_reader.aread(give, self._receive)
 
     def skip_ready(self) -> bool:
         """Skip what is ready, without waiting; return whether the stream has ended.
@@ -407,47 +377,11 @@ class Stream(ClosesOnExit):
             self._receive(self._native.take())
         return has_more is None
 
-    async def _aread(self, give: Callable[[], _T | Need]) -> _T:
-        """Do the same as `_read`, but let the event loop run in between."""
-        import asyncio  # 2 MB that a reader in a thread does without
-
-        from sinkstream.streams import aio
-
-        _ = self._native.is_ready  # raises ForkError in a child, which has no running loop
-        me = asyncio.current_task()
-        try:
-            self._claim(me)
-            while (given := give()) is PENDING:
-                await aio.until_ready(self._native)
-                self._receive(self._native.take())
-            return given
-        except (asyncio.CancelledError, *_INTERRUPTS):
-            self.cancel()
-            raise
-        finally:
-            self._release(me)
-            del me  # a cancelled task holds its error, which holds this frame
-
     async def _anext_event(self) -> Event | None:
         event = await self._aread(self._inbox.next_event)
         if event is None:
             self._raise_error_once()
         return event
-
-    def _claim(self, me: _Reader) -> None:
-        """Make `me` the reader, or refuse if there is another one."""
-        reader = self._reader.setdefault("reader", me)
-        if not isinstance(reader, int) and _is_abandoned(reader):
-            self._reader["reader"] = reader = me
-        if reader != me:
-            raise SessionBusy(
-                "stream: only one thread or task can read a stream at a time, but another is "
-                "reading this stream."
-            )
-
-    def _release(self, me: _Reader) -> None:
-        if self._reader.get("reader") == me:
-            del self._reader["reader"]
 
     def _receive(self, batch: Batch | None) -> None:
         if batch is not None:
@@ -517,11 +451,6 @@ class Stream(ClosesOnExit):
             prompt_logprobs=self._inbox.prompt.tokens,
             tool_calls=self.tool_calls,
         )
-
-
-def _is_abandoned(task: asyncio.Task[Any] | None) -> bool:
-    """Return whether the task can never continue, because its loop was closed."""
-    return task is not None and task.get_loop().is_closed()
 
 
 def check_keep(keep: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkstream import _core
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import InvalidArgument, how_to_install
 from sinkstream.structured import schemas
 from sinkstream.structured.lru_cache import LruCache
 
@@ -33,7 +33,6 @@ MAX_BYTES = 16384
 """The converter's time grows with the square of the number of rules."""
 RELEASE = "1.9."
 """What the version of a library with the functions that the core knows begins with."""
-_REMEDY = "`pip install 'sinkstream[structured]'` installs it."
 
 
 class Grammars:
@@ -224,7 +223,7 @@ def functions() -> dict[str, int]:
 def _load() -> ctypes.CDLL:
     spec = importlib.util.find_spec("llguidance")
     if spec is None or spec.origin is None:
-        raise LibraryMissing(f"llguidance {RELEASE}x, which is not installed. {_REMEDY}")
+        raise LibraryMissing(f"llguidance {RELEASE}x, which is not installed. {_remedy()}")
     files = sorted(Path(spec.origin).parent.glob("_lib*.so"))
     if not files:
         raise _wrong("an installation without its library")
@@ -242,4 +241,8 @@ def _version(library: ctypes.CDLL) -> str:
 
 
 def _wrong(found: str) -> LibraryMissing:
-    return LibraryMissing(f"llguidance {RELEASE}x, but {found} was found. {_REMEDY}")
+    return LibraryMissing(f"llguidance {RELEASE}x, but {found} was found. {_remedy()}")
+
+
+def _remedy() -> str:
+    return f"{how_to_install('structured')} installs it."

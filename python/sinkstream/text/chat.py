@@ -12,7 +12,7 @@ A whole conversation has the ids that transformers gives it: `encode_whole`. A s
 its cache reads only what follows, so it encodes a part of a rendering: `encode_part`. The two agree
 unless the tokenizer joins text across the part's beginning, or changes the text next to a control
 token. Then a session cannot have the ids of the whole, because its cache already holds those before
-(`turns/find_difference.py` says so), and a stream must not have those of the parts. All else is the
+(`turn_format.py` says so), and a stream must not have those of the parts. All else is the
 same for both.
 """
 
@@ -29,20 +29,20 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.abandoned import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
-from sinkstream.text.message_forms import ArgumentForms, ContentForms
+from sinkstream.request.template_variables import Thinking, template_variables
+from sinkstream.text.message_forms import ArgumentForms, ContentForms, check_open, cut, marked
 from sinkstream.text.messages import ROLES, Message
-from sinkstream.text.open_message import check_open, cut, marked
 from sinkstream.text.plain_text import plain_encoder
 from sinkstream.text.templates.chat_template import (
     SANDBOX,
     ChatTemplate,
+    Passage,
+    Piece,
     compile_template,
     template_error,
 )
 from sinkstream.text.templates.limits import Limits
-from sinkstream.text.templates.passage import Passage, Piece
 from sinkstream.text.templates.traced_text import DERIVED, MESSAGE, UNKNOWN, TracedText, traced_data
-from sinkstream.text.thinking import Thinking, template_variables
 from sinkstream.text.tokenizers import catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import (
     WHITESPACE,

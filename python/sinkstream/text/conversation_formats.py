@@ -14,20 +14,28 @@ from typing import TYPE_CHECKING, Any
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import PROMPT, ArgumentName
+from sinkstream.request.template_variables import Thinking, template_variables
 from sinkstream.request.tools import Tools
 from sinkstream.structured.lru_cache import LruCache
-from sinkstream.text.messages import Message, check_messages, text_of_parts
-from sinkstream.text.open_message import check_open
+from sinkstream.text.message_forms import check_open
+from sinkstream.text.messages import (
+    MESSAGES,
+    SYSTEM,
+    TEXT,
+    Message,
+    check_messages,
+    check_role,
+    check_text,
+    text_of_parts,
+)
 from sinkstream.text.plain_text import plain_encoder
-from sinkstream.text.thinking import Thinking, template_variables
-from sinkstream.text.thoughts.thought_reader import ThoughtTags
+from sinkstream.text.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
-from sinkstream.text.turns.turn_arguments import MESSAGES, SYSTEM, TEXT, check_role, check_text
 
 if TYPE_CHECKING:
     from sinkstream.text.chat import ChatFormat
-    from sinkstream.text.turns.turn_format import TurnFormat
+    from sinkstream.text.turn_format import TurnFormat
 
 MOST_TURNS = 32
 MOST_TAGS = 16
@@ -148,7 +156,7 @@ class ConversationFormats:
         if self.text.tokenizer is None or self.text.chat_template is None:
             template_variables((), thinking, TEXT)  # refuses any
             return PlainTurns(self.text)
-        from sinkstream.text.turns import turn_format
+        from sinkstream.text import turn_format
 
         chat = self.chat(thinking, tools, TEXT)
         return turn_format.turn_format_of(chat, self.text.end_token_ids)
@@ -195,7 +203,7 @@ class ConversationFormats:
             return str(error)
 
     def _find_tags(self, thinking: Thinking) -> ThoughtTags | None:
-        from sinkstream.text.thoughts.find_thoughts import find_thoughts
+        from sinkstream.text.find_thoughts import find_thoughts
 
         text = self.text
         if text.tokenizer is None or text.chat_template is None or self._table is None:

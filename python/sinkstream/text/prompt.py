@@ -10,11 +10,10 @@ from tokenizers import Tokenizer
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.request.checks import as_ids
-from sinkstream.request.template_variables import KWARGS, TemplateVariables
+from sinkstream.request.template_variables import KWARGS, TemplateVariables, Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.text.messages import Message, is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
-from sinkstream.text.thinking import Thinking
 from sinkstream.text.tokenizers.control_tokens import control_literals
 
 

@@ -318,7 +318,6 @@ TEST_P(EngineSessionTest, GoesBackWithoutReadingWhileNothingWasEvicted) {
   const SessionPosition before = engine().position_of(*session);
   const auto running = start(session, {20, 21}, 40);
   read_tokens(*running, 4);
-  EXPECT_THROW(engine().go_back(*session, before, false), SessionBusy);
   running->cancel();
   EXPECT_TRUE(engine().go_back(*session, before, false));
   EXPECT_EQ(engine().ids_of(*session), script.ids);
@@ -428,6 +427,7 @@ TEST_P(EngineSessionTest, RefusesASecondTurnUntilTheFirstHasEnded) {
   read_tokens(*running, 3);
   EXPECT_THROW(start(session, {11}, 1), SessionBusy);
   EXPECT_THROW(engine().fork_session(*session), SessionBusy);
+  EXPECT_THROW(engine().go_back(*session, {}, true), SessionBusy);
   running->cancel();
   EXPECT_NO_THROW(turn(session, {11}, 1)) << "a cancelled turn ends at once";
 }

@@ -155,6 +155,13 @@ def test_every_mismatch_is_listed_at_once(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_without_weights_says_so(tmp_path: Path) -> None:
+    file = llama_bytes()
+    file.tensors = []
+    with pytest.raises(CheckpointError, match=r"m\.gguf must hold the model's weights, but has no"):
+        open_checkpoint(file.write(tmp_path / "m.gguf"))
+
+
 def test_a_long_list_of_mismatches_is_cut_at_twenty(tmp_path: Path) -> None:
     file = llama_bytes(layers=4)
     file.tensors = file.tensors[:1]

@@ -346,6 +346,7 @@ def test_set_changes_an_option_of_the_following_replies(say: Say, checkpoint: st
     lines = outcome.err.splitlines()
     assert lines[:2] == ["max-tokens is 3.", "temperature is 0."]
     assert "top-k 9" in lines[-1]
+    assert "top-p 0.95 (the model's)" in lines[-1]
     assert "temperature 0," in lines[-1]
     assert outcome.code == 0
 

@@ -339,3 +339,31 @@ def test_a_schema_that_cannot_be_read_is_refused(run: Run, checkpoint: str) -> N
         "sinkstream: generate: `--schema` must name a text file, but '/no/such.json' cannot be "
         "read: No such file or directory.\n"
     )
+
+
+def test_run_with_a_prompt_generates(run: Run, checkpoint: str) -> None:
+    text = expected(checkpoint, "hello", system="Be brief.", max_tokens=40, seed=7).text
+    outcome = run("run", checkpoint, "hello", *LIMITS, "--system", "Be brief.")
+    assert (outcome.code, outcome.out, outcome.err) == (0, text + "\n", "")
+
+
+def test_run_without_a_prompt_is_a_chat(checkpoint: str) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "run", checkpoint, *LIMITS, "--sinks", "5", "--window", "61"],
+        input="hello\n/stats\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == expected(checkpoint, "hello", max_tokens=40, seed=7).text + "\n"
+    assert "1 turn, " in done.stderr
+
+
+def test_the_name_of_a_model_as_the_prompt_is_noticed(
+    run: Run, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinkstream.checkpoint.stores.PACKAGES", {"tinyllama": "a package"})
+    monkeypatch.setattr(
+        "sinkstream.checkpoint.stores.locate_packaged", lambda _: tmp_path / "tiny.gguf"
+    )
+    for word, is_noticed in ((checkpoint, True), ("tinyllama", True), ("hello", False)):
+        outcome = run("generate", word, "-m", checkpoint, *LIMITS)
+        assert outcome.code == 0
+        assert (f"`sinkstream run {word}` runs that model" in outcome.err) == is_noticed

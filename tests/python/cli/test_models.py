@@ -102,6 +102,12 @@ def test_reasons_are_cut_and_wrapped(width: int) -> None:
     assert cell_len(second) == title.index("loads") + 3
 
 
+def test_of_several_faults_the_first_is_shown() -> None:
+    problem = "load: m.gguf is wrong in 3 places:\n  a is missing\n  b is missing\n  and 1 more"
+    row = ListedModel("m", "folder", "/m", "llama", "Q4_0", 1, problem)
+    assert "    m.gguf is wrong in 3 places: a is missing …" in lines([row], 80)
+
+
 def test_many_models_show_a_bar_on_a_terminal(home: Path, tmp_path: Path) -> None:
     content = llama_bytes().build()
     for number in range(50):

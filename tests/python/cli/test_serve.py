@@ -31,7 +31,7 @@ def test_every_option_sets_its_setting(
 ) -> None:
     served: list[ServerConfig] = []
     monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
-    monkeypatch.setattr("sinkstream.server.log_output.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr("sinkstream.server.request_log.log_to_stderr", lambda *_: None)
     monkeypatch.setattr("sinkstream.cli.serve._sharing", lambda config: None)
     monkeypatch.setattr(
         "sinkstream.server.serve.serve", lambda config, *_, **__: served.append(config)
@@ -87,7 +87,7 @@ def test_a_number_of_sinks_is_the_models_too(
             loaded.append((model.capacity.sinks, config.sinks))
             report("http://127.0.0.1:1", model)
 
-    monkeypatch.setattr("sinkstream.server.log_output.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr("sinkstream.server.request_log.log_to_stderr", lambda *_: None)
     monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
     monkeypatch.setattr("sinkstream.server.serve.serve", serve_once)
     words = ["serve", str(tiny_folder("llama")), "--window", "60", "--threads", "1"]

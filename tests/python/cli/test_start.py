@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 import sinkstream
 from sinkstream.cli.program import COMMANDS, function_of
+from sinkstream.request.options import Sampling
+from sinkstream.server.config import SETTINGS
 from tests.python.cli.conftest import Run
 
 
@@ -63,6 +68,28 @@ def test_a_command_in_a_pipe_imports_only_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_has_an_example_that_the_command_takes(run: Run, name: str) -> None:
+    outcome = run(name, "--help")
+    example = " ".join(outcome.out.rpartition("Example: ")[2].split())
+    program, called, *words = shlex.split(example)
+    assert (program, called) == ("sinkstream", name)
+    assert {word for word in words if word.startswith("-")} <= set(re.split(r"[\s,]+", outcome.out))
+    usage = outcome.out.partition("\n\n")[0]
+    assert "{" not in usage
+
+
+def test_the_help_has_headings_and_the_defaults_of_sampling(run: Run) -> None:
+    out = run("serve", "--help").out
+    headings = re.findall(r"^(\w[^\n]*):$", out, re.MULTILINE)
+    groups = [setting.group for setting in SETTINGS.values() if setting.is_option]
+    assert headings == ["Arguments", *dict.fromkeys(groups), "Model", "Options"]
+    said = " ".join(run("generate", "--help").out.split())
+    for name, value in asdict(Sampling.from_checkpoint({})).items():
+        flag = "--" + name.replace("_", "-")
+        assert f"Default: the model's own, or {value:g}." in said.partition(flag)[2][:200], name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_summarizes_a_command_as_its_own_help_does(run: Run, name: str) -> None:
     assert inspect.getdoc(function_of(name)) == COMMANDS[name]
     for arguments in (("--help",), (name, "--help")):
@@ -71,7 +98,9 @@ def test_the_help_summarizes_a_command_as_its_own_help_does(run: Run, name: str)
         assert " ".join(outcome.out.replace("│", " ").split()).count(COMMANDS[name]) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("models", "quantize")])
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name not in ("models", "quantize", "run")]
+)
 def test_every_command_has_the_options_that_load_a_model(run: Run, name: str) -> None:
     text = run(name, "--help").out
     for option in ("--model", "--sinks", "--window", "--threads", "--device", "--dtype"):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import sinkstream
-from sinkstream.cluster.opening import SharedSettings, open_shared, shared_conversations
+from sinkstream.cluster.open_shared_store import SharedSettings, open_shared, shared_conversations
 from sinkstream.cluster.owners import Claim, Owners
 from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations

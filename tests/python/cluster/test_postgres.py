@@ -15,7 +15,7 @@ import pytest
 
 import sinkstream
 from sinkstream.cluster import postgres_database, postgres_store
-from sinkstream.cluster.opening import SharedSettings, open_shared
+from sinkstream.cluster.open_shared_store import SharedSettings, open_shared
 from sinkstream.cluster.postgres_database import connect
 from sinkstream.conversations import database
 from sinkstream.conversations.database import Connection
@@ -326,7 +326,7 @@ def test_snapshots_must_be_where_all_hosts_reach_them(location: SharedLocation) 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from sinkstream.cluster.opening import SharedSettings, open_shared\n"
+        "from sinkstream.cluster.open_shared_store import SharedSettings, open_shared\n"
         "try: open_shared('postgresql:///x', 'model', SharedSettings(snapshots=sys.argv[1]))\n"
         "except Exception as error: print(error)"
     )

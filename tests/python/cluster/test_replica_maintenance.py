@@ -13,7 +13,7 @@ import pytest
 import sinkstream
 from sinkstream.cluster import replica_fence
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import identity_of
+from sinkstream.conversations.open_store import identity_of
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.model import host_of

@@ -18,7 +18,7 @@ import pytest
 
 import sinkstream
 from sinkstream.cluster import snapshot_bucket
-from sinkstream.cluster.opening import SharedSettings, shared_conversations
+from sinkstream.cluster.open_shared_store import SharedSettings, shared_conversations
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import StoreError
 from sinkstream.conversations.snapshot_files import DOOMED_S

@@ -32,7 +32,7 @@ class Stall:
         self.point = point
         self.reached, self.goes_on = threading.Event(), threading.Event()
         _STALLS[conversations._store] = self
-        conversations._found = self.after(conversations._found)  # type: ignore[method-assign]
+        conversations._starter._found = self.after(conversations._starter._found)  # type: ignore[method-assign]
 
     def after(self, load: Callable[..., Any]) -> Callable[..., Any]:
         """Return what loads a turn's state, and may be stopped then."""

@@ -10,7 +10,7 @@ import sinkstream
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.node import NewNode, Node, new_id
-from sinkstream.conversations.opening import Settings, open_folder
+from sinkstream.conversations.open_store import Settings, open_folder
 from sinkstream.conversations.store import Store
 from tests.python.conversations.talk import OPENED
 

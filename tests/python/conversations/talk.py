@@ -11,7 +11,7 @@ from typing import Any
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.database import MOST_ADDED_S
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.turns import TurnFacts, TurnRequest
 
 SINKS, WINDOW = 4, 60

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from sinkstream.conversations import ages, conversation_writer
+from sinkstream.conversations import conversation_writer, store_age
 from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.maintenance import Maintenance
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.sqlite_store import SqliteStore
 from tests.python.conversations.stores import begun, finish, writer_of
 
@@ -46,7 +46,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     found = Clocks()
-    monkeypatch.setattr(ages, "time", SimpleNamespace(monotonic=found.monotonic))
+    monkeypatch.setattr(store_age, "time", SimpleNamespace(monotonic=found.monotonic))
     monkeypatch.setattr(conversation_writer, "time", SimpleNamespace(time=found.time))
     return found
 

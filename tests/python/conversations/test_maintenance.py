@@ -14,7 +14,7 @@ import sinkstream
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.deletion import TURN_BYTES
 from sinkstream.conversations.errors import SessionMoved, StoreError
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.turns import TurnRequest
 from tests.python.conversations.stores import StoreLocation
 from tests.python.conversations.talk import (

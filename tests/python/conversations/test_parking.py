@@ -13,7 +13,7 @@ import pytest
 import sinkstream
 from sinkstream.conversations import residency
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.snapshots import Snapshots
 from sinkstream.conversations.turns import TurnRequest

@@ -11,13 +11,13 @@ import pytest
 import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import TextRequest, TurnRequest, Turns
 from sinkstream.errors import ContextExceeded
 from sinkstream.model import host_of
 from sinkstream.request.tools import check_tools
-from sinkstream.text.turns.template_turns import TemplateTurns
+from sinkstream.text.template_turns import TemplateTurns
 from tests.python.conversations.talk import (
     CAPACITY,
     OPENED,

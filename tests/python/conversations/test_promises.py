@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
-from sinkstream.conversations.ages import StoreAge
 from sinkstream.conversations.deletion import close_unfinished
+from sinkstream.conversations.maintenance import StoreAge
 from sinkstream.conversations.promises import BROKEN, Promise, Promises
 from sinkstream.conversations.store import Store
 from tests.python.conversations.stores import StoreLocation, begun, finish, writer_of

@@ -13,7 +13,7 @@ import pytest
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.maintenance import Maintenance
 from sinkstream.conversations.node import Form, form_node
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.conversations.store import Store
 from tests.python.conversations.stores import StoreLocation, begun, ended, finish, writer_of

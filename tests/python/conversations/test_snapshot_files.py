@@ -10,7 +10,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.node import new_id
-from sinkstream.conversations.opening import Settings, open_folder
+from sinkstream.conversations.open_store import Settings, open_folder
 from sinkstream.conversations.snapshot_files import SnapshotFolder, new_file_name
 from sinkstream.conversations.store import Store
 from tests.python.conversations.stores import begun, finish, writer_of

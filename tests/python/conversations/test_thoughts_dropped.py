@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream.conversations import conversations as of_conversations
+from sinkstream.conversations import turn_starter
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.node import Node, is_settled_id, settled_id
@@ -598,13 +598,13 @@ def test_a_form_that_is_not_stored_is_of_its_request_alone(asking: Asking) -> No
 def test_two_requests_that_write_a_form_differently_follow_one(asking: Asking) -> None:
     conversations, turn, ways, more = asking
     barrier = threading.Barrier(2)
-    found = conversations._found
+    found = conversations._starter._found
 
     def together(*arguments: Any) -> Any:
         barrier.wait(30)  # neither has stored its form
         return found(*arguments)
 
-    conversations._found = together  # type: ignore[method-assign]
+    conversations._starter._found = together  # type: ignore[method-assign]
     with ThreadPoolExecutor() as pool:
         begin = partial(ask, conversations, [user("and")], previous=turn, sampling=more)
         replies = [one.result() for one in [pool.submit(begin, **way) for way in ways]]
@@ -740,7 +740,7 @@ def test_the_time_of_a_request_counts_from_its_arrival(
     conversations = open_conversations(model, tmp_path)
     chat = Chat(conversations)
     chat.say("One", seed=1, sampling=more)
-    monkeypatch.setattr(of_conversations, "called_at", lambda: time.monotonic() - 3600)
+    monkeypatch.setattr(turn_starter, "called_at", lambda: time.monotonic() - 3600)
     asked = [*chat.messages, user("Next")]
     request = TurnRequest("", asked, options(3, 1 << 30, **more, timeout_s=3600.5))
     turn = conversations.begin(request)

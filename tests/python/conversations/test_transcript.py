@@ -11,7 +11,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.transcript import (
     ShownMessage,
     StoredTurn,

@@ -12,7 +12,7 @@ import pytest
 
 import sinkstream
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.opening import Settings
+from sinkstream.conversations.open_store import Settings
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import NotFound, TextRequest, TurnRequest, Turns
 

@@ -55,7 +55,7 @@ def test_without_matplotlib_there_is_still_a_table(
     script.main([str(tiny_folder("llama")), "--tokens", "3"])
     out = capsys.readouterr().out
     assert "ratio of totals" in out
-    assert 'pip install "sinkstream[plot]"' in out
+    assert "pip install matplotlib" in out
     assert not (tmp_path / "kv_cache_explained.png").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 
 import sinkstream
 from sinkstream import _core
+from sinkstream.errors import how_to_install
 
 ROOT = Path(__file__).parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -73,6 +75,18 @@ def test_it_requires_no_release_of_torch() -> None:
     required = [Requirement(line) for line in metadata.requires("sinkstream") or []]
     torches = [r for r in required if r.name == "torch"]
     assert {str(r.specifier) for r in torches} == {">=2.11"}
+
+
+@pytest.mark.parametrize("extra", ["cluster", "plot", "ray", "serve", "structured"])
+def test_errors_name_the_packages_of_an_extra(extra: str) -> None:
+    """Pip finds them wherever the package itself came from."""
+    listed = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "requirements.py"), extra],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    pip, install, *packages = shlex.split(how_to_install(extra).strip("`"))
+    assert (pip, install) == ("pip", "install")
+    assert {*map(Requirement, packages)} == {*map(Requirement, shlex.split(listed))}
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf, of binutils")

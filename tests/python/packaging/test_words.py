@@ -31,6 +31,8 @@ RECALL = (  # its argument `place` is public
     "tests/python/evaluate/",
 )
 PHRASES = Phrases(
+    # A package index does not have it.
+    Phrase(r"pip install ['\"]?sinkstream\b", "pip install '.[serve]', how_to_install"),
     Phrase(r"\bby turns?\b", "interleaved, alternating"),
     Phrase(
         r"\bin turns\b",
@@ -155,7 +157,7 @@ def test_comments_and_docstrings_of_python_are_not_code() -> None:
 
 
 def test_pages_of_results_are_read_and_their_figures_are_not() -> None:
-    folder = f"{RESULTS}2026-11-27-amx/model-167"
+    folder = f"{RESULTS}amx-167"
     assert readable(f"{folder}/README.md")
     assert not readable(f"{folder}/cluster_calibration.json")
 

@@ -14,8 +14,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.config import ServerConfig, check_config
-from sinkstream.server.log_output import log_to_stderr
-from sinkstream.server.request_log import RequestLog, logger
+from sinkstream.server.request_log import RequestLog, log_to_stderr, logger
 from sinkstream.server.serve import open_socket
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sinkstream.conversations.opening import Settings, open_folder
+from sinkstream.conversations.open_store import Settings, open_folder
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.errors import InvalidArgument
 from sinkstream.server.config import ServerConfig, check_config

@@ -16,7 +16,7 @@ import sinkstream
 from sinkstream import CapacityError, CheckpointError, EngineDead, InvalidArgument, SessionBusy
 from sinkstream.model import host_of
 from sinkstream.sessions import file
-from sinkstream.text.turns.template_turns import TemplateTurns
+from sinkstream.text.template_turns import TemplateTurns
 from tests.python.sessions.test_session import ids_of_length, reply, wait_for_memory
 
 OPTIONS: dict[str, Any] = {"max_tokens": 8, "temperature": 1.0, "seed": 1, "ignore_eos": True}

@@ -234,7 +234,7 @@ def leave_waiting(running: sinkstream.Stream) -> asyncio.Task[None]:
     """Close a loop while one of its tasks waits for a stream."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(read(running))
-    while not running._reader:
+    while not running._one_reader.is_taken:
         loop.call_soon(loop.stop)
         loop.run_forever()
     loop.close()

@@ -190,7 +190,7 @@ def test_a_second_task_or_thread_is_refused_and_the_first_task_goes_on(
         holders = [stream(model, max_tokens=None) for _ in range(SEQUENCES)]
         waiting = stream(model, max_tokens=5)  # there is no free seat: it yields nothing for now
         first = asyncio.create_task(waiting.aresult())
-        while not first.done() and not waiting._reader:
+        while not first.done() and not waiting._one_reader.is_taken:
             await asyncio.sleep(0)
         for read in (anext(waiting), anext(waiting.aevents()), waiting.aresult()):
             with pytest.raises(sinkstream.SessionBusy, match="thread or task"):

@@ -80,7 +80,7 @@ def test_a_second_reader_is_refused_and_the_first_one_goes_on(model: sinkstream.
     results: list[sinkstream.Result] = []
     first = threading.Thread(target=lambda: results.append(waiting.result()))
     first.start()
-    while not waiting._reader:
+    while not waiting._one_reader.is_taken:
         time.sleep(0.001)
     for read in (lambda: next(waiting), lambda: next(waiting.events()), waiting.result):
         with pytest.raises(sinkstream.SessionBusy, match="another is reading this stream"):

@@ -154,7 +154,7 @@ def test_without_the_library_the_message_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert refusal(tiny_folder("llama")) == (
         "stream: `schema` needs llguidance 1.9.x, which is not installed. "
-        "`pip install 'sinkstream[structured]'` installs it."
+        "`pip install 'llguidance<1.10,>=1.9'` installs it."
     )
 
 
@@ -164,7 +164,7 @@ def test_another_release_is_refused(
     monkeypatch.setattr(grammars, "_version", lambda _: "2.0.0")
     assert refusal(tiny_folder("llama")) == (
         "stream: `schema` needs llguidance 1.9.x, but 2.0.0 was found. "
-        "`pip install 'sinkstream[structured]'` installs it."
+        "`pip install 'llguidance<1.10,>=1.9'` installs it."
     )
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from unittest.mock import patch
 
 from sinkstream.checkpoint.checkpoint import TextFormat
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.text import chat
 from sinkstream.text import prompt as prompts
 from sinkstream.text.conversation_formats import ConversationFormats
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 
 
 def encode_chat(

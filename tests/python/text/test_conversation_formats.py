@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from sinkstream.request.tools import Tools
-from sinkstream.text import chat
+from sinkstream.text import chat, turn_format
 from sinkstream.text.conversation_formats import MOST_TAGS, MOST_TURNS, ConversationFormats
 from sinkstream.text.tools import find_calls
 from sinkstream.text.tools.generic_form import GENERIC_CALLS
-from sinkstream.text.turns import turn_format
 from tests.python.text.encoding import detect_turn_format
 from tests.python.text.reasoning_templates import THINK, WRITTEN, text_format
 

@@ -11,7 +11,7 @@ from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import PlainEncoder
-from sinkstream.text.turns.turn_format import TurnFormat
+from sinkstream.text.turn_format import TurnFormat
 from tests.python.lanes import products
 from tests.python.text import templates, vocabularies
 from tests.python.text.encoding import detect_turn_format, encode_chat

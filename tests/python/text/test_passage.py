@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkstream.text.templates.passage import Passage, Piece, common_prefix, join_pieces
+from sinkstream.text.templates.chat_template import Passage, Piece, common_prefix, join_pieces
 
 WHOLE = Passage((1, "ab cd ab", 2, "ef"))
 

@@ -10,9 +10,12 @@ import pytest
 
 import sinkstream
 from sinkstream.errors import InvalidArgument
-from sinkstream.request.template_variables import TemplateVariables, with_variables
+from sinkstream.request.template_variables import (
+    TemplateVariables,
+    thinking_of_text,
+    with_variables,
+)
 from sinkstream.text.conversation_formats import ConversationFormats
-from sinkstream.text.thinking import thinking_of_text
 from tests.python.text.encoding import encode_chat
 from tests.python.text.reasoning_templates import text_format, write_folder
 

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.thoughts.find_thoughts import find_thoughts
-from sinkstream.text.thoughts.thought_format import ThoughtFormat
-from sinkstream.text.thoughts.thought_reader import MAX_SPACES, ThoughtSplitter, ThoughtTags, joined
+from sinkstream.text.find_thoughts import find_thoughts
+from sinkstream.text.thought_reader import (
+    MAX_SPACES,
+    ThoughtFormat,
+    ThoughtSplitter,
+    ThoughtTags,
+    joined,
+)
 from sinkstream.text.tokenizers.token_bytes import token_bytes
-from sinkstream.text.turns.turn_format import difference_of
+from sinkstream.text.turn_format import difference_of
 from tests.python.lanes import examples
 from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.reasoning_templates import (

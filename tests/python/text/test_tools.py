@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import MAX_TOOLS, check_tools
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.thoughts.find_thoughts import find_thoughts
-from sinkstream.text.thoughts.thought_reader import Parts, ThoughtTags, joined
+from sinkstream.text.find_thoughts import find_thoughts
+from sinkstream.text.thought_reader import Parts, ThoughtTags, joined
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
 from sinkstream.text.tools.find_calls import find_calls
-from sinkstream.text.tools.unfinished_json import closed_json
+from sinkstream.text.unfinished_json import closed_json
 from tests.python.lanes import examples
 from tests.python.text.encoding import detect_turn_format, encode_chat
 from tests.python.text.reasoning_templates import KEPT, text_format
@@ -420,6 +420,24 @@ def test_wrong_types_are_refused(tools: Any, choice: Any, parallel: Any, sentenc
     with pytest.raises(TypeError) as caught:
         check_tools(tools, choice, parallel)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "parallel", "expected"),
+    [
+        ([WEATHER], "required", None, False),
+        ([WEATHER], "required", True, True),
+        ([WEATHER], "auto", None, True),
+        ([WEATHER, TIME], "required", None, True),
+        ([WEATHER, TIME], {"type": "function", "function": {"name": "get_time"}}, None, False),
+    ],
+)
+def test_the_only_function_that_a_reply_must_call_is_called_once(
+    tools: Any, choice: Any, parallel: bool | None, expected: bool
+) -> None:
+    found = check_tools(tools, choice, parallel)
+    assert found is not None
+    assert found.is_parallel == expected
 
 
 def test_a_choice_among_tools() -> None:

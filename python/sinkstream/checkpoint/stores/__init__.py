@@ -85,6 +85,17 @@ def locate_model(
     return only_model_in(found, name) if is_folder(found) else found
 
 
+def is_model_name(text: str) -> bool:
+    """Return whether a text is one word that names a model on this machine."""
+    if text.split() != [text]:
+        return False
+    try:
+        found = locate_model(text)
+    except (CheckpointError, InvalidArgument):
+        return False
+    return text.startswith(tuple(_STORES)) or found.suffix == ".gguf" or is_folder(found)
+
+
 def _from_store(name: str) -> Path:
     program, locate = _STORES[name[: name.index(":") + 1]]
     found = locate(name)

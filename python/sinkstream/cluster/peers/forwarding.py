@@ -20,8 +20,7 @@ import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.cluster.owners import Replica
-from sinkstream.cluster.peers.asking import HEADER, is_peer
-from sinkstream.cluster.peers.internal import fence_of
+from sinkstream.cluster.peers.peer_requests import HEADER, fence_of, is_peer
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.errors import StreamAborted
 from sinkstream.server.middleware import App, ClientLeft

@@ -15,7 +15,7 @@ from ray import serve
 from ray.experimental import internal_kv
 
 import sinkstream
-from sinkstream.cluster.peers.internal import Internal
+from sinkstream.cluster.peers.peer_requests import Internal
 from sinkstream.cluster.ray.scaling import STATISTIC
 from sinkstream.cluster.serving import Sharing, forwarding_app, retire
 from sinkstream.server.answer import Receive

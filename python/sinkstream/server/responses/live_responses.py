@@ -15,8 +15,8 @@ from sinkstream.conversations.turns import Turn, TurnEnd
 from sinkstream.server.errors import ApiError
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_events import Events
+from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.responses.stored_responses import Opening
 
 _T = TypeVar("_T")

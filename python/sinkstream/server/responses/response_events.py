@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from sinkstream.server.responses.resource import (
+from sinkstream.server.responses.response_object import (
     Resources,
     call_item_id,
     message_id,

@@ -14,7 +14,7 @@ from typing import Any
 from sinkstream.server.reply_pieces import CallDelta
 from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.streams.events import Token
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
 
 TOKEN_BYTES = 128
 """About as long is a log-probability as JSON."""

@@ -13,16 +13,16 @@ from starlette.responses import Response
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import Answer, json_response, send_json
 from sinkstream.server.errors import ApiError, invalid
-from sinkstream.server.generating import headers_of, progress_of
 from sinkstream.server.parsing import number_in, parse
+from sinkstream.server.reply_response import headers_of, progress_of
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses import stored_responses
-from sinkstream.server.responses.creating import asked_of, count, create
+from sinkstream.server.responses.begin_response import asked_of, count, create
 from sinkstream.server.responses.items import items_of
 from sinkstream.server.responses.live_responses import Live
-from sinkstream.server.responses.resource import Resources
 from sinkstream.server.responses.response_bodies import ReadRequest, ResponseRequest
 from sinkstream.server.responses.response_events import as_sse
+from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.server_sent_events import EventWriter, Send
 from sinkstream.server.service import Service, ready_service
 

@@ -23,8 +23,8 @@ from sinkstream.server.parsing import as_kind, object_of
 from sinkstream.server.pool import Pool
 from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import request_log_of
-from sinkstream.server.responses.lane import Lane, error_event, written
 from sinkstream.server.responses.response_bodies import ResponseRequest
+from sinkstream.server.responses.socket_lane import Lane, error_event, written
 from sinkstream.server.service import Service
 from sinkstream.server.socket_limits import MESSAGES, HeldMessages
 

@@ -16,7 +16,7 @@ from sinkstream.request.tools import Tools
 from sinkstream.server.body_options import as_chat_tools, tools_of
 from sinkstream.server.responses.response_state import CallState, Deltas, Outcome, ResponseState
 from sinkstream.sessions.pinned import Sinks
-from sinkstream.text.tool_call import ToolCall
+from sinkstream.text.messages import ToolCall
 
 _KILLED = {"code": "server_error", "message": "The server ended before the reply was complete."}
 _STATUSES = {"stop": "completed", "stop_string": "completed", "cancelled": "cancelled"}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sinkstream.request.tools import Tools
-from sinkstream.text.thoughts.thought_format import ThoughtFormat
+from sinkstream.text.thought_reader import ThoughtFormat
 
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 

@@ -6,17 +6,18 @@ import string
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sinkstream.text.thoughts.thought_format import Kind, ThoughtFormat
-from sinkstream.text.thoughts.thought_reader import (
+from sinkstream.text.messages import ToolCall
+from sinkstream.text.thought_reader import (
     MAX_SPACES,
+    Kind,
     MarkedSplitter,
     Parts,
+    ThoughtFormat,
     ThoughtReader,
     ThoughtTags,
     begun,
     without_spaces,
 )
-from sinkstream.text.tool_call import ToolCall
 from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
 
 NO_THOUGHTS = ThoughtFormat("", "", "", "text", "text", False, False, {}, {})

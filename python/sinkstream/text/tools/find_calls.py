@@ -13,13 +13,13 @@ from typing import Any
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.template_variables import Thinking
 from sinkstream.text.chat import ChatFormat
-from sinkstream.text.templates.passage import Passage, common_prefix
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_format import ThoughtFormat
+from sinkstream.text.messages import TEXT
+from sinkstream.text.template_turns import as_message, placeholders
+from sinkstream.text.templates.chat_template import Passage, common_prefix
+from sinkstream.text.thought_reader import ThoughtFormat
 from sinkstream.text.tools.call_format import FIRST_MARKER, ID_MARK, NAME_LETTERS, CallFormat
-from sinkstream.text.turns.template_turns import as_message, placeholders
-from sinkstream.text.turns.turn_arguments import TEXT
 
 # A tool as good as any: a template may look up the one that is called.
 _NAME = "placeholder_tool"

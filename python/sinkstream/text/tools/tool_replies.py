@@ -11,12 +11,12 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
 from sinkstream.request.stream_request import CallTags
+from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
 from sinkstream.structured.schemas import lenient
 from sinkstream.text.conversation_formats import ConversationFormats
-from sinkstream.text.thinking import Thinking
-from sinkstream.text.thoughts.thought_reader import Split, ThoughtReader, ThoughtTags
+from sinkstream.text.thought_reader import Split, ThoughtReader, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat, call_grammar
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader

@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from sinkstream.server import socket_limits
 from sinkstream.server.errors import invalid
-from sinkstream.server.responses import lane as lane_module
+from sinkstream.server.responses import socket_lane as lane_module
 from sinkstream.server.responses import socket_route
 from sinkstream.server.responses.response_bodies import ResponseRequest
 from tests.python.server.http.running_server import Running, running

@@ -1,1 +1,0 @@
-"""Separates a reply's thoughts from its text."""

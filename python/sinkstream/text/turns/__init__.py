@@ -1,1 +1,0 @@
-"""What a session's next turn adds to its cache."""
