@@ -12,9 +12,9 @@ bool is_space(char byte) { return byte == ' ' || byte == '\t' || byte == '\r' ||
 }  // namespace
 
 CallFinder::CallFinder(CallTags tags)
-    : place_(tags.is_in_thought           ? Place::kThought
-             : tags.thought_begin.empty() ? Place::kText
-                                          : Place::kStart),
+    : state_(tags.is_in_thought           ? State::kThought
+             : tags.thought_begin.empty() ? State::kText
+                                          : State::kStart),
       is_first_(tags.is_first),
       call_begin_(tags.call_begin),
       first_call_{std::move(tags.call_begin)},
@@ -34,26 +34,26 @@ bool CallFinder::feed_call(char byte) {
 }
 
 void CallFinder::feed(char byte) {
-  switch (place_) {
-    case Place::kStart:
+  switch (state_) {
+    case State::kStart:
       if (feed_call(byte)) {
-        place_ = Place::kCalls;
+        state_ = State::kCalls;
       } else if (thought_begin_.feed(byte)) {
-        place_ = Place::kThought;
+        state_ = State::kThought;
       } else if (thought_begin_.differs) {
-        place_ = Place::kText;
+        state_ = State::kText;
       }
       return;
-    case Place::kThought:
+    case State::kThought:
       if (!thought_end_.feed(byte)) return;
-      place_ = Place::kText;
+      state_ = State::kText;
       call_begin_.restart();
       first_call_ = {std::move(first_call_.bytes)};
       return;
-    case Place::kText:
-      if (feed_call(byte)) place_ = Place::kCalls;
+    case State::kText:
+      if (feed_call(byte)) state_ = State::kCalls;
       return;
-    case Place::kCalls: return;
+    case State::kCalls: return;
   }
 }
 
@@ -65,7 +65,7 @@ void CallFinder::feed_token(int32_t token) {
 }
 
 int64_t CallFinder::begun() const {
-  if (place_ == Place::kThought || place_ == Place::kCalls) return 0;
+  if (state_ == State::kThought || state_ == State::kCalls) return 0;
   if (!is_first_) return call_begin_.length();
   return first_call_.differs ? 0 : first_call_.length;
 }

@@ -32,12 +32,12 @@ class CallFinder {
   void feed_token(int32_t token);
 
   // Whether the calls have begun. All that follows belongs to them.
-  bool is_found() const { return place_ == Place::kCalls; }
+  bool is_found() const { return state_ == State::kCalls; }
   // How many of the last bytes may be the beginning of the first call.
   int64_t begun() const;
 
  private:
-  enum class Place {
+  enum class State {
     kStart,  // white space, and then perhaps a part of the tag that begins a thought
     kThought,
     kText,
@@ -55,7 +55,7 @@ class CallFinder {
 
   bool feed_call(char byte);
 
-  Place place_;
+  State state_;
   const bool is_first_;
   BytePattern call_begin_;
   AtStart first_call_;  // the same string
