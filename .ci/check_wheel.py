@@ -20,8 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-PAGE = tuple(
-    f"server/page/{name}" for name in ("index.html", "chat.js", "transcript.js", "style.css")
+PACKAGE = PYPROJECT.parent / "python" / "sinkstream"
+PAGE = sorted(
+    path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "server" / "page").iterdir()
 )
 REQUIRED = ("py.typed", "_core/__init__.pyi", "_core/probes.pyi", "_core/testing.pyi", *PAGE)
 SUFFIXES = (".py", ".pyi", ".so", "/py.typed")

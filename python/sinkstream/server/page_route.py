@@ -15,11 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "page"
+_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
-    "/page/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
-    "/page/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/" if path.suffix == ".html" else f"/page/{path.name}": (
+        path.name,
+        f"{_KINDS[path.suffix]}; charset=utf-8",
+    )
+    for path in sorted(FOLDER.iterdir())
+    if path.suffix in _KINDS
 }
 """Paths, the files there and their types."""
 POLICY = (

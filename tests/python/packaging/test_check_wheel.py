@@ -26,10 +26,10 @@ FILES = {
     "sinkstream/_core/probes.pyi": "",
     "sinkstream/_core/testing.pyi": "",
     "sinkstream/py.typed": "",
-    "sinkstream/server/page/index.html": "",
-    "sinkstream/server/page/chat.js": "",
-    "sinkstream/server/page/transcript.js": "",
-    "sinkstream/server/page/style.css": "",
+    **{
+        f"sinkstream/server/page/{path.name}": ""
+        for path in (ROOT / "python" / "sinkstream" / "server" / "page").iterdir()
+    },
     "sinkstream-1.2.3.dist-info/METADATA": METADATA,
     "sinkstream-1.2.3.dist-info/licenses/LICENSE": "",
 }

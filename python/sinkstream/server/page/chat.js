@@ -1,6 +1,7 @@
 // A chat over this server's own API. The page keeps what it shows, and the key.
 
-import { MessageView, action, clearPaint, make, withOffsets } from "./transcript.js";
+import { action, copy, make } from "./elements.js";
+import { MessageView, clearPaint, withOffsets } from "./transcript.js";
 
 const TURNS = 40;  // in the document at a time
 const LISTED = 200;  // conversations
@@ -423,7 +424,10 @@ function actionsOf(turn, index) {
     if (index < asked.length - 1 || asked[index].role !== "user") return [];
     return [action("Edit", (event) => edit(turn, event.target.closest("article")))];
   }
-  const buttons = [action("Regenerate", () => send(said(asked), turn.parent))];
+  const reply = turn.messages[index].content;
+  const copied = action("Copy", () => copy(reply, copied), "says");
+  copied.ariaLabel = "Copy reply";
+  const buttons = [copied, action("Regenerate", () => send(said(asked), turn.parent))];
   const versions = childrenOf(turn.parent).map(({ id }) => id).filter((id) => id !== "running");
   const shown = versions.indexOf(turn.id);
   if (versions.length > 1) {

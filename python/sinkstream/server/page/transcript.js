@@ -1,132 +1,9 @@
 // Shows messages and the model's window over them. Model text becomes text nodes only.
 
-const BLOCK = 4000;  // characters of a block; longer ones are split
+import { action, copy, make } from "./elements.js";
+import { build, linesOf, split } from "./markdown.js";
+
 const SHOWN = 100;  // blocks of a message in the document at a time
-
-export function make(name, text = "", className = "") {
-  const element = document.createElement(name);
-  element.textContent = text;
-  if (className) element.className = className;
-  return element;
-}
-
-export function action(label, act, className) {
-  const button = make("button", label, className);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
-}
-
-// ---- text -> blocks ----
-
-// A block is {kind, start, end}; it may continue the one before (`joins`). Text is only appended to,
-// so all blocks but the last two stay; `fence` marks code around the last one, or is null.
-export function split(text, start, isPlain, fence = null) {
-  const blocks = [];
-  let open = null;
-  let at = start;
-  while (at < text.length) {
-    const newline = text.indexOf("\n", at);
-    let end = newline < 0 ? text.length : newline + 1;
-    if (end - at > BLOCK) end = cut(text, at);
-    const line = text.slice(at, end);
-    const kind = isPlain ? "text" : kindOf(line, fence);
-    const goesOn = open !== null && kind !== "heading"
-      && (open.kind === kind || (open.kind === "list" && kind === "text" && /^\s/.test(line)));
-    if (kind === "blank") {
-      open = null;
-    } else if (kind === "fence" && fence !== null) {
-      fence = open = null;
-    } else if (kind === "fence") {
-      fence = line.trim().slice(0, 3);
-      open = { kind: "code", start: end, end, fence, from: at };
-      blocks.push(open);
-    } else if (goesOn && end - open.start <= BLOCK) {
-      open.end = end;
-    } else {
-      open = { kind: goesOn ? open.kind : kind, start: at, end, fence, joins: goesOn };
-      blocks.push(open);
-    }
-    at = end;
-  }
-  return blocks;
-}
-
-function cut(text, at) {
-  const space = text.lastIndexOf(" ", at + BLOCK);
-  const end = space > at ? space + 1 : at + BLOCK;
-  return /[\uDC00-\uDFFF]/.test(text[end] ?? "") ? end - 1 : end;
-}
-
-function kindOf(line, fence) {
-  if (fence !== null) return line.trim() === fence ? "fence" : "code";
-  if (/^ {0,3}(```|~~~)[^`]*$/.test(line)) return "fence";
-  if (!line.trim()) return "blank";
-  if (/^#{1,6} /.test(line)) return "heading";
-  return /^\s*([-*+]|\d{1,9}[.)]) /.test(line) ? "list" : "text";
-}
-
-// ---- blocks -> elements ----
-
-// `block.nodes` gets the character at which each text node begins.
-export function build(text, block, isPlain) {
-  block.nodes = [];
-  const element = make({ code: "pre", list: "ul" }[block.kind] ?? "p");
-  if (block.kind === "code") {
-    const code = make("code");
-    put(code, text, block.start, block.end, block);
-    element.append(code);
-  } else if (block.kind === "list") {
-    for (let at = block.start; at < block.end;) {
-      const newline = text.indexOf("\n", at);
-      const end = newline < 0 || newline >= block.end ? block.end : newline + 1;
-      const mark = /^(\s*)(?:[-*+]|(\d{1,9})[.)]) /.exec(text.slice(at, end));
-      const item = make("li");
-      if (mark?.[2]) {
-        item.value = Number(mark[2]);
-        item.className = "number";
-      }
-      if (mark?.[1].length > 1) item.classList.add("inner");
-      if (!mark) item.classList.add("bare");
-      inline(item, text, at + (mark?.[0].length ?? 0), end, block);
-      element.append(item);
-      at = end;
-    }
-  } else if (isPlain) {
-    put(element, text, block.start, block.end, block);
-  } else {
-    const skipped = block.kind === "heading" ? text.indexOf(" ", block.start) + 1 : block.start;
-    inline(element, text, skipped, block.end, block);
-  }
-  element.classList.add("block", block.kind);
-  if (block.joins) element.classList.add("joins");
-  return element;
-}
-
-function put(parent, text, start, end, block) {
-  if (end <= start) return;
-  const node = document.createTextNode(text.slice(start, end));
-  block.nodes.push({ start, end, node });
-  parent.append(node);
-}
-
-function inline(parent, text, start, end, block) {
-  if (text[end - 1] === "\n") end -= 1;
-  const marks = /`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*/g;
-  const source = text.slice(start, end);
-  let at = start;
-  for (let found; (found = marks.exec(source)) !== null;) {
-    const from = start + found.index;
-    put(parent, text, at, from, block);
-    const isCode = found[1] !== undefined;
-    const part = make(isCode ? "code" : "strong");
-    const width = isCode ? 1 : 2;
-    at = from + found[0].length;
-    put(part, text, from + width, at - width, block);
-    parent.append(part);
-  }
-  put(parent, text, at, end, block);
-}
 
 // ---- the window over the text ----
 
@@ -168,6 +45,9 @@ export class MessageView {
     this.earlier = action("Show earlier part", () => this.turnTo(this.first - SHOWN / 2), "more");
     this.later = action("Show later part", () => this.turnTo(this.first + SHOWN / 2), "more");
     this.element = make("div");
+    this.body.addEventListener("click", ({ target }) => {
+      if (target.matches(".copy")) copy(this.codeOf(target), target);
+    });
     this.element.append(this.earlier, this.body, this.later);
     this.update();
   }
@@ -184,8 +64,10 @@ export class MessageView {
     this.thought?.appendData(thought.slice(this.thought.length));
     // The last line's kind may change, and so the end of the block before it.
     const [old, last] = this.blocks.length > 1 ? this.blocks.splice(-2) : [this.blocks.pop()];
-    const fence = old?.from === undefined ? old?.fence : null;
-    const fresh = split(text, old ? old.from ?? old.start : 0, this.isPlain, fence);
+    const inside = old?.from === undefined ? old?.inside : null;
+    const lines = linesOf(text, old ? old.from ?? old.start : 0);
+    const fresh = split(text, lines, { isPlain: this.isPlain, inside });
+    for (const block of fresh) block.lines = undefined;  // `build` finds them again
     if (old?.joins) fresh[0].joins = true;
     if (last && fresh[0].end === old.end && fresh[0].kind === old.kind) fresh[0] = old;
     this.blocks.push(...fresh);
@@ -214,6 +96,19 @@ export class MessageView {
     this.earlier.hidden = this.first === 0;
     this.later.hidden = this.first === most;
     this.painted = "";
+  }
+
+  // A long code is divided into several blocks.
+  codeOf(button) {
+    const at = this.blocks.findIndex(({ element }) => element?.contains(button));
+    if (this.blocks[at].kind !== "code") return button.parentElement.textContent;
+    let last = at;
+    while (this.blocks[last + 1]?.inside === this.blocks[at].opened) last += 1;
+    const lines = linesOf(this.message.content, this.blocks[at].start, this.blocks[last].end);
+    const { indent } = this.blocks[at].opened;
+    const space = new RegExp(`^[ \t]{0,${indent}}`);
+    return lines.map(({ start, end }) => this.message.content.slice(start, end).replace(space, ""))
+      .join("");
   }
 
   // The first character that is not wholly before `token`.

@@ -10,6 +10,7 @@ pytest.importorskip("selenium", reason="needs selenium")
 
 from tests.python.server.http.running_server import Running
 from tests.python.server.page.tab import Tab
+from tests.python.server.page.test_page_markdown import SAMPLES
 
 HIT = "window.hit=1"
 PAYLOADS = [
@@ -83,15 +84,15 @@ import("/page/transcript.js").then(async ({ MessageView }) => {
   done(found);
 }).catch((error) => done(String(error)));
 """
-TAGS = {"BUTTON", "CODE", "DIV", "LI", "P", "PRE", "STRONG", "UL"}
-ATTRIBUTES = {"class", "hidden", "type", "value"}
-MARKUP = str.maketrans("", "", "`*#-\n 1.")
+TAGS = {"BUTTON", "CODE", "DIV", "EM", "H2", "LI", "OL", "P", "PRE", "SPAN", "STRONG", "UL"}
+ATTRIBUTES = {"aria-label", "class", "data-language", "dir", "hidden", "start", "type"}
+MARKUP = str.maketrans("", "", "`*#-\n 1.[]()!<>")
 
 
 def asked(tab: Tab) -> list[str]:
     """Return what the page has loaded since it was opened."""
     names: list[str] = tab.run("return performance.getEntriesByType('resource').map(e => e.name)")
-    return [name for name in names if not name.endswith("/page/transcript.js")]
+    return [name for name in names if not name.endswith(".js")]
 
 
 @pytest.mark.parametrize("role", ["assistant", "user"])
@@ -177,26 +178,34 @@ def test_paragraphs_lists_and_code_are_shown(server: Running, tab: Tab) -> None:
     tab.open(server)
     (found,) = tab.browser.execute_async_script(STRUCTURE, [SAMPLE], 1 << 20)
     bold = "<strong>bold words</strong>"
+    copy = '<button class="copy" type="button" aria-label="Copy code"></button>'
+    words = ["def", "return"]
     assert found == [
-        ["P", "block heading", "A heading"],
-        ["P", "block text", f"A paragraph with {bold}, <code>code</code> and 2 * 3 * 4.\n"
+        ["H2", "level1 heading block", "A heading"],
+        ["P", "text block", f"A paragraph with {bold}, <code>code</code> and 2 * 3 * 4.\n"
          "Its second line."],
-        ["UL", "block list", "<li>one</li><li>two <strong>bold</strong></li>"
-         '<li class="bare">  goes on</li><li value="1" class="number">first</li>'
-         '<li value="2" class="number">second</li>'],
-        ["PRE", "block code", "<code>def f(x):\n\n    return x  # **not bold**\n</code>"],
-        ["P", "block text", "After it."],
-        ["PRE", "block code", "<code>open ``` code\n</code>"],
+        ["UL", "list block", '<li dir="auto">one</li><li dir="auto">two <strong>bold</strong>\n'
+         "goes on</li>"],
+        ["OL", "list block", '<li dir="auto">first</li><li dir="auto">second</li>'],
+        ["DIV", "code block", f"{copy}<pre><code>"
+         f'<span class="word">{words[0]}</span> f(x):\n\n    '
+         f'<span class="word">{words[1]}</span> x  '
+         '<span class="comment"># **not bold**</span>\n</code></pre>'],
+        ["P", "text block", "After it."],
+        ["DIV", "code block", f"{copy}<pre><code>open ``` code\n</code></pre>"],
     ]  # fmt: skip
 
 
 def test_a_text_that_grows_is_shown_as_the_whole(server: Running, tab: Tab) -> None:
     long = "word " * 3000 + "\n\n```\n" + "line of code\n" * 1000 + "```\n" + "- item\n" * 1500
-    texts = [SAMPLE, SAMPLE * 3, long, "x" * 9000, "🌊" * 5000, *PAYLOADS]
+    table = "| a | b |\n|---|---|\n" + "| some | cells |\n" * 800
+    deep = "- a\n\n  ```\n" + "  code\n" * 1500 + "  ```\n- b\n" + "> quoted\n" * 900
+    broken = [long, table, deep, "x" * 70000, "🌊" * 35000]
+    texts = [SAMPLE, SAMPLE * 3, *broken, *SAMPLES, *PAYLOADS]
     tab.open(server)
     whole = tab.browser.execute_async_script(STRUCTURE, texts, 1 << 20)
-    for step in (1, 7):
-        some = texts if step > 1 else [SAMPLE, *PAYLOADS]
+    for step in (1, 97):
+        some = texts if step > 1 else [SAMPLE, *SAMPLES, *PAYLOADS]
         grown = tab.browser.execute_async_script(STRUCTURE, some, step)
         assert grown == ([whole[texts.index(text)] for text in some]), step
 
