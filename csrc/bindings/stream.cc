@@ -152,6 +152,20 @@ py::dict stream_stats(const StreamHandle& self) {
   return fields;
 }
 
+std::optional<CallTags> call_tags(const py::object& tags) {
+  if (tags.is_none()) return std::nullopt;
+  CallTags native;
+  native.call_begin = tags.attr("begin").cast<std::string>();
+  native.is_first = tags.attr("is_first").cast<bool>();
+  native.thought_begin = tags.attr("thought_begin").cast<std::string>();
+  native.thought_end = tags.attr("thought_end").cast<std::string>();
+  native.is_in_thought = tags.attr("is_in_thought").cast<bool>();
+  for (const auto& [id, marker] : tags.attr("markers").cast<py::dict>()) {
+    native.markers.emplace_back(id.cast<int32_t>(), marker.cast<std::string>());
+  }
+  return native;
+}
+
 Clock::time_point time_of(double seconds) {
   return Clock::time_point(
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
@@ -187,6 +201,7 @@ std::unique_ptr<StreamHandle> submit_from_python(Engine& engine, const py::objec
   const py::object origin = request.attr("origin");
   native.share = origin.attr("share").cast<std::string>();
   native.weight = origin.attr("weight").cast<double>();
+  native.calls = call_tags(request.attr("calls"));
   native.called_at = time_of(request.attr("called_at").cast<double>());
   native.grammar = request.attr("grammar").cast<std::shared_ptr<CompiledGrammar>>();
   const ReleaseGil released;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sampling/detokenizer.h"
@@ -15,11 +16,11 @@ namespace sinkstream {
 class ReplyText {
  public:
   // Without a table there is no text and there are no stop strings. `table` must outlive this.
-  // `continues_prompt`: the reply continues the prompt's text.
+  // `continues_prompt`: the reply continues the prompt's text. `calls`: none if it calls no tools.
   ReplyText(const TokenTable* table, const std::vector<std::string>& stops,
-            bool continues_prompt = false) {
+            bool continues_prompt = false, std::optional<CallTags> calls = {}) {
     if (table != nullptr) detokenizer_.emplace(table, continues_prompt);
-    if (!stops.empty()) stops_.emplace(stops);
+    if (!stops.empty()) stops_.emplace(stops, std::move(calls));
   }
 
   // The reply follows `ids`; see Detokenizer::follow.
@@ -35,6 +36,7 @@ class ReplyText {
       return false;
     }
     piece_.clear();
+    stops_->feed_token(token, out);
     detokenizer_->push(token, &piece_);
     return stops_->feed(piece_, out);
   }
@@ -49,9 +51,7 @@ class ReplyText {
     }
     piece_.clear();
     detokenizer_->flush(&piece_);
-    if (stops_->feed(piece_, out)) return true;
-    stops_->flush(out);
-    return false;
+    return stops_->feed(piece_, out) || stops_->flush(out);
   }
 
  private:

@@ -51,7 +51,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
-      text(table, request.params.stop, keeps_first_space(request)),
+      text(table, request.params.stop, keeps_first_space(request), std::move(request.calls)),
       grammar(request.grammar ? request.grammar->begin() : nullptr),
       submitted(now),
       deadline(deadline_of(request, now)) {
@@ -70,7 +70,7 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       stop_tokens(request.params.stop_token_ids),
       stream(std::move(out)),
       sampler(request.params, window.sinks, window.window, max_length),
-      text(table, request.params.stop, keeps_first_space(request)),
+      text(table, request.params.stop, keeps_first_space(request), std::move(request.calls)),
       grammar(request.grammar ? request.grammar->begin() : nullptr),
       session(std::move(of)),
       before(session->position()),

@@ -34,6 +34,7 @@ struct Request {
   bool continues_text = false;   // the reply's text continues the prompt's text
   std::string cache_salt;        // shares a prefix only with sessions of the same salt
   std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
+  std::optional<CallTags> calls;                   // if the reply may call tools: they do not stop
   std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
   std::string share;                               // whose work it is: Note [Fair shares]
   double weight = 1;                               // of that share; above 0

@@ -31,9 +31,9 @@ class CompiledGrammar {
 
 constexpr std::chrono::milliseconds kCompileTimeout{2000};
 
-// Any thread may call it; it blocks for `timeout` at most. Compiles in a thread of its own, which
-// goes on for a while after a timeout. Throws InvalidArgument if the source is not valid or takes
-// too long, and CapacityError if four others compile all the time.
+// Any thread may call it. Compiles in a thread of its own, which goes on for a while after a
+// timeout. Throws InvalidArgument if the source is not valid or takes more than `timeout` of a
+// processor's time, and CapacityError if four others compile for that long.
 std::shared_ptr<CompiledGrammar> compile_grammar(
     std::shared_ptr<const GrammarVocabulary> vocabulary, GrammarSource source,
     std::chrono::milliseconds timeout = kCompileTimeout);

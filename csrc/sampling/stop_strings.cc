@@ -1,69 +1,81 @@
 #include "sampling/stop_strings.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 
 namespace sinkstream {
 
-namespace {
-
-// The length of the longest prefix of `bytes` that is a suffix of `bytes[0, length)` followed by
-// `byte`. `border` is known below `length`.
-int32_t extend(const std::string& bytes, const std::vector<int32_t>& border, int32_t length,
-               char byte) {
-  while (length > 0 && bytes[length] != byte) length = border[length - 1];
-  return bytes[length] == byte ? length + 1 : 0;
-}
-
-}  // namespace
-
-StopMatcher::StopMatcher(const std::vector<std::string>& stops) {
+StopMatcher::StopMatcher(const std::vector<std::string>& stops, std::optional<CallTags> calls) {
   size_t longest = 0;
   for (const std::string& stop : stops) {
     SINKSTREAM_CHECK(!stop.empty(), "an empty stop string");
-    Pattern& pattern = patterns_.emplace_back(Pattern{stop, std::vector<int32_t>(stop.size())});
-    for (size_t i = 1; i < stop.size(); ++i) {
-      pattern.border[i] = extend(stop, pattern.border, pattern.border[i - 1], stop[i]);
-    }
+    stops_.emplace_back(stop);
     longest = std::max(longest, stop.size());
+  }
+  if (calls) {
+    longest += calls->call_begin.size();
+    calls_.emplace(*std::move(calls));
   }
   held_.reserve(longest);
 }
 
+void StopMatcher::feed_token(int32_t token, std::string* out) {
+  if (!calls_ || matched_) return;
+  calls_->feed_token(token);
+  if (is_in_call()) show_held(out);
+}
+
 bool StopMatcher::feed(std::string_view text, std::string* out) {
   if (matched_) return true;
-  if (patterns_.empty()) {
+  if (stops_.empty() || is_in_call()) {
     out->append(text);
     return false;
   }
-  for (const char byte : text) {
-    int32_t keep = 0;      // the longest prefix that ends here
-    int32_t complete = 0;  // the longest complete stop string that ends here
-    for (Pattern& pattern : patterns_) {
-      pattern.length = extend(pattern.bytes, pattern.border, pattern.length, byte);
-      keep = std::max(keep, pattern.length);
-      if (pattern.length == static_cast<int32_t>(pattern.bytes.size())) {
-        complete = std::max(complete, pattern.length);
-      }
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (calls_) calls_->feed(text[i]);
+    if (is_in_call()) {
+      show_held(out);
+      out->append(text.substr(i));
+      return false;
     }
-    matched_ = complete > 0;
-    held_.push_back(byte);
-    const size_t safe = held_.size() - (matched_ ? complete : keep);
+    int64_t keep = 0;      // the longest prefix that ends here
+    int64_t complete = 0;  // the longest complete stop string that ends here
+    for (BytePattern& stop : stops_) {
+      if (stop.feed(text[i])) complete = std::max(complete, stop.size());
+      keep = std::max(keep, stop.length());
+    }
+    held_.push_back(text[i]);
+    if (complete > 0 && !match_) match_ = Match{held_.size() - complete, held_.size()};
+    const int64_t begun = calls_ ? calls_->begun() : 0;
+    if (match_ && static_cast<size_t>(begun) <= held_.size() - match_->end) return take_match(out);
+    const size_t safe = match_ ? 0 : held_.size() - keep;
     out->append(held_, 0, safe);
-    if (matched_) {
-      held_.clear();
-      return true;
-    }
     held_.erase(0, safe);
   }
   return false;
 }
 
-void StopMatcher::flush(std::string* out) {
+bool StopMatcher::flush(std::string* out) {
+  if (match_) return take_match(out);
+  show_held(out);
+  for (BytePattern& stop : stops_) stop.restart();
+  return matched_;
+}
+
+void StopMatcher::show_held(std::string* out) {
   out->append(held_);
   held_.clear();
-  for (Pattern& pattern : patterns_) pattern.length = 0;
+  match_.reset();
+}
+
+// Shows the text before the first match, and hides the rest for good.
+bool StopMatcher::take_match(std::string* out) {
+  out->append(held_, 0, match_->begin);
+  held_.clear();
+  match_.reset();
+  return matched_ = true;
 }
 
 }  // namespace sinkstream

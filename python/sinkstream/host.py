@@ -18,7 +18,7 @@ from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
-from sinkstream.request.stream_request import StreamRequest, grammar_of, make_request
+from sinkstream.request.stream_request import CallTags, StreamRequest, grammar_of, make_request
 from sinkstream.request.template_variables import Thinking, check_thinking, with_variables
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.streams.stream import Stream
@@ -176,6 +176,7 @@ class Host:
             prompt: Token ids, unless they are set later.
             is_chat: Whether the prompt is messages, so that thoughts and calls are looked for.
         """
+        tools = read_tools(wanted.tools, wanted.options)
         request = make_request(
             list(prompt),
             self._with_grammar_of_tools(wanted),
@@ -185,7 +186,8 @@ class Host:
             continues_text=self.text.chat_template is None,
             is_chat=is_chat,
             thinking=wanted.thinking,
-            tools=read_tools(wanted.tools, wanted.options),
+            tools=tools,
+            calls=self._call_tags(wanted, tools),
             cache_salt=wanted.cache_salt,
             called_at=wanted.called_at,
             control_tokens=self.control_tokens,
@@ -219,6 +221,11 @@ class Host:
         return self.tool_replies.options(
             wanted.options, wanted.tools, wanted.thinking, wanted.given
         )
+
+    def _call_tags(self, wanted: ReplyOptions, tools: Tools | None) -> CallTags | None:
+        if tools is None or not wanted.options.get("stop"):
+            return None
+        return self.tool_replies.call_tags(tools, wanted.thinking, wanted.given)
 
     # ---- streams ---------------------------------------------------------------------------------
 

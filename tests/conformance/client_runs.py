@@ -49,7 +49,8 @@ CLIENTS = (
         "open_webui_client",
         # Named, so that pip takes the build of torch that its index prefers here as elsewhere.
         ("torch==2.13.0", "open-webui==0.12.4", "selenium==4.50.0"),
-        ("--max-tokens", "256"),
+        # Its tools take 1,320 tokens, which are pinned: at most half of what the model sees.
+        ("--max-tokens", "256", "--window", "3068"),
         timeout_s=3600,
     ),
 )

@@ -251,8 +251,8 @@ class TurnOptions(StreamOptions, total=False):
     ]
     parallel_tool_calls: Annotated[
         bool | None,
-        "Whether a reply may make several calls. If None, it may, but a named function is called "
-        "once.",
+        "Whether a reply may make several calls. If None, it may, but it calls a function once "
+        "that it must call and that is the only one allowed.",
     ]
 
 

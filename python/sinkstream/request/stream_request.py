@@ -51,6 +51,24 @@ def called_at() -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTags:
+    """Where a reply's tool calls begin: in them, stop strings are not looked for.
+
+    Tags are UTF-8, in which each control token is its marker. csrc/sampling/call_finder.h says what
+    each field means.
+    """
+
+    begin: bytes
+    is_first: bool
+    thought_begin: bytes
+    thought_end: bytes
+    is_in_thought: bool
+    markers: Mapping[int, bytes]
+    tokens: frozenset[int]
+    """The control tokens of calls. A stop string that is one of them does not match, either."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRequest:
     """One request; csrc/bindings/stream.cc reads its fields by name."""
 
@@ -68,6 +86,8 @@ class StreamRequest:
     """The `thinking` with which the prompt was rendered, and further variables."""
     tools: Tools | None = None
     """What the reply may call: `grammar` then says how."""
+    calls: CallTags | None = None
+    """Where its calls begin, if it has stop strings."""
     given: str | None = None
     """The beginning of the reply, if the prompt ends with it instead of a generation prompt."""
     cache_salt: str = ""
@@ -105,6 +125,7 @@ def make_request(
     is_chat: bool = False,
     thinking: bool | str | TemplateVariables | None = None,
     tools: Tools | None = None,
+    calls: CallTags | None = None,
     cache_salt: str = "",
     called_at: float | None = None,
     control_tokens: Mapping[str, int] | None = None,
@@ -122,6 +143,7 @@ def make_request(
         is_chat: Whether the prompt is messages.
         thinking: The `thinking` with which the prompt was rendered.
         tools: What the reply may call; their grammar is the option `grammar`.
+        calls: Where its calls begin; None if it cannot have both text and calls.
         cache_salt: The request shares a cached beginning only with sessions that have this salt.
         called_at: When the caller made the request, by `time.monotonic`. If None, now.
         control_tokens: Ids of the tokens that a stream never shows, by their text.
@@ -140,7 +162,8 @@ def make_request(
     }
     grammar = grammar_of(options, tools, grammars)
     if complete["stop"] and control_tokens:
-        found = _tokens_to_stop_at(complete["stop"], control_tokens)
+        of_calls = frozenset() if calls is None else calls.tokens
+        found = _tokens_to_stop_at(complete["stop"], control_tokens, of_calls)
         complete["stop_token_ids"] = [*complete["stop_token_ids"], *found]
     return StreamRequest(
         prompt=prompt,
@@ -151,6 +174,7 @@ def make_request(
         is_chat=is_chat,
         thinking=thinking,
         tools=tools,
+        calls=calls if complete["stop"] else None,
         cache_salt=cache_salt,
         called_at=time.monotonic() if called_at is None else called_at,
     )
@@ -188,7 +212,9 @@ def grammar_of(
     return grammars.compile(name, text)
 
 
-def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> list[int]:
+def _tokens_to_stop_at(
+    stops: list[str], control_tokens: Mapping[str, int], of_calls: frozenset[int]
+) -> list[int]:
     """Return the control tokens that are stop strings; warn of one within a stop string."""
     for stop in stops:
         inside = next((token for token in control_tokens if token in stop), None)
@@ -197,7 +223,8 @@ def _tokens_to_stop_at(stops: list[str], control_tokens: Mapping[str, int]) -> l
                 f"stream: `stop` has {stop!r}, but a stream never shows {inside!r}, a control "
                 "token. To stop at the token, pass its text alone."
             )
-    return [control_tokens[stop] for stop in stops if stop in control_tokens]
+    found = [control_tokens[stop] for stop in stops if stop in control_tokens]
+    return [token_id for token_id in found if token_id not in of_calls]
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -76,8 +76,8 @@ def check_tools(
         tools: A list of functions in OpenAI's form. None and [] mean none.
         tool_choice: "auto", "none", "required", a named function, or allowed tools, in OpenAI's
             form. None is "auto".
-        parallel_tool_calls: Whether a reply may make several calls. None is True, but False for a
-            named function.
+        parallel_tool_calls: Whether a reply may make several calls. None is True, but False if it
+            must call and only one function is allowed.
         call: The call whose arguments these are, for errors.
 
     Raises:
@@ -98,8 +98,8 @@ def check_tools(
     names = tuple(one["function"]["name"] for one in definitions)
     choice, allowed = _choice(tool_choice, names, call)
     # A small model would call a function that it must call again and again.
-    is_named = isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function"
-    is_parallel = parallel_tool_calls is True if is_named else parallel_tool_calls is not False
+    is_forced = choice == "required" and len(allowed) == 1
+    is_parallel = parallel_tool_calls is True if is_forced else parallel_tool_calls is not False
     strict = frozenset(
         name
         for name, tool in zip(names, tools, strict=True)

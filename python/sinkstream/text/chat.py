@@ -258,6 +258,10 @@ class ChatFormat:
             return generic_messages(messages, (), self._reads), without_tools
         return messages, self._given
 
+    def omitted(self, messages: Sequence[Message]) -> str | None:
+        """Return a role whose messages the template leaves out without refusing them, if any."""
+        return self.forms.omitted(self.with_generic_tools(messages)[0])
+
     def _own_tokens(self, written: TracedText, argument: ArgumentName) -> Iterable[Found]:
         """Yield the control tokens in a rendering that contain no character of a message."""
         for run in _FROM_TEMPLATE.finditer(written.origins):

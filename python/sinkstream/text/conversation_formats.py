@@ -144,7 +144,7 @@ class ConversationFormats:
         checked = self.checked(messages)
         chat = self.chat(thinking, tools)
         ids = chat.encode_whole(checked, add_generation_prompt, is_open=is_open)
-        if omitted := chat.forms.omitted(checked):
+        if omitted := chat.omitted(checked):
             warn_caller(
                 f'stream: `prompt` has a message with the role "{omitted}", but the checkpoint\'s '
                 "chat template omits it."

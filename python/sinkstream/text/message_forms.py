@@ -2,9 +2,10 @@
 
 OpenAI's messages have content as a string or as a list of text parts. Most templates read only
 strings, some only parts, some both. OpenAI's tool calls have arguments as JSON text. Most templates
-read objects, which they write as JSON or in a way of their own; some read either. Short
-conversations show which; no template is known by name. A reply that continues the last message
-needs its text where the template writes it, without what follows.
+read objects, which they write as JSON or in a way of their own; some read either. A message that
+only calls tools has no content, which some templates read nevertheless: these get an empty string.
+Short conversations show which; no template is known by name. A reply that continues the last
+message needs its text where the template writes it, without what follows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 ContentForm = Literal["string", "parts", "either"]
 ArgumentForm = Literal["text", "object", "either"]
+Render = Callable[[Sequence[Message]], str]
+"""Renders messages, or raises `InvalidArgument`."""
 
 _WORD = "Placeholder"
 _KEY, _VALUE = "Placeholderkey", "Placeholdervalue"
@@ -41,12 +44,13 @@ _PROBES: dict[str, tuple[str, ...]] = {
 class ContentForms:
     """Converts content to the form that a template reads."""
 
-    def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
+    def __init__(self, source: str, render: Render) -> None:
         """Remember a template and the function that renders it, or raises `InvalidArgument`."""
         self._may_read_parts = "text" in source
         self._render = render
         self._known: dict[str, ContentForm] = {}
         self._omitted: set[str] = set()
+        self._needs_content: bool | None = None
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages, with their content in the form that the template reads."""
@@ -61,12 +65,30 @@ class ContentForms:
 
     def _applied(self, message: Message) -> Message:
         content = message.get("content")
+        if content is None:
+            return {**message, "content": ""} if self._is_needed() else message
         if isinstance(content, str):
             if self._may_read_parts and self._form(message["role"]) == "parts":
                 return {**message, "content": _as_parts(content)}
-        elif content is not None and self._form(message["role"]) == "string":
+        elif self._form(message["role"]) == "string":
             return {**message, "content": text_of_parts(content)}
         return message
+
+    def _is_needed(self) -> bool:
+        """Return whether the template fails on calls without content, but not on empty content."""
+        if self._needs_content is None:
+            with_content = self._probe_calls({"content": ""})
+            self._needs_content = with_content and not self._probe_calls({})
+        return self._needs_content
+
+    def _probe_calls(self, said: Message) -> bool:
+        """Return whether the template writes a message with a call."""
+        arguments: tuple[Any, ...] = ({}, "{}")
+        return any(
+            _rendered(self._render, [*_called(given, call_id, said), _RESULT]) is not None
+            for given in arguments
+            for call_id in _CALL_IDS
+        )
 
     def _form(self, role: str) -> ContentForm:
         if role not in self._known:
@@ -90,20 +112,40 @@ class ContentForms:
             word = _WORD + other
             content = _as_parts(word) if in_parts else word
             messages.append({"role": other, "content": content})
-        try:
-            return self._render(messages)
-        except InvalidArgument:
-            return None
+        return _rendered(self._render, messages)
+
+
+def _rendered(render: Render, messages: Sequence[Message]) -> str | None:
+    """Return what a template writes; None if it fails."""
+    try:
+        return render(messages)
+    except InvalidArgument:
+        return None
 
 
 def _as_parts(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
+_CALL_IDS = ("call_placeholder0", "plchldr00")  # Mistral's templates accept only nine characters
+
+_RESULT = {"role": "tool", "content": "Placeholder", "name": "placeholder"}
+
+
+def _called(arguments: Any, call_id: str, said: Message) -> list[Message]:
+    """Return a short conversation that ends with a call."""
+    function = {"name": "placeholder", "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
+    return [
+        {"role": "user", "content": _WORD},
+        {"role": "assistant", **said, "tool_calls": [call]},
+    ]
+
+
 class ArgumentForms:
     """Converts arguments to the form that a template reads."""
 
-    def __init__(self, source: str, render: Callable[[Sequence[Message]], str]) -> None:
+    def __init__(self, source: str, render: Render) -> None:
         """Remember a template and the function that renders it, or raises `InvalidArgument`."""
         self._has_calls = "tool_calls" in source
         self._render = render
@@ -149,19 +191,10 @@ class ArgumentForms:
 
     def _written(self, arguments: Any) -> str:
         """Return the rendering of a call with arguments in this form; "" if the template fails."""
-        function = {"name": "placeholder", "arguments": arguments}
-        for call_id in ("call_placeholder0", "plchldr00"):
-            call = {"id": call_id, "type": "function", "function": function}
-            try:
-                written = self._render(
-                    [
-                        {"role": "user", "content": "Placeholder"},
-                        {"role": "assistant", "content": "", "tool_calls": [call]},
-                    ]
-                )
-            except InvalidArgument:
-                continue
-            return written
+        for call_id in _CALL_IDS:
+            written = _rendered(self._render, _called(arguments, call_id, {"content": ""}))
+            if written is not None:
+                return written
         return ""
 
 

@@ -87,7 +87,7 @@ class TemplateTurns:
 
         It is rendered with that message, so that it looks as it will in the later conversation.
         """
-        if omitted := self.chat.forms.omitted(messages):
+        if omitted := self.chat.omitted(messages):
             raise InvalidArgument(
                 f"{MESSAGES.call}: the checkpoint's chat template omits messages with the role "
                 f'"{omitted}".',

@@ -232,6 +232,7 @@ def browser(folder: Path) -> Iterator[Chrome]:
         options.add_argument(argument)
     options.add_argument(f"--user-data-dir={folder / 'chromium'}")
     driver = Chrome(options, Service(shutil.which("chromedriver")))
+    driver.command_executor.client_config.timeout = LIMIT_S
     try:
         yield driver
     finally:

@@ -1,9 +1,12 @@
 // A grammar library for tests: the real one needs Python. A source is a list of steps, separated by
 // bars: "5 6|7|8 $" allows token 5 or 6, then 7, then 8 or an end token. "*" allows every token.
 // After the last step the reply is complete, unless that is "..", which repeats the one before it.
-// Other words stand for faults: "invalid", "slow" (to compile), "broken" (its mask fails), "stuck"
+// Other words stand for faults: "invalid", "slow" (to compile), "waits" (for
+// a processor, while it compiles), "broken" (its mask fails), "stuck"
 // (it refuses every token), "nothing" (it allows none).
 #pragma once
+
+#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -49,6 +52,13 @@ struct GrammarLibrary::Matcher {
   }
 };
 
+// The time of this thread on a processor.
+inline std::chrono::nanoseconds computed_by_thread() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 inline GrammarLibrary fake_grammar_library() {
   using Tokenizer = GrammarLibrary::Tokenizer;
   using Matcher = GrammarLibrary::Matcher;
@@ -82,7 +92,9 @@ inline GrammarLibrary fake_grammar_library() {
     }
     const std::string first = made->steps.at(0).at(0);
     if (first == "invalid") made->error = "regex parse error:\n  (\nerror: unclosed group.\n";
-    if (first == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (first == "waits") std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (first == "slow" && computed_by_thread() < std::chrono::milliseconds(100)) {
+    }
     return made;
   };
   library.clone_matcher = [](const Matcher* matcher) {

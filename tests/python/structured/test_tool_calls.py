@@ -197,6 +197,34 @@ def test_stop_strings_do_not_match_in_calls_that_must_be_made(models: GiveModel)
         assert stopped.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("name", ["function", "args", "mistral", "llama", "thinking", "reasoning"])
+def test_stop_strings_do_not_match_in_calls_that_may_be_made(models: GiveModel, name: str) -> None:
+    model = models(name)
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    tags = {"reasoning": ("[THINK]", "[/THINK]"), "thinking": ("<think>", "</think>")}
+    bias = {tokenizer.token_to_id(tag): 8.0 for tag in tags.get(name, ())}
+    asked = {"tools": TOOLS, "parallel_tool_calls": False, "logit_bias": bias, **RANDOM}
+    stops = ['"', "}", "n", "y", "[TOOL_CALLS]"]
+    calls, texts = 0, 0
+    for seed in range(9):
+        bias[trigger_of(model)] = float(seed)  # then text before a call is the rarer
+        plain = model.generate(HELLO, seed=seed, **asked)
+        if plain.finish_reason != "stop":
+            continue
+        stopped = model.generate(HELLO, seed=seed, stop=stops, **asked)
+        if any(stop in plain.thought + plain.text for stop in stops):
+            assert len(stopped.token_ids) < len(plain.token_ids)
+            assert stopped.tool_calls == []
+            texts += 1
+        else:
+            assert stopped.token_ids == plain.token_ids
+            assert [call.name for call in stopped.tool_calls] == [c.name for c in plain.tool_calls]
+            calls += len(stopped.tool_calls)
+    assert calls > 0
+    assert texts > 0 or name == "llama"
+
+
 def test_a_stream_tells_calls_while_they_are_written(models: GiveModel) -> None:
     stream = models("hermes").stream(
         HELLO, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=2, **RANDOM

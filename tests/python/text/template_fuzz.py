@@ -63,12 +63,12 @@ class Case:
 
 
 @lru_cache(maxsize=4)
-def tokenizer_of(source: str) -> Tokenizer:
-    """Return a vocabulary in which all texts that look like control tokens are some."""
+def tokenizer_of(source: str, plain: frozenset[str] = frozenset()) -> Tokenizer:
+    """Return a vocabulary in which what looks like control tokens is one, unless it is `plain`."""
     tokenizer = vocabularies.qwen3().tokenizer
     assert tokenizer is not None
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    tokenizer.add_special_tokens(special(*literals_of(source)))
+    tokenizer.add_special_tokens(special(*sorted({*literals_of(source)} - plain)))
     return tokenizer
 
 
@@ -84,10 +84,13 @@ def oracle() -> Any:
 def theirs(source: str, case: Case) -> str | None:
     """Return transformers' rendering, or None if the template fails.
 
-    Some templates read the arguments of calls only as JSON text.
+    Some templates read the arguments of calls only as JSON text, some read a content that is not
+    there.
     """
-    found = _theirs(source, case, case.messages)
-    return _theirs(source, case, _with_text(case.messages)) if found is None else found
+    filled = [{**message, "content": message.get("content") or ""} for message in case.messages]
+    variants = (change(said) for said in (case.messages, filled) for change in (list, _with_text))
+    written = (_theirs(source, case, said) for said in variants)
+    return next((text for text in written if text is not None), None)
 
 
 def _with_text(value: Any) -> Any:

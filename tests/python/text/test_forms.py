@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,19 @@ from sinkstream.text.message_forms import ArgumentForms, ContentForms
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 CALLING = [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
 SAID = [{"role": "user", "content": "hello"}]
+
+
+def renderer(source: str) -> Callable[[Sequence[Any]], str]:
+    """Return what renders messages with a template."""
+    template = Template(source)
+
+    def render(messages: Sequence[Any]) -> str:
+        try:
+            return template.render(messages=messages)
+        except Exception:
+            raise InvalidArgument("it fails", param="prompt") from None
+
+    return render
 
 
 def in_another_thread(call: Any) -> Any:
@@ -71,15 +84,29 @@ def test_a_second_thread_renders_contents_while_the_first_finds_out_their_form()
 def test_a_mapping_is_what_a_template_gets_that_tells_it_from_text(
     arguments: str, form: str
 ) -> None:
-    template = Template("{% set a = messages[1].tool_calls[0].function.arguments %}" + arguments)
-
-    def render(messages: Sequence[Any]) -> str:
-        try:
-            return template.render(messages=messages)
-        except Exception:
-            raise InvalidArgument("it fails", param="prompt") from None
-
-    forms = ArgumentForms("tool_calls", render)
+    source = "{% set a = messages[1].tool_calls[0].function.arguments %}" + arguments
+    forms = ArgumentForms("tool_calls", renderer(source))
     found = forms.apply(CALLING, PROMPT)[0]["tool_calls"][0]["function"]["arguments"]
     assert forms._form() == form
     assert found == ({"a": 1} if form == "object" else '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("read", "is_needed"),
+    [
+        ("{{ m.content.split('</think>')[-1] }}", True),  # Qwen3
+        # QwQ: only of messages before the last
+        ("{{ m.content.strip() if not loop.last else '' }}", True),
+        ("{% if m.content %}{{ m.content.strip() }}{% endif %}", False),
+        ("{{ m.content.strip() if m.content is defined else 'no content' }}", False),
+        ("{% if m.role != 'user' %}{{ m.refused.strip() }}{% endif %}", False),
+    ],
+)
+def test_a_call_gets_empty_content_where_the_template_needs_some(
+    read: str, is_needed: bool
+) -> None:
+    loop = "{% for m in messages %}" + read + "{% endfor %}"
+    forms = ContentForms("text", renderer(loop))
+    call = {"role": "assistant", "tool_calls": [CALL]}
+    (found,) = forms.apply([call])
+    assert found == (call | {"content": ""} if is_needed else call)

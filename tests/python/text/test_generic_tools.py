@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.generic_form import GENERIC_CALLS, _definitions
+from tests.python.text import vocabularies
 from tests.python.text.encoding import detect_turn_format, encode_chat
+from tests.python.text.template_fuzz import tokenizer_of
 from tests.python.text.tool_templates import FORMATS, TOOLS, WITHOUT_TOOLS
 
 CALL = {"id": "a", "type": "function",
@@ -74,6 +80,22 @@ def test_a_strict_template_has_tools_in_the_first_question_and_results_in_one_me
     said = "\n".join([*RESULTS, "And there?"])
     turns = [("user", f"{about}\n\nWhen?"), ("assistant", CALLS), ("user", said)]
     assert text == "".join(turn(*one) for one in turns) + "<|im_start|>assistant\n"
+
+
+def test_results_are_read_by_a_template_that_omits_their_role(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    for tools in (True, False):
+        text = written("omitting", TALK, tools)
+        assert all(result in text for result in RESULTS)
+    assert not recwarn.list
+    turns = detect_turn_format(WITHOUT_TOOLS["omitting"], None, checked().definitions)
+    tokenizer = WITHOUT_TOOLS["omitting"].tokenizer
+    assert tokenizer is not None
+    history = tokenizer.decode(
+        turns.history([*TALK[:4], {"role": "assistant", "content": "Soon."}])
+    )
+    assert all(result in history for result in RESULTS)
 
 
 def test_a_history_with_calls_keeps_them_when_the_tools_are_gone() -> None:
@@ -151,3 +173,39 @@ def test_many_tools_are_written_as_signatures() -> None:
         "hours?: (integer | string)[], more?: any): Tell the weather of a city."
     }
     assert last == "stop()"
+
+
+REFUSED = re.compile(
+    r"`tools` must be empty: the checkpoint's chat template writes tool calls in a form that is not"
+    r" supported|the checkpoint's chat template fails on these messages, or refuses them"
+)
+
+
+PLAIN = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
+"""No control tokens in nearly all vocabularies."""
+
+
+@pytest.mark.slow
+def test_checkpoints_templates_take_tools_or_refuse_them_clearly(real_templates: Path) -> None:
+    said, refused = {}, {}
+    for file in sorted(real_templates.glob("*.jinja")):
+        source = file.read_text(encoding="utf-8")
+        tokenizer = tokenizer_of(source, PLAIN)
+        text = dataclasses.replace(vocabularies.qwen3(), tokenizer=tokenizer, chat_template=source)
+        formats = ConversationFormats(text, None)
+        try:
+            formats.calls(None, checked())
+            ids = formats.encode_chat(TALK[:3], None, checked())
+        except InvalidArgument as error:
+            refused[file.stem] = str(error)
+            continue
+        said[file.stem] = tokenizer.decode(ids, skip_special_tokens=False)
+    for name, text in said.items():
+        for word in ("When?", "get_time", "zone", "Now."):
+            assert word in text, name
+    for name in ("ibm-granite-granite-3.3-2B-Instruct", "HuggingFaceTB-SmolLM3-3B",
+                 "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "Qwen-Qwen3-0.6B"):  # fmt: skip
+        assert name in said, refused
+    unclear = {name: error for name, error in refused.items() if not REFUSED.search(error)}
+    assert not unclear
+    assert len(said) > 6 * len(refused)

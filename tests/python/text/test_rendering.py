@@ -17,7 +17,6 @@ from sinkstream.text.templates.traced_text import (
 )
 from tests.python.text import template_fuzz
 from tests.python.text.expressions import CONTENTS
-from tests.python.text.llama_cpp_sources import files_of_sdist
 from tests.python.text.template_fuzz import EXPRESSION_SOURCES, Case, ours, theirs
 
 
@@ -44,13 +43,6 @@ def test_several_texts_have_the_origin_that_all_characters_share(each: list[str]
     if len(several) == 1:
         (expected,) = several
     assert origin_of_all([TracedText("a" * len(one), one) for one in each]) == expected
-
-
-@pytest.fixture(scope="session")
-def real_templates(pytestconfig: pytest.Config) -> Path:
-    """Give a folder of checkpoints' own chat templates, from llama.cpp's collection."""
-    sources = files_of_sdist(pytestconfig, "templates", lambda path: path.endswith(".jinja"))
-    return sources / "models/templates"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -305,3 +306,9 @@ def test_nested_loops_end_at_the_deadline() -> None:
     with pytest.raises(Exception, match="it takes too long"):
         render(source, seconds=0.3)
     assert 0.3 <= time.monotonic() - began < 30  # unstopped, it would run for minutes
+
+
+def test_waiting_for_a_processor_is_not_a_template_s_time() -> None:
+    waited = iter(range(0, 10**6, 100))
+    with patch("sinkstream.text.templates.limits.time.monotonic", lambda: next(waited)):
+        assert render("{% for i in range(5) %}{{ i | string | upper }}{% endfor %}") == "01234"

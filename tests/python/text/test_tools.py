@@ -422,6 +422,24 @@ def test_wrong_types_are_refused(tools: Any, choice: Any, parallel: Any, sentenc
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("tools", "choice", "parallel", "expected"),
+    [
+        ([WEATHER], "required", None, False),
+        ([WEATHER], "required", True, True),
+        ([WEATHER], "auto", None, True),
+        ([WEATHER, TIME], "required", None, True),
+        ([WEATHER, TIME], {"type": "function", "function": {"name": "get_time"}}, None, False),
+    ],
+)
+def test_the_only_function_that_a_reply_must_call_is_called_once(
+    tools: Any, choice: Any, parallel: bool | None, expected: bool
+) -> None:
+    found = check_tools(tools, choice, parallel)
+    assert found is not None
+    assert found.is_parallel == expected
+
+
 def test_a_choice_among_tools() -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TIME]}}
     for choice, expected in (

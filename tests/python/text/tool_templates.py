@@ -142,12 +142,15 @@ STRICT = (
     "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}" + _END + "{% endfor %}"
     + _ASK + "{% endif %}"
 )  # fmt: skip
+# Phi: other roles are left out.
+OMITTING = CHATML.replace("for m in messages %}", "for m in messages if m.role != 'tool' %}")
 # A thought in the prompt, and none in earlier replies.
 THINKER = CHATML.replace(_ASK, _ASK + "<think>\n").replace(
     "{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] | trim }}"
 )
 WITHOUT_TOOLS: dict[str, TextFormat] = {
     "chatml": tool_format(CHATML, "<|im_end|>"),
+    "omitting": tool_format(OMITTING, "<|im_end|>"),
     "strict": tool_format(STRICT, "<|im_end|>"),
     "thinker": tool_format(THINKER, "<|im_end|>", *THINK),
     "xml": tool_format(XML, "<|im_end|>"),

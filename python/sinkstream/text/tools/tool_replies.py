@@ -10,6 +10,7 @@ from typing import Any
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.json_schema import as_schema_text
 from sinkstream.request.options import GRAMMARS, has_grammar
+from sinkstream.request.stream_request import CallTags
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.structured.grammars import Grammars
@@ -32,7 +33,15 @@ def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
 
 
 def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
-    return CallReader(tags, form, is_first=form.is_bare or tools.choice == "required")
+    return CallReader(tags, form, is_first=_is_first(form, tools))
+
+
+def _is_first(form: CallFormat, tools: Tools) -> bool:
+    return form.is_bare or tools.choice == "required"
+
+
+def _marked_bytes(marked: str) -> bytes:
+    return marked.encode("utf-8", "surrogatepass")
 
 
 class ToolReplies:
@@ -96,6 +105,34 @@ class ToolReplies:
         called = () if tools.choice == "none" else tools.allowed
         schemas = {name: self._schema(tools, name) for name in called}
         return {**rest, "grammar": call_grammar(form, tools, schemas, tags.form, answer)}
+
+    def call_tags(
+        self, tools: Tools, thinking: Thinking, given: str | None = None
+    ) -> CallTags | None:
+        """Return where calls begin in a reply with tools, which `read_tools` returns.
+
+        None if the reply cannot have calls; see `options`.
+        """
+        form, tags = self._found(tools, thinking)
+        if tools.choice == "none" or (form.is_bare and given and given.strip()):
+            return None
+        thoughts = tags.continuing(given).form
+        has_thoughts = thoughts.start != "text"
+        shown = (form.trigger, thoughts.begin, thoughts.end)
+        markers = {**form.markers, **thoughts.markers}
+        return CallTags(
+            begin=_marked_bytes(form.trigger),
+            is_first=_is_first(form, tools),
+            thought_begin=_marked_bytes(thoughts.begin if thoughts.start == "before" else ""),
+            thought_end=_marked_bytes(thoughts.end if has_thoughts else ""),
+            is_in_thought=thoughts.start == "thought",
+            markers={
+                token_id: _marked_bytes(marker)
+                for token_id, marker in markers.items()
+                if any(marker in tag for tag in shown)
+            },
+            tokens=frozenset(form.markers),
+        )
 
     def _schema(self, tools: Tools, name: str) -> str:
         """Return the schema that a tool's arguments follow."""
