@@ -73,12 +73,12 @@ constexpr auto kChoices<Recurrence> =
                                                        {"delta_net", Recurrence::kDeltaNet},
                                                        {"mamba2", Recurrence::kMamba2}});
 template <>
-constexpr auto kChoices<Activation> =
-    std::to_array<std::pair<const char*, Activation>>({{"silu", Activation::kSilu},
-                                                       {"gelu", Activation::kGelu},
-                                                       {"gelu_tanh", Activation::kGeluTanh},
-                                                       {"relu2", Activation::kRelu2},
-                                                       {"clamped_swiglu", Activation::kClampedSwiglu}});
+constexpr auto kChoices<Activation> = std::to_array<std::pair<const char*, Activation>>(
+    {{"silu", Activation::kSilu},
+     {"gelu", Activation::kGelu},
+     {"gelu_tanh", Activation::kGeluTanh},
+     {"relu2", Activation::kRelu2},
+     {"clamped_swiglu", Activation::kClampedSwiglu}});
 template <>
 constexpr auto kChoices<RouterScore> = std::to_array<std::pair<const char*, RouterScore>>(
     {{"softmax", RouterScore::kSoftmax},

@@ -15,8 +15,8 @@
 // differently where their logits differ.
 //
 // Note: [SparseMixer]
-// The weight of the r-th chosen expert is its part of the softmax over the experts not chosen before
-// whose logit is close to the best of those, x: (x − logit) / max(|logit|, x) <= 2 · jitter.
+// The weight of the r-th chosen expert is its part of the softmax over the experts not chosen
+// before whose logit is close to the best of those, x: (x − logit) / max(|logit|, x) <= 2 · jitter.
 #pragma once
 
 #include "kernels/launch.h"
@@ -34,7 +34,7 @@ struct RouteArgs {
   const float* expert_scale = nullptr;  // [experts], or null
   int64_t rows = 0;
   int64_t experts = 0;  // in [1, kMostExperts]
-  int64_t chosen = 0;  // in [1, experts]; at most those of the chosen groups
+  int64_t chosen = 0;   // in [1, experts]; at most those of the chosen groups
   RouterScore score = RouterScore::kSoftmax;
   int64_t groups = 1;  // divides `experts`
   int64_t chosen_groups = 1;
@@ -42,9 +42,9 @@ struct RouteArgs {
   bool normalize = false;
   float normalize_eps = 0;
   float weight_scale = 1;
-  float jitter = 0;            // of kSparseMixer
-  int32_t* ids = nullptr;      // [rows, chosen]
-  float* weights = nullptr;    // [rows, chosen]
+  float jitter = 0;          // of kSparseMixer
+  int32_t* ids = nullptr;    // [rows, chosen]
+  float* weights = nullptr;  // [rows, chosen]
 };
 
 using RouteOp = void(const RouteArgs&, const Launch&);

@@ -22,13 +22,13 @@ struct MlpWeights {
 
 // Of a feed-forward with experts, likewise.
 struct ExpertsWeights {
-  PackedMatrix router;                   // [experts, hidden]
-  const float* router_bias = nullptr;    // [experts]
-  const float* choice_bias = nullptr;    // [experts]
-  const float* expert_scale = nullptr;   // [experts]
-  std::vector<MlpWeights> each;          // [experts]
+  PackedMatrix router;                  // [experts, hidden]
+  const float* router_bias = nullptr;   // [experts]
+  const float* choice_bias = nullptr;   // [experts]
+  const float* expert_scale = nullptr;  // [experts]
+  std::vector<MlpWeights> each;         // [experts]
   MlpWeights shared;
-  PackedMatrix shared_gate;              // [1, hidden]
+  PackedMatrix shared_gate;  // [1, hidden]
 };
 
 // Likewise.

@@ -20,9 +20,8 @@ class Router {
       choice_[e] = args_.choice_bias == nullptr ? scores_[e] : scores_[e] + args_.choice_bias[e];
     }
     keep_best_groups();
-    take_largest(choice_, args_.experts, args_.chosen, [&](int64_t r, int64_t expert) {
-      ids_[r] = static_cast<int32_t>(expert);
-    });
+    take_largest(choice_, args_.experts, args_.chosen,
+                 [&](int64_t r, int64_t expert) { ids_[r] = static_cast<int32_t>(expert); });
     write_weights();
   }
 

@@ -37,8 +37,8 @@ void reference::activation(const ActivationArgs& args, const Launch& launch) {
   launch.pool->run(args.rows, [&](int64_t r, int) {
     for (int64_t i = r * args.stride; i < r * args.stride + args.dim; ++i) {
       const double activated = activate(args.kind, args.gate[i]);
-      args.out[i] = static_cast<float>(args.up == nullptr ? activated
-                                                            : activated * factor(args.kind, args.up[i]));
+      args.out[i] = static_cast<float>(
+          args.up == nullptr ? activated : activated * factor(args.kind, args.up[i]));
     }
   });
 }

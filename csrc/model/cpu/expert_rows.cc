@@ -25,7 +25,8 @@ void ExpertRows::make(std::span<const int32_t> ids, int64_t chosen, int64_t expe
   positions_.resize(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t position = next_[static_cast<size_t>(ids[i])]++;
-    token_of_[static_cast<size_t>(position)] = static_cast<int32_t>(static_cast<int64_t>(i) / chosen);
+    token_of_[static_cast<size_t>(position)] =
+        static_cast<int32_t>(static_cast<int64_t>(i) / chosen);
     positions_[i] = static_cast<int32_t>(position);
   }
 }

@@ -29,7 +29,7 @@ struct CudaLayerWeights {
   CudaMap qkv;                 // [(heads + 2 kv_heads) · head_dim, hidden]
   const float* qkv_bias = nullptr;
   NormWeights q_norm, k_norm;
-  const float* slopes = nullptr;  // [heads], of ALiBi; shared by the layers of a block
+  const float* slopes = nullptr;       // [heads], of ALiBi; shared by the layers of a block
   const float* sink_logits = nullptr;  // [heads]
   CudaMap o;
   const float* o_bias = nullptr;

@@ -30,9 +30,9 @@ TEST(ChooseKernels, ObeysAForcedName) {
 }
 
 TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
-  const std::set<std::string> ops = {"embedding", "norm",   "linear",     "rope",       "append",
-                                     "attention", "evict",  "activation", "add_scaled", "soft_cap",
-                                     "clamp",     "route",  "combine",    "logits",     "sample"};
+  const std::set<std::string> ops = {"embedding", "norm",  "linear",     "rope",       "append",
+                                     "attention", "evict", "activation", "add_scaled", "soft_cap",
+                                     "clamp",     "route", "combine",    "logits",     "sample"};
   for (const Kernels* table : all_kernels()) {
     if (!table->supported()) continue;
     const ChosenKernels chosen = choose_kernels(table->name);

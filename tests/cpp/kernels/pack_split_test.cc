@@ -130,14 +130,17 @@ TEST(PackSplit, PutsColumnsInTheirOrder) {
   }
 }
 
-// GGUF's blocks have the columns 0 … 15 in the lower halves of their bytes, and 16 … 31 in the upper.
+// GGUF's blocks have the columns 0 … 15 in the lower halves of their bytes, and 16 … 31 in the
+// upper.
 TEST(PackSplit, PacksMxfp4AsItsBlocks) {
   const Matrix blocks = random_matrix(Storage::kMXFP4, kRows, kCols, 6);
   Tensors tensors = {.format = {.storage = Storage::kMXFP4, .group = kUnit}, .parts = {}};
   for (size_t at = 0; at < blocks.source.size(); at += 17) {
     const std::byte* const block = &blocks.source[at];
     tensors.parts[1].push_back(block[0]);
-    const auto code = [&](int col) { return block[1 + col % 16] >> (col / 16 * 4) & std::byte{15}; };
+    const auto code = [&](int col) {
+      return block[1 + col % 16] >> (col / 16 * 4) & std::byte{15};
+    };
     for (int col = 0; col < 32; col += 2) {
       tensors.parts[0].push_back(code(col) | code(col + 1) << 4);
     }
@@ -154,8 +157,8 @@ TEST(PackSplit, PacksMxfp4AsItsBlocks) {
   const SplitPiece piece = split_pieces(tensors.format, kRows, kCols, false, 1 << 20).front();
   std::vector<std::byte> source = tensors.parts[0];
   source.insert(source.end(), tensors.parts[1].begin(), tensors.parts[1].end());
-  EXPECT_FALSE(pack_split(tensors.format, kRows, kCols, nullptr, piece, source.data(),
-                          panels.get()));
+  EXPECT_FALSE(
+      pack_split(tensors.format, kRows, kCols, nullptr, piece, source.data(), panels.get()));
 }
 
 TEST(PackSplit, RefusesGroupsThatAreNotWholeUnits) {

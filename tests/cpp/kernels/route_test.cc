@@ -64,9 +64,9 @@ TEST_P(RouteTest, DividesByTheSumAndThenScales) {
 
 TEST_P(RouteTest, ChoosesByTheBiasAndWeighsWithoutIt) {
   const std::vector<float> bias = {0, 0, 0.6f, 0};
-  const Routed found = route(
-      {.choice_bias = bias.data(), .experts = 4, .chosen = 2, .score = RouterScore::kSigmoid},
-      {0, 1, -1, -3});
+  const Routed found =
+      route({.choice_bias = bias.data(), .experts = 4, .chosen = 2, .score = RouterScore::kSigmoid},
+            {0, 1, -1, -3});
   EXPECT_EQ(found.ids, (Ids{2, 1}));
   EXPECT_FLOAT_EQ(found.weights[0], static_cast<float>(1 / (1 + std::exp(1))));
   EXPECT_FLOAT_EQ(found.weights[1], static_cast<float>(1 / (1 + std::exp(-1))));

@@ -231,7 +231,8 @@ class LiteralDecoder {
     for (size_t t = 0; t < input.size(); ++t) {
       Row read;
       for (int64_t head = 0; head < attention.heads; ++head) {
-        const Row out = attend_head(attention, turns, queries[t], head, seen[t], keys, values, sinks);
+        const Row out =
+            attend_head(attention, turns, queries[t], head, seen[t], keys, values, sinks);
         read.insert(read.end(), out.begin(), out.end());
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
@@ -321,24 +322,23 @@ class LiteralDecoder {
       return has ? at(layer.at + name).data() : nullptr;
     };
     ThreadPool pool(1);
-    reference_kernels().route(
-        {.logits = given.data(),
-         .choice_bias = numbers_of(spec.choice_bias, "choice_bias"),
-         .expert_scale = numbers_of(spec.expert_scale, "expert_scale"),
-         .rows = 1,
-         .experts = spec.experts,
-         .chosen = spec.chosen,
-         .score = spec.score,
-         .groups = spec.groups,
-         .chosen_groups = spec.chosen_groups,
-         .group_score = spec.group_score,
-         .normalize = spec.normalize,
-         .normalize_eps = spec.normalize_eps,
-         .weight_scale = spec.weight_scale,
-         .jitter = spec.jitter,
-         .ids = ids.data(),
-         .weights = weights.data()},
-        {&pool});
+    reference_kernels().route({.logits = given.data(),
+                               .choice_bias = numbers_of(spec.choice_bias, "choice_bias"),
+                               .expert_scale = numbers_of(spec.expert_scale, "expert_scale"),
+                               .rows = 1,
+                               .experts = spec.experts,
+                               .chosen = spec.chosen,
+                               .score = spec.score,
+                               .groups = spec.groups,
+                               .chosen_groups = spec.chosen_groups,
+                               .group_score = spec.group_score,
+                               .normalize = spec.normalize,
+                               .normalize_eps = spec.normalize_eps,
+                               .weight_scale = spec.weight_scale,
+                               .jitter = spec.jitter,
+                               .ids = ids.data(),
+                               .weights = weights.data()},
+                              {&pool});
     Row sum(x.size());
     for (size_t r = 0; r < ids.size(); ++r) {
       const std::string prefix = "experts." + std::to_string(ids[r]) + ".";
