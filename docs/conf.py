@@ -33,7 +33,8 @@ include_patterns = [
     "csrc/**.md",
     "examples/**.ipynb",
     "python/**.md",
-    "tests/**.md",
+    "tests/**/README.md",
+    "tests/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 ]

@@ -90,11 +90,11 @@ class Grammars:
                 if dropped:
                     names = ", ".join(sorted(set(dropped)))
                     logger.warning("%s: not enforced, without `strict`: %s", what, names)
-                return _written(kept)
+                return _written(schemas.with_bounded_blanks(kept))
             kept = schemas.exact(schema)
             if option == "tools" and (reason := fault(kept)):
                 raise self._refusal(kept, option, what, reason)
-            return _written(kept)
+            return _written(schemas.with_bounded_blanks(kept))
         except schemas.Unenforceable as error:
             raise InvalidArgument(f"stream: {what}: {error}.", param=option) from None
         except (json.JSONDecodeError, RecursionError):

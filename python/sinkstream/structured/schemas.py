@@ -48,6 +48,8 @@ _MANY_DIGITS = 10**18
 _BEYOND = 10**19
 _SMALLEST = Decimal("1e-20")
 _STEP = Decimal("1e-9")
+_BLANK_KEYS = {"item_separator", "key_separator", "whitespace_flexible", "whitespace_pattern"}
+_BLANKS = r"[ \t]{1,4}|\r?\n[ \t]{0,80}"
 _MOST_TRIED = 256
 """Parts of a refused schema that are tried by themselves; each takes milliseconds."""
 
@@ -70,6 +72,18 @@ def lenient(schema: Mapping[str, Any]) -> dict[str, Any]:
     guidance = schema.get("x-guidance")
     given = guidance if isinstance(guidance, Mapping) else {}
     return {**schema, "x-guidance": {**given, "lenient": True}}
+
+
+def with_bounded_blanks(schema: Any) -> Any:
+    """Return a schema whose instances have a line break and an indent between two parts, or less.
+
+    Without a bound, a small model may write white space to the end of its reply. A schema that says
+    itself what white space there may be stays as it is.
+    """
+    guidance = schema.get("x-guidance", {}) if isinstance(schema, dict) else None
+    if not isinstance(guidance, dict) or guidance.keys() & _BLANK_KEYS:
+        return schema
+    return {**schema, "x-guidance": {**guidance, "whitespace_pattern": _BLANKS}}
 
 
 def exact(schema: Any) -> Any:

@@ -47,7 +47,7 @@ def losses_of(model: sinkstream.Model, ids: list[int]) -> tuple[np.ndarray, np.n
     return torch.cat(losses).numpy(), torch.cat(margins).numpy()
 
 
-def test_perplexity_and_the_likeliest_tokens_are_those_of_the_dense_model(
+def test_perplexity_and_the_most_probable_tokens_are_those_of_the_dense_model(
     both: tuple[sinkstream.Model, sinkstream.Model],
 ) -> None:
     dense, experts = both

@@ -16,7 +16,7 @@ import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.model import host_of
 from sinkstream.structured.abandoned import checking
-from sinkstream.structured.schemas import enforceable, exact, lenient
+from sinkstream.structured.schemas import enforceable, exact, lenient, with_bounded_blanks
 from tests.python.structured.generated_schemas import GENERATED
 from tests.python.text.tool_templates import function
 
@@ -47,6 +47,52 @@ def sample(schema: Any, draw: random.Random, most: int = 80) -> str | None:
         matcher.consume_token(byte)
     is_complete = matcher.is_stopped() or matcher.is_accepting()
     return written.decode(errors="replace") if is_complete else None
+
+
+BLANKS = b" \n\t\r"
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+PAIR = {
+    "type": "object",
+    "properties": {"a": DIGIT, "b": {"type": "array", "items": DIGIT, "maxItems": 2}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+def longest_blank(schema: Any) -> int:
+    """Return the longest white space of an instance that has as much as it may, up to 500 bytes."""
+    matcher = LLMatcher(_BYTES, grammar_from("json_schema", json.dumps(schema)))
+    longest = run = 0
+    for _ in range(500):
+        bias = matcher.compute_logit_bias()
+        allowed = [byte for byte in range(256) if bias[byte]]
+        if matcher.is_stopped() or not allowed:
+            break
+        blanks = [byte for byte in allowed if byte in BLANKS]
+        run = run + 1 if blanks else 0
+        longest = max(longest, run)
+        matcher.consume_token(10 if 10 in blanks else (blanks or allowed)[0])
+    return longest
+
+
+def test_white_space_has_an_end() -> None:
+    for schema in (PAIR, {"type": "array", "items": DIGIT}):
+        assert longest_blank(schema) > 400
+        assert 80 < longest_blank(with_bounded_blanks(schema)) < 90
+    compact = {**PAIR, "x-guidance": {"whitespace_flexible": False}}
+    assert with_bounded_blanks(compact) == compact
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+def test_json_may_be_indented(indent: int | str | None) -> None:
+    value: Any = {"a": 1, "b": [2, 3]}
+    for _ in range(9):
+        value = {"inner": value, "list": [value]} if _ % 3 == 0 else {"inner": value}
+    for text in (json.dumps(value, indent=indent), json.dumps(value, separators=(" , ", " : "))):
+        schema = with_bounded_blanks({"type": "object"})
+        matcher = LLMatcher(_BYTES, grammar_from("json_schema", json.dumps(schema)))
+        assert matcher.consume_tokens(list(text.encode()))
+        assert matcher.is_accepting()
 
 
 def number(value: Any) -> Decimal:
