@@ -199,7 +199,7 @@ test-sanitizers: $(VENV)/.build-tools | check-gtest ## Run the C++ tests under s
 
 # Where threads meet. It compiles in two minutes; with address checks the same takes far longer.
 test-sanitizers-short: $(VENV)/.build-tools | check-gtest ## Run the part of them where threads meet
-	$(SANITIZE) $(BUILD)/tsan thread common engine
+	SINKSTREAM_TEST_CASES=some $(SANITIZE) $(BUILD)/tsan thread common engine
 
 # Logs of ptxas are kept, so that a second run compiles only the kernels that have changed: all take a
 # minute on two cores. Needs nvcc, but no GPU.
