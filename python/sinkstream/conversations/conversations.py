@@ -201,6 +201,10 @@ class Conversations:
         """Return how a tenant's conversations begin."""
         return self._store.titles(tenant)
 
+    def session_keys(self, tenant: str) -> dict[str, str]:
+        """Return the clients' names of a tenant's conversations; see `Turns.session_keys`."""
+        return self._store.session_keys(tenant)
+
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
         """Return a conversation's turns without their text; see `Turns.outline`."""
         turns = self._store.outline(tenant, name)

@@ -118,6 +118,10 @@ class PlainTurns:
         """Return none: nothing is kept."""
         return {}
 
+    def session_keys(self, tenant: str) -> dict[str, str]:
+        """Return none: nothing is kept."""
+        return {}
+
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
         """Refuse with `NotFound`: nothing is kept."""
         raise NotFound("sessions: this server does not store conversations.")

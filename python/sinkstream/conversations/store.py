@@ -249,6 +249,15 @@ class Store(ABC):
         rows = self.rows("SELECT id, title FROM conversations WHERE tenant = ?", [tenant])
         return {name: title.decode() for name, title in rows}
 
+    def session_keys(self, tenant: str) -> dict[str, str]:
+        """Return the clients' names of a tenant's conversations that have one."""
+        rows = self.rows(
+            "SELECT conversation, session_key FROM nodes "
+            "WHERE parent IS NULL AND tenant = ? AND session_key IS NOT NULL",
+            [tenant],
+        )
+        return {name: key.decode() for name, key in rows}
+
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the completed turns of a tenant's conversation, oldest first, or one turn."""
         rows = self.rows(

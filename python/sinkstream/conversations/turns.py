@@ -269,6 +269,10 @@ class Turns(Protocol):
         """Return how a tenant's kept conversations begin: their first user message, shortened."""
         ...
 
+    def session_keys(self, tenant: str) -> dict[str, str]:
+        """Return the clients' names of a tenant's kept conversations that have one."""
+        ...
+
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
         """Return the turns of a conversation, or of the one that a turn belongs to, oldest first.
 

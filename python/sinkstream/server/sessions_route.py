@@ -47,7 +47,7 @@ def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None
 
 def _sessions(service: Service, tenant: str, limit: int, after: str | None) -> dict[str, Any]:
     found = service.turns.conversations(tenant)
-    titles = service.turns.titles(tenant)
+    titles, keys = service.turns.titles(tenant), service.turns.session_keys(tenant)
     begin = _begin_of([name for name, _ in found], after, "conversation")
     data = [
         {
@@ -55,6 +55,7 @@ def _sessions(service: Service, tenant: str, limit: int, after: str | None) -> d
             "object": "session",
             "last_used_at": int(used),
             "title": titles.get(name, ""),
+            "session_key": keys.get(name),
         }
         for name, used in found[begin : begin + limit]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ def _model_entry(service: Service) -> dict[str, Any]:
             "trained_length": service.model.spec.trained_length,
             "pinned": service.config.pinned,
             "on_overflow": service.config.on_overflow,
+            "sampling": asdict(service.host.defaults),
         },
     }
 

@@ -1,127 +1,63 @@
-// A chat over this server's own API. The page keeps what it shows, and the key.
+// A chat over this server's own API: turns, replies, and what is shown of them.
 
-import { action, copy, make } from "./elements.js";
-import { MessageView, clearPaint, withOffsets } from "./transcript.js";
+import { Refused, get, isPassing, turnsOf } from "./api.js";
+import { chatOf, chatOfSession, listChats, markChats, sessionsOf } from "./chats.js";
+import { edit, fit, keepDraft, restoreDraft } from "./composer.js";
+import { action, copy, make, showError } from "./elements.js";
+import { exportChat, importChat } from "./files.js";
+import { cancel, receive } from "./replies.js";
+import { options, showModel } from "./settings.js";
+import { MessageView, clearPaint, isAtEnd, scrollToEnd, withOffsets } from "./transcript.js";
+import { count, showWindow } from "./window_bar.js";
 
 const TURNS = 40;  // in the document at a time
-const LISTED = 200;  // conversations
 const NAMES = { user: "You", assistant: "Model", system: "System" };
 const $ = (id) => document.getElementById(id);
-const on = (id, event, act) => $(id).addEventListener(event, act);
 
-let key = "";
 let model = null;  // {id, sinks, capacity}
-let session = null;  // its id; null before the first reply
+let chat = null;  // what `chatOf` says; null before the first reply
+let session = null;  // id of the conversation that is shown, one of the chat's
 let turns = new Map();  // by id, in order of creation
 let path = [];  // ids of turns, up to the last that is shown
 let views = new Map();  // turn id → {element, messages}
 let first = 0;  // turn of the path
-let running = null;  // {turn, reply, id, ...} while a reply is generated
+let running = null;  // of `runs`: {turn, reply, id, ...} of the chat that is open
+const runs = new Set();  // replies that are being generated
 let lastRun = null;
 let opening = 0;  // earlier answers are stale
-
-// ---- the API ----
-
-class Refused extends Error {
-  constructor(status, error) {
-    super(error.message ?? `The server answered with status ${status}.`);
-    this.status = status;
-    this.code = error.code;
-  }
-}
-
-async function request(url, options = {}) {
-  const headers = {};
-  if (key) headers.authorization = `Bearer ${key}`;
-  if (options.body) headers["content-type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(url, { ...options, headers, cache: "no-store", redirect: "error" });
-  } catch {
-    throw new Error("The server cannot be reached.");
-  }
-  if (response.ok) return response;
-  const { error = {} } = await response.json().catch(() => ({}));
-  if (response.status === 401) askForKey();
-  throw new Refused(response.status, error);
-}
-
-const get = async (url) => (await request(url)).json();
-
-async function* eventsOf(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      if (part.startsWith(": ")) yield { comment: part.slice(2) };
-      else yield { data: part.slice(part.indexOf("data: ") + 6) };
-    }
-  }
-}
+let isQueued = false;  // the message is sent when the reply has ended
 
 // ---- conversations ----
 
-async function start() {
+export async function start() {
   try {
     const { data } = await get("v1/models");
     model = { id: data[0].id, ...data[0].sinkstream };
     $("unlock").hidden = true;
     showError("");
+    showModel(model);
     showStatus();
-    await Promise.all([listConversations(), openFromAddress()]);
+    await list();
+    await openFromAddress();
   } catch (error) {
-    if (error.code === "loading") {
-      showStatus("The model is loading…");
-      setTimeout(start, 1000);
-    } else if (error.status !== 401) {
-      showError(error.message);
-    }
+    if (error.status === 401) return;
+    if (error.code === "loading") showStatus("The model is loading…");
+    else showError(error.message);
+    if (isPassing(error)) setTimeout(start, 1000);
   }
 }
 
-async function listConversations() {
-  const { data, has_more: more } = await get(`v1/sessions?limit=${LISTED}`);
-  const list = data.map((one) => {
-    const item = make("li");
-    const link = make("a", one.title?.trim() || "Untitled");
-    link.href = `#${one.id}`;
-    item.append(link, deletion(one.id, link.textContent));
-    return item;
-  });
-  $("conversations").replaceChildren(...list);
-  $("unlisted").textContent = more ? "and older ones" : "No kept conversations.";
-  $("unlisted").hidden = list.length > 0 && !more;
-  markCurrent();
-}
-
-function deletion(id, title) {
-  const button = action("Delete", () => {
-    if (button.textContent === "Sure?") deleteConversation(id);
-    else button.textContent = "Sure?";
-  });
-  button.title = `Delete ${title}`;
-  button.addEventListener("blur", () => { button.textContent = "Delete"; });
-  return button;
-}
-
-async function deleteConversation(id) {
-  try {
-    await request(`v1/sessions/${id}`, { method: "DELETE" });
-    if (id === session) newChat();
-    await listConversations();
-  } catch (error) {
-    showError(error.message);
-  }
+async function list() {
+  await listChats(showError, (gone) => { if (gone === chat) newChat(); });
+  markChats(chat, runs);
 }
 
 // The address names the conversation and the running response.
-function openFromAddress() {
+export function openFromAddress() {
   const [, id, node] = /^#(sess_[0-9a-f]{32})?(resp_[0-9a-f]{32})?$/.exec(location.hash) ?? [];
   if (!id && !node) return newChat();
+  const own = [...runs].find((run) => (node ? run.id === node : run.chat === chatOfSession(id)));
+  if (own) return own === running ? undefined : show(own);
   return id === session && !node ? undefined : open(id, node);
 }
 
@@ -129,43 +65,67 @@ async function open(id, node) {
   const number = ++opening;
   leave();
   try {
-    const data = id ? await turnsOf(id) : [];
+    const data = id ? await turnsOfChat(id) : [];
     if (number !== opening) return;
     if (id !== session) lastRun = null;
     session = id ?? null;
-    setTurns(data, node);
+    setTurns(data, node ?? data.findLast((turn) => turn.session === id)?.id);
     showError("");
+    restoreDraft(chat);
     if (node && !turns.has(node)) resume(node);
   } catch (error) {
     if (number !== opening) return;
     newChat();
     showError(error.message);
   }
-  markCurrent();
+  markChats(chat);
 }
 
-function newChat() {
+// Shows a chat whose reply has gone on meanwhile.
+function show(own) {
   opening += 1;
   leave();
-  session = lastRun = null;
+  ({ turns, session, chat } = own);
+  views = new Map();
+  showError("");
+  if (own.hasEnded) {
+    replaceOwn(own);
+  } else {
+    running = own;
+    showAddress();
+    choose("running");
+  }
+  restoreDraft(chat);
+  showBusy();
+  markChats(chat);
+}
+
+export function newChat() {
+  opening += 1;
+  leave();
+  session = chat = lastRun = null;
   if (location.hash) history.replaceState(null, "", location.pathname);
   setTurns([]);
-  markCurrent();
+  markChats(chat);
+  restoreDraft(chat);
   $("message").focus();
 }
 
-async function turnsOf(id, after = "") {
-  const { data, has_more: more, last_id: last } = await get(`v1/sessions/${id}/turns${after}`);
-  return more ? [...data, ...await turnsOf(id, `?after=${last}`)] : data;
+// The turns of all versions of a chat; `id` is one of its conversations.
+async function turnsOfChat(id) {
+  const found = await Promise.all(
+    [...new Set([...sessionsOf(chatOfSession(id)), id])].map((one) => turnsOf(one)),
+  );
+  return found.flat().sort((one, other) => one.created_at - other.created_at);
 }
 
-async function refresh() {
+export async function refresh() {
   if (!model || running || document.hidden) return;
   try {
-    await listConversations();
+    await list();
     if (session === null) return;
     const number = opening;
-    const data = await turnsOf(session);
+    const data = await turnsOfChat(session);
     if (number === opening && !running && data.length !== turns.size) setTurns(data, path.at(-1));
   } catch (error) {
     if (error.status === 404) newChat();
@@ -184,6 +144,7 @@ function setTurns(found, leaf) {
   turns = new Map();
   views = new Map();
   found.forEach(keep);
+  if (session !== null) chat = chatOfSession(session);
   const last = turns.has(leaf) ? leaf : [...turns.keys()].at(-1);
   choose(last);
 }
@@ -194,6 +155,11 @@ function choose(id) {
   for (let next = id; next; next = childrenOf(id).at(-1)?.id) id = next;
   path = [];
   for (let turn = turns.get(id); turn; turn = turns.get(turn.parent)) path.unshift(turn.id);
+  const shown = turns.get(path[0])?.session;
+  if (shown && shown !== session) {  // another version of the first message
+    session = shown;
+    showAddress();
+  }
   showFrom(path.length - TURNS);
   scrollToEnd();
 }
@@ -203,6 +169,11 @@ const historyOf = (parent) =>
   path.slice(0, parent === null ? 0 : path.indexOf(parent) + 1)
     .flatMap((id) => said(turns.get(id).messages));
 
+function showAddress() {
+  const address = `${session ?? ""}${running?.id ?? ""}`;
+  history.replaceState(null, "", address ? `#${address}` : location.pathname);
+}
+
 async function send(asked, parent) {
   const isKept = turns.get(parent)?.id.startsWith("resp_");
   const body = {
@@ -211,10 +182,9 @@ async function send(asked, parent) {
     background: true,  // it survives reloads
     stream: true,
     stream_options: { continuous_usage_stats: true },
+    ...options(),
   };
-  for (const name of ["temperature", "top_p", "max_output_tokens", "seed"]) {
-    if ($(name).value !== "") body[name] = Number($(name).value);
-  }
+  if (parent === null && chat !== null) body.prompt_cache_key = chat;  // another version
   await run(asked, parent, "v1/responses", { method: "POST", body: JSON.stringify(body) });
 }
 
@@ -230,58 +200,48 @@ async function resume(node) {
   }
 }
 
-async function run(asked, parent, url, options) {
+async function run(asked, parent, url, how) {
   if (running) return;
   const before = turns.get(parent)?.tokens ?? 0;
   const reply = { role: "assistant", content: "", thought: "", offsets: [] };
   const turn = { id: "running", parent, tokens: before, messages: [...asked, reply] };
-  const own = running = { turn, reply, before };
+  const title = (turns.get(path[0])?.messages ?? asked).find(({ role }) => role === "user");
+  const own = running = { turn, reply, before, turns, session, chat, title: title?.content };
+  runs.add(own);
   turns.set(turn.id, turn);
   views.delete(turn.id);
   choose(turn.id);
   showError("");
   showBusy();
   $("spoken").textContent = "The model is replying.";
-  const number = opening;
-  let failure = "";
   try {
-    await receive(own, url, options);
+    await receive(own, url, how, { take, say, warn });
   } catch (error) {
-    failure = error.message;
+    own.failure = error.message;
   }
-  if (running === own) running = null;
-  if (number === opening) await replaceOwn(own, failure);
-  showBusy();
+  own.hasEnded = true;
+  if (running === own) await replaceOwn(own);
+  else await finishElsewhere(own);
 }
 
-async function receive(own, url, options) {
-  for (let tries = 0; ; tries += 1) {
-    try {
-      const response = await request(url, options);
-      own.turn.pinned_tokens ||= Number(response.headers.get("x-sinkstream-pinned"));
-      showError(response.headers.get("x-sinkstream-warning") ?? "");
-      for await (const { data, comment } of eventsOf(response)) {
-        if (data === "[DONE]") return;
-        if (data) take(own, JSON.parse(data));
-        else showStatus(comment.startsWith("prefill") ? `Reading, ${comment}` : comment);
-      }
-    } catch (error) {
-      if (error instanceof Refused) throw error;
-    }
-    if (!own.id || tries === 5) throw new Error("The connection was lost.");
-    await new Promise((resolve) => setTimeout(resolve, 1000));
-    url = `v1/responses/${own.id}?stream=true&starting_after=${own.number}`;
-    options = {};
-  }
+// Without a store, only this page has the reply: it is kept until its chat is opened.
+async function finishElsewhere(own) {
+  if (own.node) runs.delete(own);
+  $("spoken").textContent = `The reply in ${own.title} has ended.`;
+  await list().catch(() => {});
 }
+
+const say = (own, note) => running === own && showStatus(note);
+const warn = (own, text) => running === own && showError(text);
 
 function take(own, { type, sequence_number, response, delta, sinkstream }) {
   const { reply, turn } = own;
   own.number = sequence_number;
   if (type === "response.created") {
     own.id = response.id;
-    if (running === own) history.replaceState(null, "", `#${session ?? ""}${own.id}`);
+    if (running === own) showAddress();
     if (own.isStopped) cancel(own);
+    markChats(chat);
   }
   if (response?.error) throw new Refused(500, response.error);
   const tokens = sinkstream ?? response?.usage;
@@ -304,7 +264,8 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
     own.generated = generated;
   }
   if (response?.sinkstream) {  // it has ended
-    for (const one of [turn, own]) Object.assign(one, response.sinkstream);
+    const { session: _, ...facts } = response.sinkstream;
+    for (const one of [turn, own]) Object.assign(one, facts);
   }
   if (!delta) return;
   reply[type.includes("reasoning") ? "thought" : "content"] += delta;
@@ -315,6 +276,11 @@ function draw(own) {
   own.frame = 0;
   if (running !== own) return;
   const follows = isAtEnd();
+  if (own.isFresh) {
+    own.isFresh = false;
+    views.delete("running");
+    choose("running");
+  }
   views.get("running")?.messages.at(-1)?.update();
   paintAll();
   showStatus();
@@ -323,25 +289,35 @@ function draw(own) {
 
 // Tokens move when thoughts are left out.
 async function setOffsets(id) {
-  const found = id && await get(`v1/sessions/${id}/turns`).catch(() => null);
+  const found = id?.startsWith("resp_") && await get(`v1/sessions/${id}/turns`).catch(() => null);
   const messages = turns.get(id)?.messages;
-  messages?.forEach((one, at) => Object.assign(one, withOffsets(found?.data[0].messages[at] ?? {})));
+  const given = found ? found.data[0].messages : [];
+  messages?.forEach((one, at) => Object.assign(one, withOffsets(given[at] ?? {})));
 }
 
 // Replaces the running turn by the one that is kept.
-async function replaceOwn(own, failure) {
-  const kept = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
-  const { turn, reply } = own;
+async function replaceOwn(own) {
+  const number = opening;
+  const found = own.node && await get(`v1/sessions/${own.node}/turns`).catch(() => null);
+  if (number !== opening) return;
+  if (running === own) running = null;
+  runs.delete(own);
+  const { turn, reply, failure = "" } = own;
   turns.delete("running");
   views.delete("running");
-  if (kept && kept.session !== session && session !== null) {
-    history.pushState(null, "", `#${kept.session}`);
-    await open(kept.session);
-  } else if (kept) {
-    session = kept.session;
+  const at = found ? chatOf(found.session, found.session_key) : chat;
+  const above = found && found.data[0].parent;
+  if (found && ((chat !== null && at !== chat) || (above && !turns.has(above)))) {
+    history.pushState(null, "", `#${found.session}`);
+    await list();
+    await open(found.session);
+  } else if (found) {
+    ({ session } = found);
+    if (chat === null) keepDraft(null, "");
+    chat = at;
     await setOffsets(turn.parent);
-    keep(kept.data[0]);
-    turns.get(own.node).messages.at(-1).thought = reply.thought;
+    keep({ ...found.data[0], session });
+    Object.assign(turns.get(own.node).messages.at(-1), { thought: reply.thought });
     choose(own.node);
   } else if (reply.content) {
     turn.id = own.node || `local ${turns.size}`;
@@ -353,25 +329,27 @@ async function replaceOwn(own, failure) {
     fit();
   }
   lastRun = own;
-  history.replaceState(null, "", session ? `#${session}` : location.pathname);
+  if (!own.isLost) showAddress();
   $("spoken").textContent = failure || `The reply has ended: ${reply.content.slice(0, 500)}`;
   if (failure) showError(failure);
   showStatus();
-  if (model) await listConversations().catch(() => {});
+  showBusy();
+  if (model) await list().catch(() => {});
+  if (isQueued && !failure) $("composer").requestSubmit();
+  else isQueued = false;
 }
 
-function stop() {
+export function stop() {
   if (!running) return;
+  isQueued = false;
   running.isStopped = true;
   if (running.id) cancel(running);
 }
 
-function cancel({ id }) {
-  request(`v1/responses/${id}/cancel`, { method: "POST", body: "{}" }).catch(() => {});
-}
-
+// The reply of a chat that is left goes on.
 function leave() {
-  stop();
+  keepDraft(chat);
+  isQueued = false;
   running = null;
   showBusy();
 }
@@ -387,9 +365,10 @@ function showFrom(from) {
     return views.get(id).element;
   });
   $("turns").replaceChildren(...elements);
+  $("export").disabled = path.length === 0;
   $("earlier").hidden = first === 0;
   $("later").hidden = first + TURNS >= path.length;
-  $("empty").hidden = path.length > 0;
+  $("empty").hidden = path.length > 0 || model === null;
   const head = path.length ? turns.get(path[0]).messages : [];
   const system = head[0]?.role === "system" ? head[0].content : "";
   if (path.length) $("system").value = system;
@@ -411,6 +390,7 @@ function viewOf(turn) {
     view.label = make("span", "", "mark");
     head.append(make("b", NAMES[role] ?? role), view.label);
     if (turn.id !== "running") head.append(...actionsOf(turn, index));
+    article.ariaLabel = `${NAMES[role] ?? role}: ${view.message.content.slice(0, 60)}`;
     article.append(head, view.element);
     element.append(article);
   });
@@ -422,7 +402,10 @@ function actionsOf(turn, index) {
   const asked = turn.messages.slice(0, -1);
   if (!isReply) {
     if (index < asked.length - 1 || asked[index].role !== "user") return [];
-    return [action("Edit", (event) => edit(turn, event.target.closest("article")))];
+    const sendEdited = (content) =>
+      send([...said(asked.slice(0, -1)), { role: "user", content }], turn.parent);
+    return [action("Edit", ({ target }) =>
+      edit(asked[index].content, target.closest("article"), sendEdited))];
   }
   const reply = turn.messages[index].content;
   const copied = action("Copy", () => copy(reply, copied), "says");
@@ -446,63 +429,23 @@ function actionsOf(turn, index) {
   return buttons;
 }
 
-function edit(turn, article) {
-  const asked = said(turn.messages.slice(0, -1));
-  const form = make("form", "", "edit");
-  const field = make("textarea");
-  field.value = asked.at(-1).content;
-  field.ariaLabel = "Edited message";
-  const replaced = [...article.children];
-  const close = () => form.replaceWith(...replaced);
-  form.append(field, make("button", "Send"), action("Cancel", close));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (!field.value.trim()) return;
-    close();
-    asked.at(-1).content = field.value;
-    send(asked, turn.parent);
-  });
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close();
-    else sendOnEnter(event, form);
-  });
-  article.replaceChildren(form);
-  field.focus();
-}
-
 function paintAll() {
   clearPaint();
   const last = turns.get(path.at(-1));
   const live = last?.live_tokens;
   const isKnown = model !== null && live !== undefined;
   $("window").hidden = !isKnown;
-  $("sinks").hidden = !isKnown || first > 0;
+  $("sinks").hidden = $("grey").hidden = true;
   if (!isKnown) return;
   const evicted = last.total_evicted_tokens;
   const pinned = path.map((id) => turns.get(id).pinned_tokens).findLast(Boolean) ?? model.sinks;
   for (const { messages } of views.values()) {
     for (const view of messages) view.label.textContent = view.paint(pinned, evicted);
   }
-  const sinks = Math.min(pinned, live);
-  const widths = { sinks, evicted, live: live - sinks, free: model.capacity - live };
-  for (const [name, tokens] of Object.entries(widths)) {
-    const part = $("bar").querySelector(`.${name}`);
-    part.style.flexGrow = tokens;
-    part.hidden = tokens === 0;
-  }
-  const words = [
-    ["sinks", `${count(sinks)} pinned`],
-    ["evicted", `${count(evicted)} evicted`],
-    ["live", `${count(live - sinks)} in the window of ${count(model.capacity - pinned)}`],
-  ];
-  $("legend").replaceChildren(...words.map(([name, text]) => make("span", text, name)));
-  const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= sinks;
-  $("sinks").textContent = `${count(sinks)} pinned, always seen`
-    + (isHidden ? ": the beginning of the chat template" : "");
-  $("bar").ariaLabel = words.map(([, text]) => text).join(", ");
+  showWindow({ pinned, live, evicted, capacity: model.capacity });
+  const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= Math.min(pinned, live);
+  $("sinks").hidden = isHidden || first > 0;
 }
-
-const count = (number) => number.toLocaleString("en");
 
 function showStatus(note = "") {
   const facts = [model?.id ?? ""];
@@ -510,14 +453,10 @@ function showStatus(note = "") {
   if (run?.rate) facts.push(`${run.rate.toFixed(run.rate < 10 ? 1 : 0)} tokens/s`);
   const last = turns.get(path.at(-1));
   if (last?.tokens) facts.push(`${count(last.tokens)} tokens`);
-  if (run?.node) facts.push(`state ${run.state}`);
+  $("status").title = run?.node ? `state ${run.state}` : "";
+  if (isQueued) facts.push("your message is sent after this reply");
   if (note || (running && !running.from)) facts.push(note || "waiting for the model");
   $("status").textContent = facts.filter(Boolean).join(" · ");
-}
-
-function showError(text) {
-  $("error").textContent = text;
-  $("error").hidden = !text;
 }
 
 function showBusy() {
@@ -530,77 +469,27 @@ function showBusy() {
   if (!isBusy && activeElement === body && matchMedia("(hover)").matches) $("message").focus();
 }
 
-function askForKey() {
-  $("unlock").hidden = false;
-  showError(key ? "The server does not accept this key." : "");
-  $("key").focus();
-}
-
-function markCurrent() {
-  for (const link of $("conversations").querySelectorAll("a")) {
-    link.ariaCurrent = link.hash === `#${session}` ? "true" : null;
-  }
-}
-
-function isAtEnd() {
-  const { scrollHeight, scrollTop, clientHeight } = $("transcript");
-  return scrollHeight - scrollTop - clientHeight < 80;
-}
-const scrollToEnd = () => $("transcript").scrollTo(0, 1e9);
-
-function fit() {
-  const field = $("message");
-  field.style.height = "auto";
-  field.style.height = `${Math.min(field.scrollHeight + 2, 200)}px`;
-}
-
-function sendOnEnter(event, form) {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  form.requestSubmit();
-}
-
-function toggle(button, element, isShown = element.hidden) {
-  element.hidden = !isShown;
-  button.ariaExpanded = String(isShown);
-}
-
-on("composer", "submit", (event) => {
-  event.preventDefault();
+// Sends the message, or lets it wait for the end of the running reply.
+export function submit() {
   const text = $("message").value;
-  if (!text.trim() || running) return;
+  if (!text.trim() || !model) return;
+  isQueued = running !== null;
+  if (isQueued) return showStatus();
   $("message").value = "";
+  keepDraft(chat);
   fit();
   const system = $("system").value.trim();
   const before = path.length === 0 && system ? [{ role: "system", content: system }] : [];
   send([...before, { role: "user", content: text }], path.at(-1) ?? null);
-});
-on("message", "input", fit);
-on("message", "keydown", (event) => sendOnEnter(event, $("composer")));
-on("settings", "submit", (event) => event.preventDefault());
-on("unlock", "submit", (event) => {
-  event.preventDefault();
-  key = $("key").value.trim();
-  $("key").value = "";
-  start();
-});
-on("stop", "click", stop);
-on("new-chat", "click", newChat);
-on("sidebar", "click", (event) => {
-  if (event.target.closest("a, #new-chat") && innerWidth < 800) {
-    toggle($("toggle-list"), $("sidebar"), false);
-  }
-});
-on("toggle-list", "click", () => toggle($("toggle-list"), $("sidebar")));
-on("toggle-settings", "click", () => toggle($("toggle-settings"), $("settings")));
-on("earlier", "click", () => showFrom(first - TURNS / 2));
-on("later", "click", () => showFrom(first + TURNS / 2));
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
-});
-document.addEventListener("visibilitychange", refresh);
-addEventListener("hashchange", openFromAddress);
+}
 
-toggle($("toggle-list"), $("sidebar"), innerWidth >= 1000);
-$("message").focus();
-start();
+export const exportShown = () => exportChat($("title").textContent, [...turns.values()]);
+
+export function showImported(text) {
+  const found = importChat(text);
+  newChat();
+  setTurns(found);
+}
+
+export const draft = () => keepDraft(chat);
+export const pageBy = (parts) => showFrom(first + parts * TURNS / 2);

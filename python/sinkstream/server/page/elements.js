@@ -29,3 +29,8 @@ export async function copy(text, button) {
   button.classList.add("done");
   setTimeout(() => button.classList.remove("done"), 1500);
 }
+
+export function showError(text) {
+  document.getElementById("error").textContent = text;
+  document.getElementById("error").hidden = !text;
+}

@@ -121,8 +121,7 @@ export class MessageView {
     return at === undefined ? content.length : Math.min(Math.max(0, at), content.length);
   }
 
-  // Greys tokens [sinks, sinks + evicted); returns how much of the message that is: "", "partly
-  // evicted" or "evicted".
+  // Greys tokens [sinks, sinks + evicted); returns how the message is seen, if not whole.
   paint(sinks, evicted) {
     const from = this.character(sinks);
     const to = evicted > 0 ? Math.max(from, this.character(sinks + evicted)) : from;
@@ -144,7 +143,7 @@ export class MessageView {
     const gone = Math.min(end, sinks + evicted) - Math.max(begin, sinks);
     if (gone <= 0) return "";
     const isWhole = offsets ? gone === end - begin : to - from === content.length;
-    return isWhole ? "evicted" : "partly evicted";
+    return isWhole ? "no longer seen" : "partly seen";
   }
 }
 
@@ -160,3 +159,11 @@ export function withOffsets(message) {
   }
   return { ...message, offsets: offsets.map((one) => starts[one] ?? (one < 0 ? 0 : length)) };
 }
+
+// ---- scrolling ----
+
+export function isAtEnd() {
+  const { scrollHeight, scrollTop, clientHeight } = document.getElementById("transcript");
+  return scrollHeight - scrollTop - clientHeight < 80;
+}
+export const scrollToEnd = () => document.getElementById("transcript").scrollTo(0, 1e9);

@@ -22,7 +22,12 @@ document.addEventListener("securitypolicyviolation", (event) => {
 });
 // The tiny model's logits are random: without this, a reply ends early or is not text.
 const ask = window.fetch;
+window.cuts = [];  // each ends a response that is being read
 window.fetch = (place, options) => {
+  if (window.isOffline) return Promise.reject(new TypeError("offline"));
+  const cut = new AbortController();
+  window.cuts.push(() => cut.abort());
+  options = { ...options, signal: cut.signal };
   if (place === "v1/responses") {
     const fixed = { ignore_eos: true, logit_bias: window.bias ?? WORDS };
     options.body = JSON.stringify({ ...JSON.parse(options.body), ...fixed });
@@ -48,11 +53,14 @@ class Tab:
     def __init__(self, browser: Chrome) -> None:
         self.browser = browser
         self._prepared: set[str] = set()
+        self._enter = ""  # what sends a message
 
     def open(
         self, server: Running, *, width: int = 1200, height: int = 800, fragment: str = ""
     ) -> None:
         """Load the page anew, as a desktop, or with a small width as a phone."""
+        touch = {"enabled": width < 600, "maxTouchPoints": 1}
+        self.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", touch)
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         if (handle := self.browser.current_window_handle) not in self._prepared:
@@ -60,7 +68,11 @@ class Tab:
             script = {"source": _PREPARE}
             self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
         self.browser.get("about:blank")
-        self.browser.get(f"http://127.0.0.1:{server.port}/{fragment}")
+        origin = f"http://127.0.0.1:{server.port}"
+        kept = {"origin": origin, "storageTypes": "local_storage"}
+        self.browser.execute_cdp_cmd("Storage.clearDataForOrigin", kept)
+        self._enter = Keys.CONTROL + Keys.ENTER if width < 600 else Keys.ENTER
+        self.browser.get(f"{origin}/{fragment}")
         self._until_started()
 
     def reload(self) -> None:
@@ -68,7 +80,7 @@ class Tab:
         self._until_started()
 
     def _until_started(self) -> None:
-        self.until(lambda: self.text("#status") or self.is_shown("#unlock"), "it has started")
+        self.until(lambda: self.text("#facts") or self.is_shown("#unlock"), "it has started")
         self.set(seed=1, max_output_tokens=24)
 
     # ---- reading ---------------------------------------------------------------------------------
@@ -119,7 +131,7 @@ class Tab:
 
     def begin(self, text: str) -> None:
         """Send a message."""
-        self.one("#message").send_keys(text + Keys.ENTER)
+        self.one("#message").send_keys(text + self._enter)
 
     def say(self, text: str) -> None:
         """Send a message, and wait for the end of the reply."""

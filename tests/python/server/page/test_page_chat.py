@@ -52,9 +52,9 @@ def test_a_message_is_sent_and_answered(server: Running, tab: Tab) -> None:
     status = tab.text("#status")
     assert status.startswith("tiny · ")
     assert f"{turn['tokens']:,} tokens" in status
-    assert "state new" in status
+    assert tab.one("#status").get_attribute("title") == "state new"
     tab.say("and the boat")
-    assert "state resident" in tab.text("#status")
+    assert tab.one("#status").get_attribute("title") == "state resident"
     assert len(turns_of(server, tab.session)) == 2
     assert tab.titles()[0] == "the sea"
     assert tab.text("h1") == "the sea"
@@ -113,7 +113,7 @@ def test_a_reload_keeps_the_conversation(server: Running, tab: Tab) -> None:
     ) == shown  # fmt: skip
     tab.say("four")
     assert tab.session == shown[2]
-    assert "state resident" in tab.text("#status")
+    assert tab.one("#status").get_attribute("title") == "state resident"
     tab.check_clean()
 
 
@@ -183,12 +183,187 @@ def test_an_earlier_message_is_edited(server: Running, tab: Tab) -> None:
     tab.click("Edit", "user", 1)
     tab.press(Keys.ESCAPE)
     assert tab.messages("user") == ["one", "two", "three"]
-    # The first message has nothing before it: edited, it begins another conversation.
+    tab.check_clean()
+
+
+def test_the_first_message_has_versions_in_one_chat(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.say("first of all")
+    session, (before,) = tab.session, tab.messages("assistant")
+    chats = len(tab.titles())
+    tab.set(seed=2)
+    tab.click("Regenerate", "assistant")
+    tab.until(lambda: "2 of 2" in tab.text("#turns"), "there are two versions")
+    tab.until_idle()
+    assert tab.messages("assistant") != [before]
     tab.click("Edit", "user", 0)
     tab.press("!" + Keys.ENTER)
-    tab.until(lambda: tab.session != session, "there is a new conversation")
+    tab.until(lambda: "3 of 3" in tab.text("#turns"), "an edited message is a version, too")
     tab.until_idle()
-    assert tab.messages("user") == ["one!"]
+    assert tab.messages("user") == ["first of all!"]
+    third = tab.session
+    assert third != session
+    tab.say("on")
+    for number, shown in ((2, "first of all"), (1, "first of all")):
+        tab.click("Previous version", "assistant", 0)
+        tab.until(lambda number=number: f"{number} of 3" in tab.text("#turns"), "it is shown")
+        assert tab.messages("user") == [shown]
+    assert (tab.session, tab.messages("assistant")) == (session, [before])
+    assert len(tab.titles()) == chats
+    tab.reload()
+    tab.until(lambda: "1 of 3" in tab.text("#turns"), "all versions are back")
+    assert (tab.session, tab.messages("assistant")) == (session, [before])
+    tab.click("Next version", "assistant", 0)
+    tab.click("Next version", "assistant", 0)
+    assert tab.messages("user") == ["first of all!", "on"]
+    assert tab.session == third
+    tab.one(f"#conversations a[href='#{third}'] + button").click()
+    tab.one(f"#conversations a[href='#{third}'] + button").click()
+    tab.until(lambda: len(tab.titles()) == chats - 1, "the chat is gone")
+    for name in (session, third):
+        assert server.ask("GET", f"/v1/sessions/{name}/turns").status == 404
+    tab.check_clean()
+
+
+def test_a_reply_goes_on_while_another_chat_is_open(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.say("a short one")
+    short = tab.session
+    tab.one("#new-chat").click()
+    tab.set(max_output_tokens=LONG)
+    tab.begin("a long one")
+    tab.until(lambda: len("".join(tab.messages("assistant"))) > 50, "it grows")
+    tab.one(f"#conversations a[href='#{short}']").click()
+    tab.until(lambda: tab.messages("user") == ["a short one"], "the other chat is open")
+    assert not tab.is_shown("#stop")
+    assert tab.text("#unfinished li.running") == "a long one"
+    tab.set(max_output_tokens=8)
+    tab.say("and another")  # two replies at a time
+    tab.one("#unfinished a").click()
+    tab.until(lambda: tab.messages("user") == ["a long one"], "the first chat is open")
+    length = len(tab.messages("assistant")[0])
+    tab.until(lambda: len(tab.messages("assistant")[0]) > length, "it still grows")
+    tab.one("#new-chat").click()
+    tab.one("#unfinished a").click()
+    tab.one("#stop").click()
+    tab.until_idle()
+    turns = turns_of(server, tab.session)
+    assert [turn["finish_reason"] for turn in turns] == ["cancelled"]
+    assert tab.text("#unfinished") == ""
+    tab.set(max_output_tokens=LONG)
+    tab.begin("in a chat of the list")
+    tab.until(lambda: len(tab.messages("assistant")) == 2, "it runs")
+    tab.one(f"#conversations a[href='#{short}']").click()
+    tab.until(lambda: tab.messages("user")[0] == "a short one", "the other chat is open")
+    (busy,) = tab.browser.find_elements("css selector", "#conversations li.running a")
+    assert busy.text.endswith("a long one")
+    busy.click()
+    tab.one("#stop").click()
+    tab.until_idle()
+    tab.check_clean()
+
+
+def test_a_message_that_is_sent_during_a_reply_waits(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.set(max_output_tokens=LONG)
+    tab.begin("the sea")
+    tab.until(lambda: len("".join(tab.messages("assistant"))) > 50, "it grows")
+    tab.set(max_output_tokens=4)
+    tab.begin("next")
+    assert "sent after this reply" in tab.text("#status")
+    assert tab.one("#message").get_property("value") == "next"
+    server.post(f"/v1/responses/{tab.session.removeprefix('#')}/cancel", {})
+    tab.until(lambda: tab.messages("user") == ["the sea", "next"], "it is sent")
+    tab.until_idle()
+    assert tab.one("#message").get_property("value") == ""
+    tab.check_clean()
+
+
+def test_an_empty_page_says_what_it_is_and_how_to_begin(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.until(lambda: tab.is_shown("#empty"), "there is no message yet")
+    assert tab.text("#greeting") == "tiny"
+    assert "sees 64 tokens at a time" in tab.text("#promise")
+    starters = tab.browser.find_elements("css selector", "#starters button")
+    assert len(starters) == 3
+    text = starters[1].text
+    starters[1].click()
+    tab.until(lambda: tab.messages("user") == [text], "it is sent")
+    tab.until_idle()
+    assert not tab.is_shown("#empty")
+    tab.check_clean()
+
+
+def test_settings_and_drafts_survive_a_reload(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.one("#toggle-settings").click()
+    assert tab.one("#top_k").get_attribute("placeholder") == "0"
+    tab.one("#top_k").send_keys("7")
+    tab.run("const t = document.querySelector('#theme'); t.value = 'dark';"
+            "t.dispatchEvent(new Event('change', { bubbles: true }))")  # fmt: skip
+    tab.one("#message").send_keys("half a thou")
+    tab.reload()
+    assert tab.one("#top_k").get_property("value") == "7"
+    assert tab.one("#message").get_property("value") == "half a thou"
+    color = str(tab.run("return getComputedStyle(document.body).backgroundColor"))
+    assert sum(map(int, color.strip("rgb()").split(","))) < 150
+    assert "It sees" in tab.text("#facts")
+    tab.run("localStorage.clear()")
+    tab.open(server)
+
+
+def test_a_chat_is_exported_and_imported_and_goes_on(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.run("URL.createObjectURL = (blob) => { window.blob = blob; return '#'; }")
+    for text in ("one", "two"):
+        tab.say(text)
+    shown = tab.messages("user"), tab.messages("assistant")
+    tab.one("#toggle-settings").click()
+    tab.one("#export").click()
+    script = "const done = arguments[0]; window.blob.text().then(done)"
+    text = tab.browser.execute_async_script(script)
+    choose = """
+    const [id, name, text] = arguments;
+    const files = new DataTransfer();
+    files.items.add(new File([text], name));
+    document.getElementById(id).files = files.files;
+    document.getElementById(id).dispatchEvent(new Event("change"));
+    """
+    session = tab.session
+    tab.run(choose, "import-file", "chat.json", "{}")
+    tab.until(lambda: "must be a chat" in tab.text("#error"), "it is refused")
+    assert tab.session == session
+    tab.run(choose, "import-file", "chat.json", text)
+    tab.until(lambda: tab.session == "" and len(tab.messages("user")) == 2, "it is shown")
+    assert (tab.messages("user"), tab.messages("assistant")) == shown
+    tab.run(choose, "attach-file", "notes.txt", "a note")
+    tab.until(lambda: "a note" in tab.one("#message").get_property("value"), "it is attached")
+    tab.say("three")
+    tab.until(lambda: len(tab.messages("user")) == 3, "all turns are there")
+    assert "notes.txt:" in tab.messages("user")[2]
+    assert [one["messages"][-2]["content"] for one in turns_of(server, tab.session)[:2]] == [
+        "one", "two"
+    ]  # fmt: skip
+    tab.run(choose, "attach-file", "x.bin", "a\0b")
+    tab.until(lambda: "is not a text file" in tab.text("#error"), "it is refused")
+    tab.check_clean()
+
+
+def test_chats_are_searched(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    for text in ("about herons", "about otters"):
+        tab.one("#new-chat").click()
+        tab.say(text)
+    tab.press(Keys.CONTROL + "k")
+    tab.press("HERON")
+    shown = [
+        one.text
+        for one in tab.browser.find_elements("css selector", "#conversations a")
+        if one.is_displayed()
+    ]
+    assert shown == ["about herons"]
+    tab.press(Keys.CONTROL + Keys.SHIFT + "o")
+    assert tab.messages("user") == []
     tab.check_clean()
 
 
@@ -227,8 +402,9 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(locked: Running, tab: Tab) -
     tab.say("the sea")
     assert len(turns_of(locked, tab.session, **{"X-Api-Key": "right"})) == 1
     kept = "return [localStorage.length, sessionStorage.length, document.cookie, location.href]"
-    local, session, cookie, address = tab.run(kept)
-    assert (local, session, cookie) == (0, 0, "")
+    _, session, cookie, address = tab.run(kept)
+    assert (session, cookie) == (0, "")
+    assert "right" not in str(tab.run("return JSON.stringify(localStorage)"))
     assert "right" not in address
     tab.reload()
     assert tab.is_shown("#unlock")
@@ -255,7 +431,7 @@ def test_a_failure_is_shown_and_the_message_is_not_lost(server: Running, tab: Ta
 def test_the_keyboard_is_enough(server: Running, tab: Tab, width: int) -> None:
     tab.open(server, width=width)
     tab.press("the sea", Keys.SHIFT + Keys.ENTER)
-    tab.press("the boat" + Keys.ENTER)
+    tab.press("the boat" + (Keys.ENTER if width > 600 else Keys.CONTROL + Keys.ENTER))
     tab.until(lambda: len(tab.messages("assistant")) == 1, "it is sent")
     tab.until_idle()
     assert tab.messages("user") == ["the sea\nthe boat"]
@@ -274,7 +450,8 @@ def test_the_keyboard_is_enough(server: Running, tab: Tab, width: int) -> None:
             break
     assert seen[-1] == "Regenerate", seen
     tab.press(Keys.ENTER)
-    tab.until(lambda: tab.session != session, "another first reply is another conversation")
+    tab.until(lambda: tab.session != session, "another first reply is a version")
+    tab.until(lambda: "2 of 2" in tab.text("#turns"), "there are two")
     tab.until_idle()
     for _ in range(40):
         tab.press(Keys.SHIFT + Keys.TAB)

@@ -43,6 +43,44 @@ def test_a_reply_goes_on_after_a_reload(server: Running, tab: Tab, before: int) 
     tab.check_clean()
 
 
+def test_a_reply_goes_on_after_each_of_several_outages(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.set(max_output_tokens=LONG)
+    tab.begin("the sea")
+    for _ in range(2):
+        grown(tab, 50)
+        tab.run("window.isOffline = true; window.cuts.forEach((cut) => cut())")
+        tab.until(lambda: "Trying again in 2 s" in tab.text("#status"), "it has tried once")
+        assert "resp_" in tab.session
+        length = len(tab.messages("assistant")[0])
+        tab.run("window.isOffline = false")
+        grown(tab, length + 50)
+    assert not tab.is_shown("#error")
+    tab.one("#stop").click()
+    tab.until_idle()
+    (turn,) = server.ask("GET", f"/v1/sessions/{tab.session}/turns").json["data"]
+    assert tab.messages("assistant")[0].rstrip() == turn["messages"][-1]["content"].rstrip()
+    tab.check_clean()
+
+
+def test_a_reply_that_is_given_up_is_found_after_a_reload(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.set(max_output_tokens=LONG)
+    tab.begin("the sea")
+    first = grown(tab, 50)
+    tab.run("window.isOffline = true; window.cuts.forEach((cut) => cut())")
+    tab.until(lambda: "Trying again" in tab.text("#status"), "it tries")
+    tab.one("#stop").click()
+    tab.until(lambda: "Reload the page" in tab.text("#error"), "it says what to do")
+    assert "resp_" in tab.session
+    tab.reload()
+    tab.until(lambda: len(tab.messages("assistant")) == 1, "it is shown again")
+    assert grown(tab, len(first) + 50).startswith(first.rstrip())
+    tab.one("#stop").click()
+    tab.until_idle()
+    tab.check_clean()
+
+
 def test_a_reply_that_ended_meanwhile_is_there_after_a_reload(server: Running, tab: Tab) -> None:
     tab.open(server)
     tab.set(max_output_tokens=400)

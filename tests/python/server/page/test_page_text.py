@@ -259,9 +259,10 @@ def test_a_phone_needs_no_horizontal_scrolling(server: Running, tab: Tab) -> Non
     assert not tab.is_shown("#sidebar")
     tab.one("#toggle-settings").click()
     assert tab.run(widths) == [360, 360, 360]
-    small = """return [...document.querySelectorAll("button, input, textarea")]
+    small = """
+      return [...document.querySelectorAll("button, input, select, textarea, summary, nav a")]
       .filter((one) => one.checkVisibility({ opacityProperty: true }))
-      .map((one) => one.getBoundingClientRect()).filter((one) => one.height < 28).length"""
+      .map((one) => one.getBoundingClientRect()).filter((one) => one.height < 44).length"""
     assert tab.run(small) == 0
     tab.check_clean()
 

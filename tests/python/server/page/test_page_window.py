@@ -40,7 +40,7 @@ def expected(turns: list[dict[str, Any]]) -> list[dict[str, str]]:
         gone = [token for token in range(begin, end) if SINKS <= token < SINKS + evicted]
         offsets = [*message["offsets"], len(text)]
         grey = text[offsets[gone[0] - begin] : offsets[gone[-1] + 1 - begin]] if gone else ""
-        label = "evicted" if len(gone) == end - begin else "partly evicted"
+        label = "no longer seen" if len(gone) == end - begin else "partly seen"
         shown.append({"label": label if gone else "", "grey": grey})
     return shown
 
@@ -78,11 +78,11 @@ def test_what_is_evicted_is_grey_far_past_the_window(server: Running, tab: Tab) 
         assert bar(tab) == {
             "sinks": SINKS, "evicted": evicted, "live": live - SINKS, "free": 64 - live
         }  # fmt: skip
-        assert f"{evicted:,} evicted" in tab.text("#legend")
+        assert f"{evicted:,} no longer seen" in tab.text("#legend")
         assert f"{live - SINKS} in the window of {WINDOW}" in tab.text("#legend")
     assert evicted > 8 * WINDOW
-    assert "partly evicted" in {one["label"] for one in found}
-    assert tab.is_shown("#sinks")
+    assert "partly seen" in {one["label"] for one in found}
+    assert tab.is_shown("#grey")
     tab.reload()
     tab.until(lambda: len(tab.messages("user")) == 12, "the turns are back")
     assert [{**one, "grey": one["grey"].rstrip("\n")} for one in tab.run(GREY)] == found
@@ -93,10 +93,10 @@ def test_the_window_moves_while_a_reply_is_streamed(server: Running, tab: Tab) -
     tab.open(server)
     tab.set(max_output_tokens=65536)
     tab.begin("the sea and the house")
-    tab.until(lambda: tab.run(GREY)[-1]["label"] == "partly evicted", "its beginning is evicted")
+    tab.until(lambda: tab.run(GREY)[-1]["label"] == "partly seen", "its beginning is evicted")
     first = tab.run(GREY)
     tab.until(lambda: len(tab.run(GREY)[-1]["grey"]) > len(first[-1]["grey"]), "more of it is")
-    assert first[0]["label"] == "evicted"
+    assert first[0]["label"] == "no longer seen"
     script = """const article = [...document.querySelectorAll("article")].at(-1);
       return article.querySelector(".block:last-child").classList.contains("evicted")"""
     assert tab.run(script) is False
@@ -105,7 +105,7 @@ def test_the_window_moves_while_a_reply_is_streamed(server: Running, tab: Tab) -
     turns = turns_of(server, tab.session)
     assert len(turns) == 1
     last = turns[-1]
-    assert f"{last['total_evicted_tokens']:,} evicted" in tab.text("#legend")
+    assert f"{last['total_evicted_tokens']:,} no longer seen" in tab.text("#legend")
     tab.check_clean()
 
 
@@ -127,7 +127,7 @@ def test_sinks_stay_lit(server: Running, tab: Tab) -> None:
     """
     tab.open(server)
     found = tab.browser.execute_async_script(script)
-    assert found == ["partly evicted", "abcd", "efg"]
+    assert found == ["partly seen", "abcd", "efg"]
 
 
 def test_without_a_store_the_window_is_shown_from_the_replys_own_numbers(
@@ -139,7 +139,7 @@ def test_without_a_store_the_window_is_shown_from_the_replys_own_numbers(
     assert tab.session == ""
     assert len(tab.messages("assistant")) == 3
     labels = [one["label"] for one in tab.run(GREY)]
-    assert labels[:2] == ["evicted", "evicted"]
+    assert labels[:2] == ["no longer seen", "no longer seen"]
     assert labels[-1] == ""
     assert tab.is_shown("#unlisted")
     tab.check_clean()
@@ -185,7 +185,7 @@ def test_the_bar_shows_what_is_pinned_and_a_warning_what_does_not_fit(
     assert bar(tab)["sinks"] == pinned
     assert f"{pinned} pinned" in tab.text("#legend")
     assert f"in the window of {SINKS + WINDOW - pinned}" in tab.text("#legend")
-    assert f"{pinned} pinned, always seen" in tab.text("#sinks")
+    assert f"{pinned} tokens pinned, always seen" in tab.text("#sinks")
     assert not tab.is_shown("#error")
     tab.say("word " * 30)
     assert f"the model sees {SINKS + WINDOW} at a time: it does not see" in tab.text("#error")
