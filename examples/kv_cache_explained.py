@@ -88,7 +88,7 @@ def plot(without: list[float], with_cache: list[float], path: Path) -> None:
         total.plot(count, list(itertools.accumulate(seconds)), label=label)
     step.set(title="One step", xlabel="new tokens", ylabel="milliseconds", ylim=0)
     total.set(title="The whole text", xlabel="new tokens", ylabel="seconds", ylim=0)
-    step.legend()
+    step.legend(loc="best")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -188,8 +188,8 @@ def test_what_is_wrong_with_a_tensor_is_said(
 _ORIGINAL = r'Load the original folder with quantize="int8" or "int4", or a GGUF file'
 BAD_CONFIGS = [
     (AWQ, describe(quant_method="bitsandbytes"),
-     rf'`quant_method` must be one of awq, compressed-tensors, fbgemm_fp8, fp8, gptq, but is.*'
-     rf'bitsandbytes quantizes at load time. {_ORIGINAL}'),
+     r'`quant_method` must be one of awq, compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4, '
+     rf'but is.*bitsandbytes quantizes at load time. {_ORIGINAL}'),
     (AWQ, describe(quant_method=None, load_in_4bit=True), r'bitsandbytes quantizes at load time'),
     (AWQ, describe(quant_method="hqq"), r'but is "hqq". Load an AWQ or GPTQ folder of the model'),
     (AWQ, describe(quant_method="aqlm"), rf'"aqlm". Codebooks are not supported. {_ORIGINAL}'),

@@ -16,6 +16,7 @@ from sinkstream.cluster import owners
 from sinkstream.conversations import running_turns
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.errors import SessionMoved
+from sinkstream.conversations.turn_starter import TurnStarter
 from sinkstream.conversations.turns import TurnRequest
 from sinkstream.errors import SessionBusy
 from tests.python.cluster.shared_stores import (
@@ -152,7 +153,7 @@ def test_a_turn_that_cannot_start_is_not_running(
     def fails(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(one, "_found", fails)
+    monkeypatch.setattr(TurnStarter, "_found", fails)
     with pytest.raises(OSError):  # noqa: PT011
         chat.say("On")
     assert not one._running.writes(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from pathlib import Path
 from typing import cast
 
@@ -80,6 +81,9 @@ def test_a_request_that_has_to_wait_for_memory_logs_who_holds_it(
         next(unread)
         assert len(lines(caplog)) == 1  # the model's own
         waiting = model.stream(PROMPT, max_tokens=3, ignore_eos=True, timeout_s=60)
+        deadline = time.monotonic() + 30
+        while len(lines(caplog)) == 1 and time.monotonic() < deadline:
+            time.sleep(0.001)
         with session:
             pass  # its end makes room
         assert waiting.result().finish_reason == "length"
