@@ -258,12 +258,15 @@ wheel: check-compiler $(VENV)/.release-tools ## Build a source archive and a whe
 	$(BIN)/python .ci/check_wheel.py dist '$(TORCH)' '$(MODEL)'
 
 # What they print names speeds: best on a machine that does nothing else.
-.PHONY: notebooks demo-picture
+.PHONY: notebooks demo-picture page-picture
 notebooks: $(VENV)/.package $(VENV)/.test-tools $(VENV)/.model ## Run the notebooks and store what they show
 	$(BIN)/python examples/notebooks/run.py
 
 demo-picture: $(VENV)/.package $(VENV)/.docs-tools $(VENV)/.model ## Record docs/pictures/demo.svg
 	$(BIN)/python docs/pictures/record_demo.py
+
+page-picture: $(VENV)/.package $(VENV)/.test-tools $(VENV)/.plot-tools $(VENV)/.model ## Take docs/pictures/page.png (needs Chromium)
+	$(BIN)/python docs/pictures/record_page.py
 
 # --- figures --------------------------------------------------------------------------------
 

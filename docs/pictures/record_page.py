@@ -11,6 +11,7 @@ import io
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ TARGET = Path(__file__).parent / "page.png"
 PORT = 8765
 SERVE = [
     *(sys.executable, "-m", "sinkstream", "serve", "smollm2"),
-    *("--port", str(PORT), "--store", "none", "--window", "220"),
+    *("--port", str(PORT), "--window", "156"),
 ]
 QUESTIONS = (
     "Write one sentence about the sea.",
@@ -38,7 +39,7 @@ def open_browser() -> Chrome:
     """Return a browser without a window."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
-    for flag in ("--headless=new", "--no-sandbox", "--window-size=1100,860", "--hide-scrollbars"):
+    for flag in ("--headless=new", "--no-sandbox", "--window-size=960,1060", "--hide-scrollbars"):
         options.add_argument(flag)
     return Chrome(options, ChromeService(shutil.which("chromedriver") or ""))
 
@@ -67,7 +68,14 @@ def wait_for(browser: Chrome, script: str) -> None:
 
 def main() -> None:
     """Serve, chat, and take the picture."""
-    server = subprocess.Popen(SERVE, stdout=subprocess.PIPE, text=True)
+    with tempfile.TemporaryDirectory() as store:
+        shot = picture([*SERVE, "--store", store])
+    shot.quantize(COLORS).save(TARGET, optimize=True)
+
+
+def picture(command: list[str]) -> Image.Image:
+    """Run a server, and return what its page shows after the talk."""
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         while "Listening" not in (line := server.stdout.readline()):
@@ -79,13 +87,12 @@ def main() -> None:
             wait_for(browser, "return document.getElementById('status').textContent !== ''")
             talk(browser)
             time.sleep(1)
-            shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+            return Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
         finally:
             browser.quit()
     finally:
         server.terminate()
         server.wait()
-    shot.quantize(COLORS).save(TARGET, optimize=True)
 
 
 if __name__ == "__main__":
