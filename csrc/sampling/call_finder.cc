@@ -4,7 +4,7 @@ namespace sinkstream {
 
 namespace {
 
-// The most white space before a tag, as in python/sinkstream/text/thoughts/thought_reader.py.
+// The most white space before a tag, as in python/sinkstream/text/thought_reader.py.
 constexpr int64_t kMaxSpaces = 64;
 
 bool is_space(char byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
