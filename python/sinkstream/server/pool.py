@@ -22,6 +22,21 @@ _RETRY_S = 0.1  # until a thread is tried again that could not be started
 
 
 @dataclass(eq=False, slots=True)
+class Cancellation:
+    """Ends a call in another thread between two parts of its work.
+
+    It refers to nothing of the call: an error holds the frame of `check`, and the call the error.
+    """
+
+    is_set: bool = False
+
+    def check(self) -> None:
+        """End the call, once it is cancelled."""
+        if self.is_set:
+            raise ReadingCancelled("server: the request was cancelled before its reply began.")
+
+
+@dataclass(eq=False, slots=True)
 class _Call:
     """A call that is queued or running."""
 
@@ -29,15 +44,9 @@ class _Call:
     may_end: bool
     """Whether nothing is lost if it ends before it is complete."""
     future: Future[Any] = field(default_factory=Future)
-    is_cancelled: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation)
     cancel: Callable[[], object] | None = None
     """Cancels its wait, if possible."""
-
-    def check(self) -> None:
-        """End the call, between two parts of its work, once it is cancelled."""
-        if self.may_end and self.is_cancelled:
-            del self  # or the error, which holds this frame, would hold itself
-            raise ReadingCancelled("server: the request was cancelled before its reply began.")
 
 
 class Pool:
@@ -89,7 +98,7 @@ class Pool:
             self._waiting += 1
             self._let_on()
         try:
-            if call.is_cancelled and cancel is not None:
+            if call.cancellation.is_set and cancel is not None:
                 cancel()
             yield
         finally:
@@ -229,7 +238,7 @@ class Pool:
 
     def _cancel_wait(self, call: _Call) -> None:
         with self._lock:
-            call.is_cancelled = True
+            call.cancellation.is_set = True
             cancel = call.cancel
         if cancel is not None:
             cancel()
@@ -251,7 +260,7 @@ def _run(queued: _Call) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        with checking(queued.check):
+        with checking(queued.cancellation.check) if queued.may_end else nullcontext():
             result = queued.call()
     except BaseException as error:
         future.set_exception(error)

@@ -6,15 +6,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
-from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.host import Host, ReplyOptions
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
+from sinkstream.server.pool import Cancellation
 from sinkstream.server.request_bodies import Generation
 from sinkstream.structured.abandoned import checking
 from sinkstream.structured.schemas import lenient
@@ -108,23 +107,6 @@ def _choice(value: Any, path: str, param: str) -> Rule:
     return "grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
 
 
-@dataclass(slots=True)
-class _Compilation:
-    """The compilation of one grammar, which ends early if it is no longer wanted."""
-
-    host: Host
-    wanted: ReplyOptions
-    is_wanted: bool = True
-
-    def run(self) -> None:
-        with checking(self._check):
-            self.host.compile_grammar(self.wanted)
-
-    def _check(self) -> None:
-        if not self.is_wanted:
-            raise ReadingCancelled("server: the request was cancelled before its reply began.")
-
-
 class GrammarQueue:
     """Compiles grammars outside the pool, where other calls would wait for a slow one."""
 
@@ -154,13 +136,18 @@ class GrammarQueue:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
-        compilation = _Compilation(host, wanted)
+        cancellation = Cancellation()
+
+        def run() -> None:
+            with checking(cancellation.check):
+                host.compile_grammar(wanted)
+
         try:
-            await loop.run_in_executor(self._executor, compilation.run)
+            await loop.run_in_executor(self._executor, run)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:
-            compilation.is_wanted = False
+            cancellation.is_set = True
             self._waiting -= 1
 
     def close(self) -> None:
