@@ -36,6 +36,7 @@ GrammarLibrary library_at(const std::map<std::string, uintptr_t>& addresses) {
 }  // namespace
 
 void register_grammars(py::module_& module) {
+  module.attr("MAX_GRAMMAR_BYTES") = kMaxGrammarBytes;
   module.def("grammar_functions", &grammar_functions,
              "List the functions of llguidance that a vocabulary needs.");
   py::class_<CompiledGrammar, std::shared_ptr<CompiledGrammar>>(

@@ -147,6 +147,7 @@ class TokenStream:
     def request_id(self) -> int: ...
 
 UNDONE_TOKENS: int
+MAX_GRAMMAR_BYTES: int
 """How many tokens back every turn of a session can be undone."""
 
 class Session:

@@ -90,11 +90,13 @@ class Grammars:
                 if dropped:
                     names = ", ".join(sorted(set(dropped)))
                     logger.warning("%s: not enforced, without `strict`: %s", what, names)
-                return _written(schemas.with_bounded_blanks(kept))
-            kept = schemas.exact(schema)
-            if option == "tools" and (reason := fault(kept)):
-                raise self._refusal(kept, option, what, reason)
-            return _written(schemas.with_bounded_blanks(kept))
+            else:
+                kept = schemas.exact(schema)
+                if option == "tools" and (reason := fault(kept)):
+                    raise self._refusal(kept, option, what, reason)
+            bounded = _written(schemas.with_bounded_blanks(kept))
+            # A schema is not refused for what is added here.
+            return bounded if len(bounded.encode()) <= _core.MAX_GRAMMAR_BYTES else _written(kept)
         except schemas.Unenforceable as error:
             raise InvalidArgument(f"stream: {what}: {error}.", param=option) from None
         except (json.JSONDecodeError, RecursionError):
