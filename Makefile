@@ -266,7 +266,7 @@ demo-picture: $(VENV)/.package $(VENV)/.docs-tools $(VENV)/.model ## Record docs
 	$(BIN)/python docs/pictures/record_demo.py
 
 page-picture: $(VENV)/.package $(VENV)/.test-tools $(VENV)/.plot-tools $(VENV)/.model ## Take docs/pictures/page.png (needs Chromium)
-	$(BIN)/python docs/pictures/record_page.py
+	$(BIN)/python -m docs.pictures.record_page
 
 # --- figures --------------------------------------------------------------------------------
 

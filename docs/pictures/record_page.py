@@ -1,6 +1,6 @@
 """Takes docs/pictures/page.png: a chat on the page of `sinkstream serve`, past its window.
 
-    python docs/pictures/record_page.py
+    python -m docs.pictures.record_page
 
 Needs the extra `serve`, selenium, Pillow, and Chromium with its driver.
 """
@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 
 from PIL import Image
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+
+from tests.python.server.page.tab import open_browser
 
 TARGET = Path(__file__).parent / "page.png"
 PORT = 8765
@@ -32,16 +34,8 @@ QUESTIONS = (
     "Write a short poem about the sea.",
 )
 SETTINGS = {"temperature": "0", "max_output_tokens": "110"}
+SIZE = (960, 1060)
 COLORS = 64  # enough for text; a tenth of the bytes
-
-
-def open_browser() -> Chrome:
-    """Return a browser without a window."""
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in ("--headless=new", "--no-sandbox", "--window-size=960,1060", "--hide-scrollbars"):
-        options.add_argument(flag)
-    return Chrome(options, ChromeService(shutil.which("chromedriver") or ""))
 
 
 def talk(browser: Chrome) -> None:
@@ -81,8 +75,10 @@ def picture(command: list[str]) -> Image.Image:
         while "Listening" not in (line := server.stdout.readline()):
             if not line:
                 raise SystemExit("record_page: the server has not started.")
-        browser = open_browser()
+        browser = open_browser(*(shutil.which(one) or "" for one in ("chromium", "chromedriver")))
         try:
+            browser.set_window_size(*SIZE)
+            browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
             browser.get(f"http://127.0.0.1:{PORT}/")
             wait_for(browser, "return document.getElementById('status').textContent !== ''")
             talk(browser)
