@@ -303,7 +303,7 @@ bench: bench-peers bench-engine $(VENV)/.plot-tools ## Measure speed and perplex
 	$(BENCH)/perplexity_bench.py
 	$(BENCH)/protocol_bench.py --window 1020 --tokens 3000
 	$(BENCH)/memory_bench.py --tokens 100000
-	$(BENCH)/latency_bench.py --tokens 100000 --llama 20000 --spin 20000 --plot $(FIGURES)/latency.png
+	$(BENCH)/latency_bench.py --tokens 100000 --spin 20000 --plot $(FIGURES)/latency.png
 	$(BENCH)/noise_bench.py
 	@$(BENCH)/goal_table.py
 
@@ -318,6 +318,11 @@ bench-peers: $(VENV)/.package $(VENV)/.model $(VENV)/.bench-tools $(VENV)/.test-
 	  $(BENCH)/side_by_side_bench.py --model $$shape --models $(BUILD)/models --threads $$threads --rounds $(ROUNDS) || exit 1; \
 	done; done
 	@$(BENCH)/goal_table.py
+
+# Some layers of Qwen3-30B-A3B and gpt-oss-20b (3.5 GB of files below build/models).
+.PHONY: bench-experts
+bench-experts: ## Compare models with experts with llama.cpp, in a quarter of an hour
+	@$(MAKE) bench-peers SHAPES="qwen3-30b-a3b-layers-Q4_K_M gpt-oss-20b-layers-MXFP4" ROUNDS=3
 
 # ENGINE_PARTS: options of engine_bench.py, such as `--only stop`; these take a few minutes.
 ENGINE_PARTS ?= --only throughput --only idle_consumers --only stop --only gil

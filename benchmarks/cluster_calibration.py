@@ -199,7 +199,9 @@ def times_with_others(
     """
     is_first, alone, together = number == 0, [], []
     sequences = max(batches) + 1  # of which one is loaded
-    with sinkstream.load(path, threads=1, window=window, max_sequences=sequences) as model:
+    with sinkstream.load(
+        path, threads=1, window=window, max_sequences=sequences, speculation=0
+    ) as model:
 
         def mean_load_s() -> float:
             return statistics.mean(load_times(model, model.capacity.tokens, _LOADS)[1])
@@ -245,7 +247,9 @@ def sharing(
 ) -> dict[str, Any]:
     """Return what engines with one thread lose to each other, and to what is outside of them."""
     steps, loads = with_others(path, window, running, rounds, processors)
-    with sinkstream.load(path, threads=1, window=window, max_sequences=seats) as model:
+    with sinkstream.load(
+        path, threads=1, window=window, max_sequences=seats, speculation=0
+    ) as model:
         capacity = model.capacity.tokens
         saves = [save_s(model, tokens, rounds) for tokens in sizes_of(capacity)]
     options = ["--model", str(path), "--threads", "1", "--window", str(window)]
@@ -270,7 +274,9 @@ def calibrate(
     path: Path, threads: int, window: int, seats: int, running: int, rounds: int
 ) -> dict[str, Any]:
     """Return the tables."""
-    with sinkstream.load(path, threads=threads, window=window, max_sequences=seats) as model:
+    with sinkstream.load(
+        path, threads=threads, window=window, max_sequences=seats, speculation=0
+    ) as model:
         capacity = model.capacity
         batches = sorted({1, 2, 4, 8, running} & set(range(1, running + 1)))
         lengths = [tokens for tokens in (1, 16, 64, 256, 1024) if tokens <= capacity.tokens]

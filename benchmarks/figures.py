@@ -1,10 +1,11 @@
-"""Arithmetic on measurements: quantiles, fitted lines, fairness. Knows nothing of their source."""
+"""Arithmetic on measurements: quantiles, lines, fairness, repetition. Knows no source of them."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,3 +74,15 @@ def gaps_ms(stamps: Sequence[Sequence[float]]) -> list[float]:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Return the ratio of each round."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def distinct(words: Sequence[str], length: int) -> float:
+    """Return the share of distinct sequences among all sequences of `length` words."""
+    found = list(zip(*(words[i:] for i in range(length)), strict=False))
+    return len(set(found)) / len(found)
+
+
+def compression(text: str) -> float:
+    """Return the size of a text over its compressed size."""
+    whole = text.encode()
+    return len(whole) / len(zlib.compress(whole, 9))

@@ -3,7 +3,8 @@
 Starts `sinkstream serve`, sends the requests, and reads the process's memory from /proc meanwhile.
 Each kind of text is a worst case of a different part: digits are a token each, letters take long to
 merge, a character beyond ASCII makes Python's string four times as large, many messages are many
-objects, and a history is looked up before it is read.
+objects, a history is looked up before it is read, the arguments of a call are JSON in JSON, and a
+response repeats its instructions.
 
     python benchmarks/hostile_memory.py [--requests 100] [--at-once 8] [--mib 31] -- MODEL [OPTIONS]
 """
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from engine.row import Row, table
 from machine import report
@@ -29,22 +31,44 @@ from machine import report
 CHAT = "/v1/chat/completions"
 _GOAL_MB = 600
 _MOST_MESSAGES = 43_000  # a little less than a body may have
-KINDS: dict[str, Callable[[int], list[str]]] = {
-    "digits": lambda size: ["7" * size],
-    "letters": lambda size: ["a" * size],
-    "one emoji": lambda size: ["7" * (size - 4) + "\N{GRINNING FACE}"],
-    "many messages": lambda size: ["7" * (size // _MOST_MESSAGES - 40)] * _MOST_MESSAGES,
-    "a history": lambda size: ["7" * size, "7", "7"],
-}
+Request = tuple[str, dict[str, Any]]
+"""A path, and a body."""
 
 
-def body_of(contents: list[str]) -> bytes:
+def chat(contents: list[str]) -> Request:
     """Return a chat request with these messages."""
     messages = [
         {"role": ("user", "assistant")[number % 2], "content": content}
         for number, content in enumerate(contents)
     ]
-    return json.dumps({"messages": messages, "max_tokens": 1}, ensure_ascii=False).encode()
+    return CHAT, {"messages": messages, "max_tokens": 1}
+
+
+def call(arguments: str) -> Request:
+    """Return a chat request whose history has a call with these arguments."""
+    function = {"name": "f", "arguments": arguments}
+    one = {"id": "1", "type": "function", "function": function}
+    said = {"role": "assistant", "content": "", "tool_calls": [one]}
+    return CHAT, {"messages": [_ASKED, said, _ASKED], "max_tokens": 1}
+
+
+_ASKED = {"role": "user", "content": "7"}
+KINDS: dict[str, Callable[[int], Request]] = {
+    "digits": lambda size: chat(["7" * size]),
+    "letters": lambda size: chat(["a" * size]),
+    "one emoji": lambda size: chat(["7" * (size - 4) + "\N{GRINNING FACE}"]),
+    "many messages": lambda size: chat(["7" * (size // _MOST_MESSAGES - 40)] * _MOST_MESSAGES),
+    "a history": lambda size: chat(["7" * size, "7", "7"]),
+    "a call": lambda size: call("[" + "[]," * (size // 3) + "7]"),
+    "instructions": lambda size: ("/v1/responses", {"input": "7", "instructions": "7" * size}),
+    "ids": lambda size: ("/detokenize", {"tokens": [5] * min(size // 3, 1_000_000)}),
+}
+
+
+def body_of(request: Request) -> tuple[str, bytes]:
+    """Return a request's path, and its body as JSON."""
+    path, body = request
+    return path, json.dumps(body, ensure_ascii=False).encode()
 
 
 @contextmanager
@@ -90,11 +114,11 @@ class Peak:
         return self.bytes
 
 
-def ask(port: int, body: bytes) -> int:
+def ask(port: int, path: str, body: bytes) -> int:
     """Return the status of a request; 0 if the server has closed the connection meanwhile."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     try:
-        connection.request("POST", CHAT, body, {"Content-Type": "application/json"})
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         response.read()
         return response.status
@@ -104,7 +128,7 @@ def ask(port: int, body: bytes) -> int:
         connection.close()
 
 
-def attack(port: int, bodies: list[bytes], requests: int, at_once: int) -> Counter[int]:
+def attack(port: int, bodies: list[tuple[str, bytes]], requests: int, at_once: int) -> Counter[int]:
     """Send requests, and return how many got each status."""
     statuses: Counter[int] = Counter()
     numbers = iter(range(requests))
@@ -116,7 +140,7 @@ def attack(port: int, bodies: list[bytes], requests: int, at_once: int) -> Count
                 number = next(numbers, None)
             if number is None:
                 return
-            status = ask(port, bodies[number % len(bodies)])
+            status = ask(port, *bodies[number % len(bodies)])
             with lock:
                 statuses[status] += 1
 
@@ -139,11 +163,11 @@ def main() -> None:
     given = parser.parse_args()
     bodies = [body_of(KINDS[kind](given.mib << 20)) for kind in given.kinds]
     with serving(given.serve) as (process, port):
-        ask(port, body_of(["hello"]))
+        ask(port, *body_of(chat(["hello"])))
         idle, began_at, peak = memory_of(process), time.monotonic(), Peak(process)
         statuses = attack(port, bodies, given.requests, given.at_once)
         most, seconds = peak.end(), time.monotonic() - began_at
-        alive = ask(port, body_of(["hello"]))
+        alive = ask(port, *body_of(chat(["hello"])))
     above = Row("memory above idle", (most - idle) / 1e6, "MB", at_most=_GOAL_MB)
     rows = [above, Row("memory at idle", idle / 1e6, "MB"), Row("time", seconds, "s")]
     rows += [

@@ -162,7 +162,9 @@ def main() -> None:
     import sinkstream
     from sinkstream import _core
 
-    model = sinkstream.load(args.path, window=args.window, max_sequences=1, threads=args.threads)
+    model = sinkstream.load(
+        args.path, window=args.window, max_sequences=1, threads=args.threads, speculation=0
+    )
     capacity, threads = model.capacity.tokens, model.runtime["threads"]
     session = model.session()
     clocks = ThreadClocks("sinkstream")

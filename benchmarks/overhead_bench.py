@@ -33,7 +33,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tiny"
         tiny.write_folder(tiny.build("llama"), path, shards=1)
-        with sinkstream.load(path, window=60, max_sequences=1, threads=args.threads) as model:
+        with sinkstream.load(
+            path, window=60, max_sequences=1, threads=args.threads, speculation=0
+        ) as model:
             stream = model.stream([1, 2, 3], max_tokens=args.tokens, ignore_eos=True, temperature=0)
             started = time.perf_counter()
             result = stream.result()

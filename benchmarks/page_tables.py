@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from goals import BATCH_8, BATCH_32, PREFILL, decode_at
 from machine import ROOT
+from results_pages import title
 from side_by_side_table import (
     ENGINES,
     TITLES,
@@ -78,7 +81,6 @@ def machines() -> str:
 def streams() -> str:
     """Return the latency and the memory of long streams."""
     latency = read("zen1/latency.json")
-    llama = latency["compared"]["llama.cpp, context shift"]
     memory = read("zen4/memory.json")
     session = read("zen4/session.json")["histories"]
     before = latency["median_ms_of_100_before_the_fill"]
@@ -86,7 +88,6 @@ def streams() -> str:
         ("median time of a token, before the cache fills", f"{before:.2f} ms", "Zen 1"),
         ("the same, last tenth", f"{latency['median_ms_of_the_last_tenth']:.2f} ms", "Zen 1"),
         ("99th percentile over median", f"{latency['p99_over_p50']:.2f}", "Zen 1"),
-        ("the same, llama.cpp", f"{llama['p99_over_p50']:.2f}", "Zen 1"),
         (
             "growth of memory, for each 1,000 tokens",
             f"{memory['slope_bytes_per_1000_tokens']:.1f} bytes",
@@ -137,6 +138,27 @@ def server() -> str:
     return markdown(("`sinkstream serve`, Xeon, AMX", "measured"), body)
 
 
+def endurance() -> str:
+    """Return what an endless text cost on each server."""
+    figures = read("amx-207/endurance.json")
+    body = [
+        (
+            name,
+            f"{run['tokens']:,}",
+            rate(run["tokens_per_s"]),
+            f"{run['longest_wait_ms'] / 1000:.2f} s",
+            f"{run['memory_first_mib']:.0f} – {run['memory_last_mib']:.0f} MiB",
+            f"{run['ends']:,}",
+            f"{run['distinct_4_grams']:.2f}" if run["distinct_4_grams"] else "",
+            f"{run['perplexity']:.1f}" if run["perplexity"] else "",
+        )
+        for name, run in figures["engines"].items()
+    ]
+    setting = f"SmolLM2, Xeon, AMX, {figures['minutes of each']:g} minutes of each"
+    head = (setting, "tokens", "tokens/s", "longest wait", "memory, at first and last")
+    return markdown((*head, "interruptions", "distinct 4-grams", "perplexity"), body)
+
+
 def of_rows(part: dict[str, Any]) -> dict[str, float]:
     """Return the values of a part of the server's figures by their names."""
     return {row["figure"]: row["value"] for row in part["rows"]}
@@ -173,6 +195,34 @@ def effects() -> str:
         ("threads pinned to cores", f"{pinned:.3f} of the speed"),
     ]
     return markdown(("SmolLM2, Zen 4, 2 threads", "measured"), body)
+
+
+def speculation(folder: Path = RESULTS) -> str:
+    """Return how much faster replies are with drafts: a row for each task, a column for a run."""
+    columns: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*/speculation-*.json")):
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        model = path.stem.removeprefix("speculation-").rpartition("-")[0]
+        kernels = figures.get("kernels")
+        at = f"{title(path.parent)}, its {kernels} table" if kernels else title(path.parent)
+        model = TITLES.get(model.removesuffix(f"-{kernels}"), model)
+        columns[f"{model}, {at}"] = figures["tasks"]
+    tasks = dict.fromkeys(task for found in columns.values() for task in found)
+    body = (
+        (
+            task,
+            *(
+                _speeds(found[task]["ratios"]) if task in found else ""
+                for found in columns.values()
+            ),
+        )
+        for task in tasks
+    )
+    return markdown(("speed over that without drafts", *columns), body) if columns else ""
+
+
+def _speeds(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})"
 
 
 def losses() -> str:
@@ -246,10 +296,12 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "speed": speed,
         "machines": machines,
         "streams": streams,
+        "endurance": endurance,
         "server": server,
         "effects": effects,
         "losses": losses,
     },
+    "guides/speculation.md": {"speculation": speculation},
     "internals/profile.md": {"profile": profile},
 }
 

@@ -52,6 +52,7 @@ KINDS = (
     ("attention", r"attend|multiply_rows|multiply_tile|add_values|join|finish"),
     ("norms", r"normalize"),
     ("rotation", r"rope"),
+    ("short convolutions", r"convolve"),
     ("activation", r"activate_rows"),
     ("sums, caps and limits of elements", r"for_each_vector"),
     ("appending to the cache", r"append"),
@@ -116,7 +117,7 @@ def work(path: str | None, live: int, tokens: int, batch: int, threads: int) -> 
 
     window = max(live, tokens) - SINKS
     options = {"threads": threads, "sinks": SINKS, "window": window, "max_sequences": 1}
-    with sinkstream.load(path, **options) as model:
+    with sinkstream.load(path, speculation=0, **options) as model:
         threading.Thread(target=answer, args=(model,), daemon=True).start()
         if batch:
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(STEPPING)

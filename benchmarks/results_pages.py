@@ -55,6 +55,7 @@ KINDS = {
         "A simulated cluster of 100 replicas",
         "cluster_simulation.py --times cluster_calibration.json",
     ),
+    "endurance": ("A text without end on several servers", "endurance_bench.py"),
     "engine": ("The engine around its kernels", "engine_bench.py"),
     "formats": (
         "Decode by block format, compared with llama.cpp",
@@ -86,6 +87,7 @@ KINDS = {
         "server_soak.py --model FOLDER/llama",
     ),
     "session": ("Turns of a session", "session_bench.py"),
+    "speculation": ("Replies with guessed tokens", "speculation_bench.py"),
     "system": ("Pages and pinned threads", "system_bench.py"),
     "takeover": (
         "A server continues the conversations of one that was killed",
@@ -109,9 +111,12 @@ def command(name: str, figures: dict[str, Any]) -> str:
     if kind == "side_by_side":
         options = f"--model {figures['model']} --threads {figures['threads']}"
         return f"python benchmarks/side_by_side_bench.py {options} --rounds {figures['rounds']}"
-    options = ""
-    if kind == "engine":
+    before = options = ""
+    if kind in ("engine", "server"):
         options = "".join(f" --only {part}" for part in name.split("-")[1:])
+    if kind == "endurance":
+        options = f" --minutes {figures['minutes of each']:g} --context {figures['context']}"
+        options += f" --threads {figures['threads']}"
     if kind == "formats":
         options = f" --threads {figures['threads']}"
     if kind == "load" and "-" in name:
@@ -127,10 +132,16 @@ def command(name: str, figures: dict[str, Any]) -> str:
         options += "" if "smollm2" in name else " --path MODEL"
     if kind == "server" and "llama-server" in json.dumps(figures):
         options = " --llama-server BINARY"
+    if kind == "speculation":
+        model = name.removeprefix("speculation-").rpartition("-")[0]
+        kernels = figures.get("kernels")
+        before = f"SINKSTREAM_KERNELS={kernels} " if kernels else ""
+        model = model.removesuffix(f"-{kernels}")
+        options = f" --model {model} --threads {figures['threads']} --rounds {figures['rounds']}"
     if kind == "server_soak":
         options = f" --requests {figures['requests']}"
     script = KINDS[kind][1]
-    return script if kind == "gpu" else f"python benchmarks/{script}{options}"
+    return script if kind == "gpu" else f"{before}python benchmarks/{script}{options}"
 
 
 def origin(name: str, figures: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@
 
 The model is `smollm2`, or random weights in a real shape (`random_gguf.py`; written to `--models`
 if missing). Measures: prefill of 512 tokens; decode at 16, 1,024, 2,048 and 4,096 cached tokens;
-decode of 8 and of 32 sequences at 256 cached tokens each.
+decode of 8 and of 32 sequences at 256 cached tokens each. Models with experts also read 2,048
+tokens, and their report says how many distinct experts of a layer 8 tokens are expected to choose.
 
 - Each engine runs in its own process and sleeps while another is measured. A round takes every
   figure of every engine once, so that a slow moment of the machine hits all engines. Each round
@@ -45,9 +46,11 @@ from goals import (
     OURS,
     PEAK,
     PREFILL,
+    PREFILL_LONG,
     READ,
     RECOMPUTED,
     TRANSFORMERS,
+    WITH_EXPERTS,
     Goal,
     decode_at,
     goals_of,
@@ -75,6 +78,7 @@ class Measure:
 
 MEASURES = (
     Measure(PREFILL, "prefill", (512,), 512),
+    Measure(PREFILL_LONG, "prefill", (2048,), 2048),
     Measure(decode_at(16), "decode", (16, 48), 1),
     Measure(decode_at(1024), "decode", (1024, 32), 1),
     Measure(decode_at(2048), "decode", (2048, 32), 1),
@@ -96,11 +100,16 @@ class Found:
 def measures_of(model: str) -> list[Measure]:
     """Return the default measures of a model."""
     named = {goal.measure for goal in goals_of(model, "")}
-    return [one for one in MEASURES if model == "smollm2" or one.name in named]
+    if model == "smollm2":
+        return [one for one in MEASURES if one.name != PREFILL_LONG]
+    named |= {BATCH_8} if model in WITH_EXPERTS else set()
+    return [one for one in MEASURES if one.name in named]
 
 
 def engines_of(model: str) -> list[str]:
     """Return the default engines: ours once, and the others that have a goal."""
+    if model in WITH_EXPERTS:
+        return [OURS, "llama.cpp", "llama.cpp, flash attention"]
     is_recomputed = any(goal.rival == RECOMPUTED for goal in goals_of(model, ""))
     others = [name for name in ENGINES if not name.startswith(OURS)]
     return [OURS] + [name for name in others if is_recomputed or name != RECOMPUTED]
@@ -334,6 +343,10 @@ def main() -> None:
     engines, missing = start(args.engine or engines_of(args.model), path, args.threads)
     if not engines:
         raise SystemExit(f"side_by_side: no engine could be started: {missing}")
+    experts: dict[str, Any] = {}
+    if args.model in WITH_EXPERTS and engines[0].name == OURS:
+        experts["distinct experts of 8 tokens, expected"] = round(engines[0].ask("experts", 8), 1)
+        experts["distinct experts of 1 token"] = round(engines[0].ask("experts", 1), 1)
     try:
         found, bounds = measure(measures, engines, args.rounds, args.threads)
         evicted = evicted_by(engines)
@@ -362,6 +375,7 @@ def main() -> None:
                 for name, one in found.items()
             },
             "comparisons": rows,
+            **experts,
             "not possible": {name: one.refused for name, one in found.items() if one.refused},
         },
     )

@@ -40,6 +40,8 @@ TITLES = {
     "smollm2": "SmolLM2 Q4_1",
     **{f"qwen3-0.6b-{kind}": f"0.6B {kind}" for kind in ("Q4_0", "Q8_0", "BF16")},
     **{f"llama-3.2-1b-{kind}": f"1B {kind}" for kind in ("Q4_0", "Q8_0", "BF16")},
+    "qwen3-30b-a3b-layers-Q4_K_M": "8 of 128 experts, Q4_K_M",
+    "gpt-oss-20b-layers-MXFP4": "4 of 32 experts, MXFP4",
 }
 
 Row = tuple[str, ...]

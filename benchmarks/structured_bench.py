@@ -104,7 +104,11 @@ def main() -> None:
     speeds: dict[str, list[float]] = {"free": [], "constrained": []}
     first: Any = None
     with sinkstream.load(
-        args.model, window=508, threads=args.threads, max_sequences=args.streams
+        args.model,
+        window=508,
+        threads=args.threads,
+        max_sequences=args.streams,
+        speculation=0,
     ) as model:
         tokens_per_s(model, args.streams, 16, schema=SCHEMA)  # compiled, and warm
         for _ in range(args.rounds):

@@ -66,7 +66,9 @@ def serve(pipe: Connection, way: str, args: argparse.Namespace) -> None:
 
     before, after = WAYS[way]
     before()
-    model = sinkstream.load(args.path, window=args.window, max_sequences=1, threads=args.threads)
+    model = sinkstream.load(
+        args.path, window=args.window, max_sequences=1, threads=args.threads, speculation=0
+    )
     after()
     session = model.session()
     session.stream("Once upon a time", max_tokens=args.window + 64, ignore_eos=True).result()

@@ -38,7 +38,7 @@ def main() -> None:
     args = parser.parse_args()
     import sinkstream
 
-    model = sinkstream.load(args.path, window=1020, max_sequences=1)
+    model = sinkstream.load(args.path, window=1020, max_sequences=1, speculation=0)
     threads_before, wall_before = thread_times(), time.monotonic()
     consumed: list[tuple[float, float]] = []
     stream = model.stream(

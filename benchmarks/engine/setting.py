@@ -28,13 +28,14 @@ class Setting:
     def load(
         self, *, capacity: int, max_sequences: int, threads: int | None = None
     ) -> sinkstream.Model:
-        """Load the model with 4 sinks and the rest of the capacity as window."""
+        """Load the model with 4 sinks and the rest of the capacity as window. A token is a step."""
         return sinkstream.load(
             self.path,
             sinks=SINKS,
             window=capacity - SINKS,
             max_sequences=max_sequences,
             threads=threads or self.threads,
+            speculation=0,
         )
 
 

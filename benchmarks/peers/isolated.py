@@ -50,12 +50,6 @@ class IsolatedPeer:
         number: float = self._answer()
         return number
 
-    def ask_all(self, what: str, *arguments: int) -> list[float]:
-        """Call a method of `Peer` that returns many numbers, by its name."""
-        self._send((what, arguments))
-        numbers: list[float] = self._answer()
-        return numbers
-
     def mapped_files(self) -> set[Path]:
         """Return the files that the process has in its memory: programs and libraries."""
         lines = Path(f"/proc/{self._process.pid}/maps").read_text().splitlines()

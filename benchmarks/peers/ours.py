@@ -34,8 +34,10 @@ class Sinkstream(Peer):
         ids = torch.tensor([prompt(cached)]).expand(sequences, -1).contiguous()
         self._model.forward(ids, cache)
         started = time.perf_counter()
+        # Different tokens: those that are alike would choose the same experts.
+        following = torch.arange(100, 100 + 7 * sequences, 7)[:, None]
         for _ in range(tokens):
-            self._model.forward(ids[:, :1].contiguous(), cache)
+            self._model.forward(following, cache)
         seconds = (time.perf_counter() - started) / tokens
         self._evicted += cache.evicted
         return seconds
@@ -53,7 +55,9 @@ class Sinkstream(Peer):
         spec = self._model.spec
         query, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         keys_and_values = 2 * spec.hidden_size * kv
-        rest = 2 * spec.hidden_size * query + 3 * spec.hidden_size * spec.intermediate_size
+        experts = spec.blocks[0].experts
+        inner = spec.intermediate_size * (1 if experts is None else experts.chosen)
+        rest = 2 * spec.hidden_size * query + 3 * spec.hidden_size * inner
         weights = (
             spec.layers * tokens * keys_and_values
             + ((spec.layers - 1) * tokens + 1) * rest
@@ -61,6 +65,13 @@ class Sinkstream(Peer):
         )
         seen = (spec.layers - 1) * tokens * (tokens + 1) // 2 + tokens
         return 2 * weights + 4 * query * seen
+
+    def experts(self, tokens: int) -> float:
+        """Return how many experts of a layer N tokens choose, if each chooses by chance."""
+        experts = self._model.spec.blocks[0].experts
+        if experts is None:
+            return 0.0
+        return experts.experts * (1 - (1 - experts.chosen / experts.experts) ** tokens)
 
     def evicted(self) -> int:
         found: int = self._evicted + self._model.stats()["evicted_tokens"]

@@ -31,14 +31,6 @@ class Peer(ABC):
         """Return the seconds of a step of all sequences, likewise a mean."""
         raise NotPossible("it has no comparable batches")
 
-    def endless(self, capacity: int, tokens: int) -> list[float]:
-        """Return the seconds of each token of a stream that never holds more than `capacity`."""
-        raise NotPossible("it has no comparable endless stream")
-
-    def shifts(self) -> list[int]:
-        """Return the tokens of the last endless stream before which the cache shifted."""
-        raise NotPossible("its cache does not shift")
-
     def evicted(self) -> int:
         """Return the tokens evicted so far: fewer than expected would falsify a figure."""
         return 0

@@ -1,10 +1,12 @@
 """transformers: the original streaming method, and a window recomputed for every token.
 
-Weights are unpacked once: to bfloat16 if the processor multiplies it, else to float32.
+Weights are unpacked once: to bfloat16 if the processor multiplies it, else to float32. Run as a
+program, this writes the unpacked model of a GGUF file into a folder, for `transformers serve`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,19 @@ _SINKS = 4
 _RECOMPUTED = 3  # tokens of a measurement; each reads the whole window
 
 
+def _load(file: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        quantization_config=transformers.GgufConfig(gguf_file=file.name, dequantize=True),
+        dtype=torch.bfloat16 if "bf16" in processor() else torch.float32,
+    ).eval()
+
+
 class _Transformers(Peer):
     def __init__(self, path: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        file = Path(path)
-        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            quantization_config=transformers.GgufConfig(gguf_file=file.name, dequantize=True),
-            dtype=torch.bfloat16 if "bf16" in processor() else torch.float32,
-        ).eval()
+        self._model = _load(Path(path))
 
     def describe(self) -> str:
         versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
@@ -76,3 +81,10 @@ class Recomputing(_Transformers):
             raise NotPossible("a window of few tokens is not a baseline")
         self._prefill(cached)
         return sum(self._prefill(cached) for _ in range(_RECOMPUTED)) / _RECOMPUTED
+
+
+if __name__ == "__main__":
+    source, folder = map(Path, sys.argv[1:])
+    _load(source).save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer.save_pretrained(folder)

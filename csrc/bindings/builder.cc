@@ -65,8 +65,11 @@ template <>
 constexpr auto kChoices<NormKind> = std::to_array<std::pair<const char*, NormKind>>(
     {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}});
 template <>
-constexpr auto kChoices<QkNorm> = std::to_array<std::pair<const char*, QkNorm>>(
-    {{"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"full", QkNorm::kFull}});
+constexpr auto kChoices<QkNorm> =
+    std::to_array<std::pair<const char*, QkNorm>>({{"none", QkNorm::kNone},
+                                                   {"head", QkNorm::kHead},
+                                                   {"full", QkNorm::kFull},
+                                                   {"rotated_head", QkNorm::kRotatedHead}});
 template <>
 constexpr auto kChoices<Recurrence> =
     std::to_array<std::pair<const char*, Recurrence>>({{"short_conv", Recurrence::kShortConv},
@@ -78,7 +81,8 @@ constexpr auto kChoices<Activation> = std::to_array<std::pair<const char*, Activ
      {"gelu", Activation::kGelu},
      {"gelu_tanh", Activation::kGeluTanh},
      {"relu2", Activation::kRelu2},
-     {"clamped_swiglu", Activation::kClampedSwiglu}});
+     {"clamped_swiglu", Activation::kClampedSwiglu},
+     {"xielu", Activation::kXielu}});
 template <>
 constexpr auto kChoices<RouterScore> = std::to_array<std::pair<const char*, RouterScore>>(
     {{"softmax", RouterScore::kSoftmax},
@@ -188,6 +192,7 @@ void start_reading(ModelBuilder& self,
 SplitLayout layout_of(const std::string& name) {
   if (name == "awq") return SplitLayout::kAwq;
   if (name == "gptq") return SplitLayout::kGptq;
+  if (name == "columns") return SplitLayout::kColumns;
   SINKSTREAM_CHECK(name == "rows", "there is no layout ", name);
   return SplitLayout::kRows;
 }
@@ -265,13 +270,17 @@ void register_builder(py::module_& module) {
       .def(
           "declare",
           [](ModelBuilder& self, const std::string& weight, const std::string& file,
-             const std::string& storage, int64_t rows, int64_t cols, float added) {
-            self.store.declare(weight, storage_of(file), storage_of(storage), rows, cols, added);
+             const std::string& storage, int64_t rows, int64_t cols, float added,
+             bool is_transposed) {
+            const WeightFile from = {
+                .storage = storage_of(file), .is_transposed = is_transposed, .added = added};
+            self.store.declare(weight, from, storage_of(storage), rows, cols);
           },
           py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
-          py::arg("added") = 0.0f,
+          py::arg("added") = 0.0f, py::arg("is_transposed") = false,
           "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
-          "rounded as it is read, to one of `quantizable`. `added`: to each number of a vector.")
+          "rounded as it is read, to one of `quantizable`. `added`: to each number of a vector. "
+          "`is_transposed`: the tensor's columns follow each other, each with all rows.")
       .def("declare_split", &declare_split, py::arg("weight"), py::kw_only(), py::arg("layout"),
            py::arg("storage"), py::arg("scale_type"), py::arg("group"), py::arg("scale_rows"),
            py::arg("has_zero_points"), py::arg("zero_point"), py::arg("rows"), py::arg("cols"),

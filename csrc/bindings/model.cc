@@ -54,6 +54,7 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.max_sequences = options["max_sequences"].cast<int64_t>();
   native.prefill_chunk = options["prefill_chunk"].cast<int64_t>();
   native.threads = options["threads"].cast<int64_t>();
+  native.speculation = options["speculation"].cast<std::optional<int64_t>>();
   native.kernels = options["kernels"].cast<std::string>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const ReleaseGil released;

@@ -52,6 +52,8 @@ py::dict stats_for_python(const Engine& engine) {
   fields["prompt_tokens"] = stats.prompt_tokens;
   fields["generated_tokens"] = stats.generated_tokens;
   fields["evicted_tokens"] = stats.evicted_tokens;
+  fields["draft_tokens"] = stats.draft_tokens;
+  fields["accepted_tokens"] = stats.accepted_tokens;
   fields["step_s"] = static_cast<double>(stats.step_times.sum_ns) * 1e-9;
   fields["step_p50_s"] = stats.step_p50_s;
   fields["step_p99_s"] = stats.step_p99_s;

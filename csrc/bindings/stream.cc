@@ -141,6 +141,8 @@ py::dict stream_stats(const StreamHandle& self) {
   fields["cached_tokens"] = stats.cached_tokens;
   fields["replayed_tokens"] = stats.replayed_tokens;
   fields["evicted_tokens"] = stats.evicted_tokens;
+  fields["draft_tokens"] = stats.draft_tokens;
+  fields["accepted_tokens"] = stats.accepted_tokens;
   fields["live_tokens"] = stats.live_tokens;
   fields["cache_bytes"] = stats.cache_bytes;
   fields["time_to_first_token_s"] = or_none(stats.first_token_s >= 0, stats.first_token_s);

@@ -23,6 +23,8 @@ CacheLayers::CacheLayers(std::span<const LayerMemory> layers) {
       layers_.push_back({.group = kNoGroup, .layer = std::ssize(states_)});
       states_.push_back({.offset = lane_bytes_, .bytes = memory.state_bytes});
       lane_bytes_ += divide_up(memory.state_bytes, kStateAlignment) * kStateAlignment;
+      const bool has_reach = states_reach_ != kNoReach && memory.state_reach > 0;
+      states_reach_ = has_reach ? states_reach_ + memory.state_reach : kNoReach;
       continue;
     }
     const PageShape& page = memory.page;
@@ -61,17 +63,19 @@ Window CacheLayers::main_window(const Window& sequence) const {
 }
 
 int64_t CacheLayers::reach(const Window& sequence) const {
-  if (has_states()) return kNoReach;
-  int64_t reach = 1;
+  if (states_reach_ == kNoReach) return kNoReach;
+  int64_t reach = 1 + states_reach_;
   for (const CacheGroup& group : groups_)
     reach += group.count() * (group.window_of(sequence).window - 1);
   return reach;
 }
 
 int64_t CacheLayers::first_to_read(const Window& sequence, int64_t length) const {
-  if (has_states()) return 0;
-  const int64_t begin = length - reach(sequence);
+  const int64_t reach = this->reach(sequence);
+  if (reach == kNoReach) return 0;
+  const int64_t begin = length - reach;
   if (begin > sequence.sinks) return begin;
+  if (has_states()) return 0;  // none is kept of the sinks
   const bool all_keep_sinks = std::ranges::all_of(groups_, [&](const CacheGroup& group) {
     return group.window_of(sequence).sinks == sequence.sinks;
   });

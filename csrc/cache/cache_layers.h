@@ -25,6 +25,7 @@ struct LayerMemory {
   int64_t own_window = 0;   // w, the current token included; 0: none
   PageShape page;           // its sizes; who makes the pools chooses type and layout
   int64_t state_bytes = 0;  // above 0: a state of this size instead, and no keys
+  int64_t state_reach = 0;  // how many of the last tokens it depends on; 0: all
 };
 
 // Where a layer's state is in a lane of a StatePool.
@@ -57,7 +58,8 @@ struct CacheGroup {
 // before it. So the oldest live key of the last of L layers depends on the tokens from
 // W + (L − 1)(W − 1) before the end on, and on the sinks, which depend on no later token. A
 // sequence that has its sinks can read again from there, and has the same bits as one that never
-// left. A state, which is a sum over all tokens, depends on all of them.
+// left. A state of the last n tokens, such as a convolution's, adds n instead of W − 1. Any other
+// is a sum over all tokens, and depends on all of them.
 class CacheLayers {
  public:
   struct LayerInGroup {
@@ -95,7 +97,8 @@ class CacheLayers {
   // has in its cache: Note [Reach]. kNoReach: all of them.
   int64_t reach(const Window& sequence) const;
   // The index from which a sequence must read its tokens again to have the same cache as after
-  // `length` tokens, bit for bit: 0, S, or above S. It still has the sinks if it is not 0.
+  // `length` tokens, bit for bit: 0, S, or above S. It still has the sinks if it is not 0. There,
+  // its states may be zeros: what that changes is forgotten again.
   int64_t first_to_read(const Window& sequence, int64_t length) const;
   // The maximum memory that a sequence of this capacity needs, however it is divided into sinks and
   // window, as long as the same layers keep windows of their own.
@@ -106,6 +109,7 @@ class CacheLayers {
   std::vector<PageShape> shapes_;
   std::vector<StateExtent> states_;
   int64_t lane_bytes_ = 0;
+  int64_t states_reach_ = 0;          // of all of them together; kNoReach: all tokens
   std::vector<LayerInGroup> layers_;  // [layers]
 };
 

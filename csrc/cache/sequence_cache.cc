@@ -242,6 +242,9 @@ void SequenceCache::commit_in_flight(int64_t count) {
 }
 
 void SequenceCache::drop_in_flight() {
+  for (const GroupPages& group : groups_) {
+    poison(group, std::max(length_, group.window.sinks), next_index());
+  }
   in_flight_ = 0;
   if (states_) states_->rewind(length_);
 }
@@ -320,17 +323,20 @@ bool SequenceCache::rewind(int64_t length) {
 }
 
 bool SequenceCache::restart_at(int64_t index) {
-  SINKSTREAM_CHECK(in_flight_ == 0 && index >= 0 && index <= length_ &&
-                       (index == 0 || (!states_ && index >= window().sinks)),
-                   "cannot restart a sequence of ", length_, " tokens, with ", in_flight_,
-                   " more in flight, at ", index);
+  SINKSTREAM_CHECK(
+      in_flight_ == 0 && index >= 0 && index <= length_ && (index == 0 || index >= window().sinks),
+      "cannot restart a sequence of ", length_, " tokens, with ", in_flight_,
+      " more in flight, at ", index);
   if (!own_sinks_from(index)) return false;
   for (GroupPages& group : groups_) {
     poison(group, group.window.first(length_ - 1), length_);
     group.window.begin = index;
   }
   length_ = index;
-  if (states_) states_->restart();
+  if (states_) {
+    states_->restart();
+    states_->relabel(0, index);
+  }
   return true;
 }
 

@@ -150,8 +150,8 @@ class SequenceCache {
   // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
   // page is free for them.
   bool rewind(int64_t length);
-  // Drops all tokens but the sinks; the next one has this index, which is at most length(). With
-  // index 0, or with states, drops the sinks, too. Returns false like `rewind`.
+  // Drops all tokens but the sinks, and the states; the next token has this index, which is at most
+  // length(). With index 0, drops the sinks, too. Returns false like `rewind`.
   bool restart_at(int64_t index);
   // Evicts the window tokens before `index`, which is in [first(length()), length()], from every
   // layer.

@@ -9,6 +9,12 @@
 // no key ever has to move. Between query and sink it is rank(t) − j, so against sinks the query is
 // rotated by its rank instead. That is two rotations of each query, one of each key, and one
 // softmax.
+//
+// Note: [Rejected drafts]
+// Tokens that do not stay have overwritten rows of the ring. In a ring of P = ceil(W / 64) + 1
+// pages, token j overwrites the row of token j − 64 P, which is at most j − W − 64. After a return
+// to length L, the next queries see tokens from L − W + 1 on. So up to 64 tokens from L on may be
+// written and dropped, and no live row is lost: kMostRejected, without a page more.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +28,8 @@ namespace sinkstream {
 // Look-ahead tokens, in [1, kPageRows]: a step may write this many after the next token, and none
 // of them need stay (Note [One step ahead] of model/step_runner.h).
 inline constexpr int64_t kLookAhead = 1;
+
+inline constexpr int64_t kMostRejected = kPageRows;
 
 struct Window {
   int64_t sinks = 0;   // S >= 0: the first S tokens, which are never evicted

@@ -85,8 +85,10 @@ Engine::Engine(LanguageModel& model, EngineOptions options)
       end_tokens_(options_.end_token_ids),
       flights_(options_.max_sequences),
       free_seats_(static_cast<size_t>(std::min(runner_.seats(), options_.max_sequences))),
-      scratch_(model.vocab()) {
+      scratch_(model.vocab()),
+      ngrams_(may_guess() ? options_.ngram_entries : 0) {
   running_.reserve(static_cast<size_t>(options_.max_sequences));
+  drafting_.reserve(static_cast<size_t>(options_.max_sequences));
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
   totals_.pages = options_.pools.all().all_pages();
   publish_stats();
@@ -428,6 +430,8 @@ void Engine::plan() {
                           .max_tokens = model_.max_tokens(),
                           .prefill_chunk = options_.prefill_chunk,
                           .prompt_tokens_per_decode_step = options_.prompt_tokens_per_decode_step,
+                          .experts = options_.experts,
+                          .deficit = plan_.deficit,
                           .scored_rows = most_scored_rows(model_.vocab()),
                           .shares = shares};
   planner_.plan(waiting_views_, running_views_, limits, &plan_);
@@ -435,6 +439,7 @@ void Engine::plan() {
   totals_.waiting_for_memory =
       lack_memory ? static_cast<int64_t>(waiting_.size()) - plan_.admit : 0;
   hold_back_host_rows();
+  draft();
 }
 
 // Only one step in flight may return logits to the host (model/step_runner.h). While one does, the

@@ -34,10 +34,15 @@ struct EngineOptions {
   int64_t max_sequences = 1;
   int64_t prefill_chunk = 1;  // reduced to fit in max_tokens() with the decode tokens
   int64_t prompt_tokens_per_decode_step = StepLimits().prompt_tokens_per_decode_step;
+  ExpertReads experts = {};
   const Kernels* kernels = nullptr;
   ThreadPool* threads = nullptr;
   std::shared_ptr<const TokenTable> tokens;  // null: ids only, no text
   std::vector<int32_t> end_token_ids;
+  // None: as many drafts as make tokens come faster, where the host samples. 0: no drafts, and no
+  // memory for them. Else: all guesses, up to this number for each row.
+  std::optional<int64_t> speculation = {};
+  int64_t ngram_entries = kNgramEntries;
   Clock::time_point (*now)() = &Clock::now;  // the engine's clock; tests replace it
 };
 
@@ -102,7 +107,7 @@ class Engine {
   bool is_owner_process() const;
   // Memory for its steps, excluding the model and the pool; constant.
   int64_t scratch_bytes() const {
-    return scratch_.bytes() + (host_runner_ ? host_runner_->bytes() : 0);
+    return scratch_.bytes() + ngrams_.bytes() + (host_runner_ ? host_runner_->bytes() : 0);
   }
   EngineStats stats() const;
   // The latest steps and phase changes that are still kept.
@@ -141,6 +146,11 @@ class Engine {
   void finish_cancelled_and_expired();
   void unpark();
   void plan();
+  void draft();
+  bool may_guess() const;
+  int64_t most_in_flight() const;
+  int64_t most_drafts(const Sequence& sequence) const;
+  bool guess(Sequence& sequence, int64_t most);
   void order_waiting(std::span<const ShareView> shares, size_t most);
   void hold_back_host_rows();
   void check_invariants() const;  // test builds only; invariants.cc
@@ -180,6 +190,7 @@ class Engine {
   void admit();
   void attach_cache(Sequence& sequence, const SharedPrefix& shared);
   void count_progress(int64_t count, Sequence& sequence, StepRecord* record);
+  void end_prompt(Sequence& sequence);
   void score_prompt(const Sequence& sequence, int64_t count, const float* logits);
   Sampled sample(const Sequence& sequence, const float* logits);
   void take_token(Sequence& sequence, const Sampled& sampled);
@@ -199,7 +210,9 @@ class Engine {
   StepResult await(const Flight& flight);
   void deliver();
   void deliver_row(FlightRow row, const StepResult& result, StepRecord* record);
-  void deliver_run(std::span<const SampledToken> run, Sequence& sequence, StepRecord* record);
+  void take_samples(const FlightRow& row, const StepResult& result, Sequence& sequence,
+                    StepRecord* record);
+  void learn_price(const Flight& flight);
   void deliver_all();
 
   LanguageModel& model_;
@@ -234,10 +247,15 @@ class Engine {
   std::vector<RunningView> running_views_;
   StepPlan plan_;
   Flights flights_;
-  std::vector<int64_t> free_seats_;                 // of the runner
-  std::vector<StepSpan> spans_;                     // of the step being launched
-  std::vector<Grammar*> constrained_;               // of the step being launched
-  SamplerScratch scratch_;                          // for one row
+  std::vector<int64_t> free_seats_;    // of the runner
+  std::vector<StepSpan> spans_;        // of the step being launched
+  std::vector<Grammar*> constrained_;  // of the step being launched
+  SamplerScratch scratch_;             // for one row
+  NgramPool ngrams_;
+  StepPrices prices_;
+  Acceptance acceptance_;
+  std::vector<PlanRow*> drafting_;                  // of the plan, those with guesses
+  int64_t drafted_steps_ = 0;                       // since the last one without drafts
   std::optional<Clock::time_point> stalled_since_;  // set while sequences wait and none can run
   EngineStats totals_;
 

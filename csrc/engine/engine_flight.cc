@@ -14,7 +14,6 @@
 #include "common/fail_point.h"
 #include "common/thread_pool.h"
 #include "engine/engine.h"
-#include "sampling/sample_errors.h"
 
 namespace sinkstream {
 
@@ -26,6 +25,7 @@ using Wants = StepSpan::Wants;
 Wants wants_of(const Sequence& sequence, const PlanRow& row) {
   if (row.is_scored) return Wants::kAllLogits;
   if (!row.wants_logits) return Wants::kNothing;
+  if (row.drafts > 0 && sequence.samples_on_host()) return Wants::kAllLogits;
   return sequence.samples_on_host() ? Wants::kLogits : Wants::kToken;
 }
 
@@ -39,12 +39,6 @@ StepResult take_result(const FlightRow& row, int64_t vocab, StepResult* left) {
   }
   left->logits += logit_rows(row.wants, row.count) * vocab;
   return own;
-}
-
-Sampled sampled_of(const SampledToken& token, int64_t index, int64_t vocab) {
-  if (!token.is_finite) throw non_finite_logits(index, "some are not");
-  if (token.token < 0) throw no_token_left(index, vocab);
-  return {.token = token.token, .logprob = token.logprob, .top = {}};
 }
 
 }  // namespace
@@ -92,14 +86,16 @@ void Engine::launch_rows(const Flight& flight) {
   for (const FlightRow& row : flight.rows) {
     const Sequence& sequence = *row.sequence;
     const bool is_sampled_there = sequence.prompt_left() == 0 && !sequence.samples_on_host();
-    spans_.push_back(
-        {.cache = sequence.cache,
-         .in_flight = sequence.in_flight(),
-         .tokens = is_sampled_there ? nullptr : sequence.next_tokens(sequence.in_flight()),
-         .count = row.count,
-         .seat = sequence.seat,
-         .wants = row.wants,
-         .drafts = row.drafts});
+    const bool has_guesses = !sequence.drafted.empty() && row.drafts > 0;
+    spans_.push_back({.cache = sequence.cache,
+                      .in_flight = sequence.in_flight(),
+                      .tokens = has_guesses        ? sequence.drafted.data()
+                                : is_sampled_there ? nullptr
+                                                   : sequence.next_tokens(sequence.in_flight()),
+                      .count = row.count,
+                      .seat = sequence.seat,
+                      .wants = row.wants,
+                      .drafts = row.drafts});
   }
   runner_.launch(spans_);
   for (const FlightRow& row : flight.rows) {
@@ -114,7 +110,7 @@ void Engine::launch_rows(const Flight& flight) {
 void Engine::prepare_masks(const Flight& flight) {
   constrained_.clear();
   for (const FlightRow& row : flight.rows) {
-    if (row.sequence->grammar && row.wants == Wants::kLogits) {
+    if (row.sequence->grammar && row.is_sampled_on_host()) {
       constrained_.push_back(row.sequence->grammar.get());
     }
   }
@@ -149,6 +145,7 @@ void Engine::deliver() {
   wake_list_->ring_all();
   SINKSTREAM_FAIL_POINT("step.delivered");
   record_step(&flight.record);
+  learn_price(flight);
   flights_.end_delivery();
   // Let woken consumers run first: one that was scheduled onto one of these cores would otherwise
   // wait until the scheduler preempts a compute thread, often a whole step later.
@@ -165,8 +162,7 @@ void Engine::deliver_row(FlightRow row, const StepResult& result, StepRecord* re
     record->decoding += !sequence.is_prefilling();
     if (row.is_scored()) score_prompt(sequence, count, result.logits);
     count_progress(count, sequence, record);
-    if (row.wants == Wants::kLogits) take_token(sequence, sample(sequence, result.logits));
-    if (row.wants == Wants::kToken) deliver_run(result.tokens, sequence, record);
+    if (row.samples()) take_samples(row, result, sequence, record);
     if (row.drafts > 0 && sequence.phase != Phase::kFinished) sequence.cache->drop_in_flight();
     if (!sequence.is_prefilling() && !sequence.wants_reply())
       finish(sequence, FinishReason::kLength);
@@ -179,20 +175,6 @@ void Engine::deliver_row(FlightRow row, const StepResult& result, StepRecord* re
       return;
     }
     finish(sequence, FinishReason::kError, std::current_exception());
-  }
-}
-
-// Takes the tokens that were sampled after a row, until one ends the sequence. Each but the first
-// follows a draft that was sampled, too, and so stays in the cache.
-void Engine::deliver_run(std::span<const SampledToken> run, Sequence& sequence,
-                         StepRecord* record) {
-  for (const SampledToken& token : run) {
-    if (&token != run.data()) {
-      sequence.cache->commit_in_flight(1);
-      count_progress(1, sequence, record);
-    }
-    take_token(sequence, sampled_of(token, sequence.cache->length(), model_.vocab()));
-    if (sequence.phase == Phase::kFinished) return;
   }
 }
 

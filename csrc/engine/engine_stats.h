@@ -24,6 +24,8 @@ struct EngineStats {
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // prefilled
   int64_t generated_tokens = 0;
+  int64_t draft_tokens = 0;     // guesses that steps verified
+  int64_t accepted_tokens = 0;  // of those, guesses that were right
   int64_t evicted_tokens = 0;
   DurationBuckets step_times;         // one for each step
   DurationBuckets first_token_times;  // from a request to its first token

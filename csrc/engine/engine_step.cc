@@ -17,7 +17,7 @@ void Engine::run_step() {
   admit();
   SINKSTREAM_FAIL_POINT("step.launch");
   launch(flight);
-  if (flights_.in_flight() == runner_.most_in_flight()) deliver();
+  if (flights_.in_flight() == most_in_flight()) deliver();
   remove_finished();
 }
 
@@ -30,8 +30,11 @@ void Engine::admit() {
     ++totals_.running;
     ++sequence.share->view.running;
     sequence.phase = sequence.stats.phase = Phase::kPrefill;
+    sequence.acceptance = Acceptance(&acceptance_);
     record_phase(sequence);
     try {
+      sequence.guesses.reserve(kMaxSpeculation);
+      sequence.drafted.reserve(1 + kMaxSpeculation);
       if (!sequence.session) attach_cache(sequence, shared_prefixes_[static_cast<size_t>(i)]);
       take_seat(sequence);
       sequence.stats.cache_bytes = sequence.cache->bytes();
@@ -50,7 +53,9 @@ void Engine::admit() {
 void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
   make_cache(&sequence.own_cache, sequence.window, sequence.max_length, shared);
   sequence.cache = &*sequence.own_cache;
-  sequence.sampler.append(std::span(sequence.prompt).first(static_cast<size_t>(shared.count)));
+  const auto cached = std::span(sequence.prompt).first(static_cast<size_t>(shared.count));
+  sequence.sampler.append(cached);
+  for (const int32_t id : cached) ngrams_.learn(&sequence.tail, id);
   sequence.prefilled = sequence.stats.cached_tokens = shared.count;
   sequence.stats.live_tokens = sequence.cache->live();
 }
@@ -60,6 +65,7 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   StreamBatch& staged = sequence.stream->staged();
   const std::span<const int32_t> ids(sequence.next_tokens(0), static_cast<size_t>(count));
   sequence.sampler.append(ids);
+  for (const int32_t id : ids) ngrams_.learn(&sequence.tail, id);
   if (sequence.session) {
     TokenLog& text = sequence.session->tokens;  // it may have the first ones already
     const int64_t known = std::min(text.length() - (sequence.cache->length() - count), count);
@@ -69,7 +75,7 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   if (sequence.is_prefilling()) {
     sequence.prefilled += count;
     staged.add_mark(StreamMark::Kind::kPrefill, sequence.prefilled);
-    if (!sequence.is_prefilling()) sequence.prompt = std::vector<int32_t>();
+    if (!sequence.is_prefilling()) end_prompt(sequence);
     totals_.prompt_tokens += count;
     record->prompt_tokens += static_cast<int32_t>(count);
   } else {
@@ -80,6 +86,13 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   sequence.stats.evicted_tokens += evicted;
   sequence.stats.live_tokens = sequence.cache->live();
   totals_.evicted_tokens += evicted;
+}
+
+void Engine::end_prompt(Sequence& sequence) {
+  sequence.prompt = std::vector<int32_t>();
+  TextTail tail = sequence.tail;
+  for (const int32_t id : sequence.prediction) ngrams_.learn(&tail, id);
+  sequence.prediction = std::vector<int32_t>();
 }
 
 // Scores the `count` prompt tokens after those of its row by the row's logits, [count, vocab].
@@ -100,21 +113,30 @@ Sampled Engine::sample(const Sequence& sequence, const float* logits) {
                                  Launch{options_.threads}, scratch_, mask);
 }
 
+// Tokens of one step arrive together: the time until the next step's is divided among them.
 void Engine::record_token_time(Sequence& sequence) {
   if (sequence.phase == Phase::kParked) return;  // sampled before the pause, which is not timed
+  if (sequence.timed_step == flights_.current_step()) {
+    ++sequence.timed_tokens;
+    return;
+  }
   const Clock::time_point now = options_.now();
   StreamStats& stats = sequence.stats;
   if (sequence.last_token_at) {
     const std::chrono::nanoseconds gap = now - *sequence.last_token_at;
-    sequence.stream->record_gap(gap.count());
+    for (int64_t i = 0; i < sequence.timed_tokens; ++i) {
+      sequence.stream->record_gap(gap.count() / sequence.timed_tokens);
+    }
     stats.decode_s += std::chrono::duration<double>(gap).count();
-    ++stats.decode_gaps;
+    stats.decode_gaps += sequence.timed_tokens;
   } else if (stats.first_token_s < 0) {
     const std::chrono::nanoseconds waited = now - sequence.submitted;
     stats.first_token_s = std::chrono::duration<double>(waited).count();
     totals_.first_token_times.add(waited.count());
   }
   sequence.last_token_at = now;
+  sequence.timed_step = flights_.current_step();
+  sequence.timed_tokens = 1;
 }
 
 void Engine::take_token(Sequence& sequence, const Sampled& sampled) {

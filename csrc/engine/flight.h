@@ -29,8 +29,11 @@ struct FlightRow {
   int64_t drafts = 0;  // of `count`, the last, which stay only if they are sampled
 
   // Whether tokens are sampled after it, on the host or by the runner.
-  bool samples() const { return wants == Wants::kToken || wants == Wants::kLogits; }
-  bool is_scored() const { return wants == Wants::kAllLogits; }
+  bool samples() const { return wants == Wants::kToken || is_sampled_on_host(); }
+  bool is_sampled_on_host() const { return wants == Wants::kLogits || is_verified_on_host(); }
+  bool is_scored() const { return wants == Wants::kAllLogits && drafts == 0; }
+  // Whether the host samples after each of its tokens: Note [Drafts] of drafts.h.
+  bool is_verified_on_host() const { return wants == Wants::kAllLogits && drafts > 0; }
 };
 
 struct Flight {

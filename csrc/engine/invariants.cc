@@ -246,8 +246,10 @@ void check_plan(const EngineState& state, Report* report) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
     tokens += row.count;
-    if (row.is_scored) scored += row.count;
     const bool exists = row.sequence >= 0 && row.sequence < sequences;
+    const bool is_verified_on_host =
+        exists && row.drafts > 0 && row_of(state, row.sequence).sequence.samples_on_host();
+    if (row.is_scored || is_verified_on_host) scored += row.count;
     report->expect(exists, "the plan's row ", i, " is for sequence ", row.sequence, " of ",
                    sequences);
     const auto same = [&row](const PlanRow& other) { return other.sequence == row.sequence; };
@@ -258,7 +260,7 @@ void check_plan(const EngineState& state, Report* report) {
   report->expect(tokens <= state.limits.max_tokens, "the plan has ", tokens,
                  " tokens, but the budget is ", state.limits.max_tokens);
   report->expect(scored <= state.limits.scored_rows, "the plan scores ", scored,
-                 " prompt tokens, but at most ", state.limits.scored_rows, " have logits");
+                 " tokens, but at most ", state.limits.scored_rows, " have logits");
   report->expect(scored == 0 || !state.flights.want_host_logits(),
                  "the plan scores prompt tokens while a step in flight returns logits");
 }
@@ -293,7 +295,7 @@ void Engine::check_invariants() const {
                   .gauges = totals_,
                   .flights = flights_,
                   .free_seats = free_seats_,
-                  .most_in_flight = runner_.most_in_flight(),
+                  .most_in_flight = most_in_flight(),
                   .seats = std::min(runner_.seats(), options_.max_sequences),
                   .plan = plan_,
                   .views = waiting_views_,

@@ -24,6 +24,8 @@ std::vector<int32_t> ids_to_read(const Session& session, std::vector<int32_t> pr
   return ids;
 }
 
+uint64_t salt_of(const std::string& cache_salt) { return std::hash<std::string>()(cache_salt); }
+
 // A grammar describes the reply's own bytes, so none is removed.
 bool keeps_first_space(const Request& request) {
   return request.continues_text || request.grammar != nullptr;
@@ -41,6 +43,7 @@ Clock::time_point deadline_of(const Request& request, Clock::time_point now) {
 Sequence::Sequence(Request request, const Window& request_window, const CacheLayers& layers,
                    const TokenTable* table, std::shared_ptr<TokenStream> out, Clock::time_point now)
     : prompt(std::move(request.prompt)),
+      prediction(std::exchange(request.params.prediction, {})),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(request_window),
       max_length(length_of(prompt, request.params)),
@@ -53,6 +56,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
       sampler(request.params, window.sinks, window.window, max_length),
       text(table, request.params.stop, keeps_first_space(request), std::move(request.calls)),
       grammar(request.grammar ? request.grammar->begin() : nullptr),
+      tail(salt_of(cache_salt)),
       submitted(now),
       deadline(deadline_of(request, now)) {
   text.follow(prompt);
@@ -62,6 +66,7 @@ Sequence::Sequence(Request request, const Window& request_window, const CacheLay
 Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTable* table,
                    std::shared_ptr<TokenStream> out, Clock::time_point now)
     : prompt(ids_to_read(*of, std::move(request.prompt))),
+      prediction(std::exchange(request.params.prediction, {})),
       prompt_tokens(static_cast<int64_t>(prompt.size())),
       window(of->window()),
       max_length(kEndlessLength),
@@ -78,10 +83,12 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       length_before(cache->length()),
       replayed(session->unread()),
       evicted_before(window.evicted(session->tokens.length())),
+      tail(salt_of(session->cache_salt())),
       submitted(now),
       deadline(deadline_of(request, now)) {
   const std::vector<int32_t> earlier = session->cached_ids();
   sampler.append(earlier);
+  for (const int32_t token : earlier) tail.append(token);
   text.follow(earlier);
   text.follow(prompt);
   stats.prompt_tokens = prompt_tokens - replayed;

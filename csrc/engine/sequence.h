@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
+#include "engine/drafts.h"
 #include "engine/reply_text.h"
 #include "engine/session.h"
 #include "engine/shares.h"
@@ -32,7 +33,7 @@ struct Request {
   SamplingParams params;         // with its seed already chosen
   std::optional<int64_t> sinks;  // overrides the engine's at the same capacity: the window shrinks
   bool continues_text = false;   // the reply's text continues the prompt's text
-  std::string cache_salt;        // shares a prefix only with sessions of the same salt
+  std::string cache_salt;        // shares a prefix, and learns guesses, only with the same salt
   std::shared_ptr<const CompiledGrammar> grammar;  // which the reply follows; null: none
   std::optional<CallTags> calls;                   // if the reply may call tools: they do not stop
   std::optional<Clock::time_point> called_at;      // start of `params.timeout_s`; none: `now`
@@ -88,14 +89,16 @@ struct Sequence {
   }
   // Of the tokens that a runner drafts in a step, those that it may still want.
   int64_t wanted_drafts(int64_t drafts) const {
-    if (samples_on_host()) return 0;
+    return samples_on_host() ? 0 : std::clamp<int64_t>(tokens_left() - 1, 0, drafts);
+  }
+  // Tokens that may follow what is sampled or in flight.
+  int64_t tokens_left() const {
     const std::optional<int64_t>& most = sampler.params().max_tokens;
-    if (!most) return drafts;
-    const int64_t left = *most - stats.generated_tokens - samples_in_flight;
-    return std::clamp<int64_t>(left - 1, 0, drafts);
+    return most ? *most - stats.generated_tokens - samples_in_flight : kEndlessLength;
   }
 
-  std::vector<int32_t> prompt;  // released once prefilled
+  std::vector<int32_t> prompt;      // released once prefilled
+  std::vector<int32_t> prediction;  // released once it is learned, after the prompt
   const int64_t prompt_tokens;
   const Window window;
   const int64_t max_length;   // prompt + max_tokens; kEndlessLength
@@ -127,9 +130,17 @@ struct Sequence {
   int64_t replayed = 0;           // prompt tokens at its start that are in the session's text
   int64_t evicted_before = 0;     // tokens evicted from its text before this turn
 
+  // Note [Drafts] of drafts.h.
+  TextTail tail;                 // of the tokens in its cache
+  std::vector<Guess> guesses;    // what may follow its last token
+  std::vector<int32_t> drafted;  // its last token, and the guesses that a step verifies
+  Acceptance acceptance;         // from its admission on, with that of all before it
+
   const Clock::time_point submitted;
   const Clock::time_point deadline;                // kNoDeadline: none
   std::optional<Clock::time_point> last_token_at;  // none before the first token and after a pause
+  int64_t timed_step = -1;                         // the step whose first token arrived then
+  int64_t timed_tokens = 0;                        // of that step
   StreamStats stats;
 };
 

@@ -37,14 +37,26 @@ struct RunningView {
   int64_t priority = 0;     // in its share; lower ones go first
 };
 
+// What the experts of a model make a step read.
+struct ExpertReads {
+  double part = 0;   // of what a step of one token reads, the part that is experts'
+  double share = 1;  // of the experts of a layer, the share that a token chooses
+
+  // What a step of N tokens reads, in steps of one token: each chooses as if by chance.
+  double of(int64_t tokens) const;
+};
+
 struct StepLimits {
   MemoryAmount free;
   int64_t max_sequences = 1;  // running at the same time
   int64_t max_tokens = 1;     // the step's token budget
   int64_t prefill_chunk = 1;  // maximum prompt tokens of one sequence in a step
   // Maximum prompt tokens, over all sequences, in a step that also decodes, or half the number of
-  // decoding sequences if that is more.
+  // decoding sequences if that is more: together they take as long as the step of one token.
   int64_t prompt_tokens_per_decode_step = std::numeric_limits<int64_t>::max();
+  // With experts, Note [Prompts with experts] holds instead.
+  ExpertReads experts = {};
+  double deficit = 0;  // StepPlan::deficit of the last step
   // Maximum prompt tokens, over all sequences, that return logits.
   int64_t scored_rows = std::numeric_limits<int64_t>::max();
   // Whose work it is, by index: Note [Fair shares]. Empty: all of it is of share 0.
@@ -64,9 +76,19 @@ struct PlanRow {
 struct StepPlan {
   int64_t admit = 0;          // how many waiting sequences to admit, in order
   std::vector<PlanRow> rows;  // each sequence at most once; decoding ones first
+  double deficit = 0;         // Note [Prompts with experts], in steps of one token
 
   bool empty() const { return rows.empty(); }
 };
+
+// Note: [Prompts with experts]
+// Each of a few prompt tokens reads experts of its own, but hundreds share all of them. So a step
+// that also decodes may take a chunk that gives each expert 16 tokens. What the chunk is expected
+// to add to the step, in reading and arithmetic, is a deficit of the decoding sequences, less the
+// time of the step without it. Later steps reduce it by their time, and take no prompt tokens until
+// there is none. So prompts take at most half of the time, and a decoding sequence waits for one
+// such chunk at a time. Where a chunk gains little over as many tokens as never cause a deficit,
+// which is so with many decoding sequences, each step takes those. It ends once none decodes.
 
 // Plans steps; reuses its working memory.
 class StepPlanner {
@@ -76,11 +98,11 @@ class StepPlanner {
   // chunk to the share that has had the fewest tokens, and in it by priority, then to the least
   // recently served. A step that also decodes takes no more prompt tokens than
   // `prompt_tokens_per_decode_step` allows, so that no decoding sequence waits longer than two of
-  // its own steps. A chunk ends at a multiple of prefill_chunk, counted from index 0, so that its
-  // boundaries do not depend on the batch; only a budget smaller than the chunk cuts it. If
-  // decoding alone would fill the budget, all sequences are served so instead, so that prompts
-  // cannot starve. The last token of a prompt that is scored has a row of its own: it
-  // scores nothing.
+  // its own steps; with experts, than Note [Prompts with experts] allows. A chunk ends at a
+  // multiple of prefill_chunk, counted from index 0, so that its boundaries do not depend on the
+  // batch; only a budget smaller than the chunk cuts it. If decoding alone would fill the budget,
+  // all sequences are served so instead, so that prompts cannot starve. The last token of a prompt
+  // that is scored has a row of its own: it scores nothing.
   void plan(std::span<const WaitingView> waiting, std::span<const RunningView> running,
             const StepLimits& limits, StepPlan* plan);
 

@@ -36,12 +36,14 @@ struct StreamStats {
   int64_t prompt_tokens = 0;
   int64_t replayed_tokens = 0;  // read before them: Note [Tokens to read again] of session.h
   int64_t generated_tokens = 0;
-  int64_t cached_tokens = 0;   // prompt tokens already in the cache when the request started
-  int64_t live_tokens = 0;     // in the cache; keeps its last value after the end
-  int64_t evicted_tokens = 0;  // evicted from the cache by this request
-  int64_t cache_bytes = 0;     // of the sequence's pages; keeps its last value after the end
-  double first_token_s = -1;   // from the request to the first token; below 0: none yet
-  double decode_s = 0;         // sum of `decode_gaps` times between tokens, excluding time parked
+  int64_t draft_tokens = 0;     // guesses that steps verified: Note [Drafts] of drafts.h
+  int64_t accepted_tokens = 0;  // of those, guesses that were right
+  int64_t cached_tokens = 0;    // prompt tokens already in the cache when the request started
+  int64_t live_tokens = 0;      // in the cache; keeps its last value after the end
+  int64_t evicted_tokens = 0;   // evicted from the cache by this request
+  int64_t cache_bytes = 0;      // of the sequence's pages; keeps its last value after the end
+  double first_token_s = -1;    // from the request to the first token; below 0: none yet
+  double decode_s = 0;          // sum of `decode_gaps` times between tokens, excluding time parked
   int64_t decode_gaps = 0;
 };
 

@@ -6,16 +6,26 @@
 //   kRelu2     f(x) = max(x, 0)²
 //   kClampedSwiglu
 //              f(x) = g · σ(1.702 · g), with g = min(x, 7); `up` becomes min(max(up, −7), 7) + 1
+//   kXielu     f(x) = positive · x² + slope · x, if x > 0, otherwise
+//              f(x) = negative · (e^min(x, knee) − 1 − x) + slope · x
 #pragma once
 
 #include "kernels/launch.h"
 
 namespace sinkstream {
 
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2, kClampedSwiglu };
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2, kClampedSwiglu, kXielu };
 
 // Of kClampedSwiglu.
 inline constexpr float kSwigluLimit = 7, kSwigluSlope = 1.702f;
+
+// Of kXielu.
+struct Xielu {
+  float positive = 0;
+  float negative = 0;
+  float slope = 0;
+  float knee = 0;  // at most 0
+};
 
 struct ActivationArgs {
   const float* gate = nullptr;  // [rows, stride]
@@ -25,6 +35,7 @@ struct ActivationArgs {
   int64_t rows = 0;
   int64_t dim = 0;
   Activation kind = Activation::kSilu;
+  Xielu xielu = {};
 };
 
 using ActivationOp = void(const ActivationArgs&, const Launch&);

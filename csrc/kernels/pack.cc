@@ -128,14 +128,27 @@ constexpr auto kPackRows =
 
 bool pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels) {
+  return pack_part(storage, source, {.row = row, .count = count, .col = 0, .width = cols}, cols,
+                   panels);
+}
+
+bool pack_part(Storage storage, const std::byte* source, const MatrixPart& part, int64_t cols,
+               std::byte* panels) {
   const WeightType type = weight_type_of(storage);
-  SINKSTREAM_CHECK(cols % row_of(storage).block == 0, "cols is ", cols);
-  const int64_t source_bytes = row_bytes_of(storage, cols);
+  const int64_t block = row_of(storage).block;
+  SINKSTREAM_CHECK(cols % block == 0, "cols is ", cols);
+  SINKSTREAM_CHECK(part.col % block == 0 && part.col % 2 == 0 && part.width % block == 0 &&
+                       part.col + part.width <= cols,
+                   "columns [", part.col, ", ", part.col + part.width, ") of ", cols);
+  const int64_t source_bytes = row_bytes_of(storage, part.width);
+  // Columns before `part.col` take as much of a panel as a matrix of that width.
+  std::byte* const first = panels + panel_bytes(type, part.col);
   bool all_finite = true;
-  for (int64_t i = 0; i < count; ++i) {
-    std::byte* panel = panels + (row + i) / kPanelRows * panel_bytes(type, cols);
-    all_finite &= kPackRows[static_cast<size_t>(type)](storage, source + i * source_bytes, cols,
-                                                       panel, (row + i) % kPanelRows);
+  for (int64_t i = 0; i < part.count; ++i) {
+    const int64_t row = part.row + i;
+    all_finite &= kPackRows[static_cast<size_t>(type)](
+        storage, source + i * source_bytes, part.width,
+        first + row / kPanelRows * panel_bytes(type, cols), row % kPanelRows);
   }
   return all_finite;
 }

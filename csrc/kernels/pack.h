@@ -84,6 +84,16 @@ constexpr int64_t row_bytes_of(Storage storage, int64_t cols) {
 bool pack_rows(Storage storage, const std::byte* source, int64_t row, int64_t count, int64_t cols,
                std::byte* panels);
 
+// Columns [col, col + width) of rows [row, row + count) of a matrix with `cols` columns.
+struct MatrixPart {
+  int64_t row = 0, count = 0;
+  int64_t col = 0, width = 0;  // whole blocks; `col` is even
+};
+
+// The same for a part of the matrix: `source` holds only its columns.
+bool pack_part(Storage storage, const std::byte* source, const MatrixPart& part, int64_t cols,
+               std::byte* panels);
+
 // Writes a vector of `count` numbers (F32, F16 or BF16) as float32.
 void unpack_vector(Storage storage, const std::byte* source, int64_t count, float* out);
 

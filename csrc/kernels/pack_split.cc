@@ -31,6 +31,11 @@ int64_t word_bytes(const SplitFormat& format, int64_t count) {
   return divide_up(count, per_word(format)) * 4;
 }
 
+// Bytes of `count` codes that follow each other: those of FP8 are in no words.
+int64_t code_bytes(const SplitFormat& format, int64_t count) {
+  return format.storage == Storage::kFp8 ? count : word_bytes(format, count);
+}
+
 // The tensors of one piece in memory.
 struct Piece {
   const SplitFormat& format;
@@ -40,6 +45,7 @@ struct Piece {
 
   int64_t groups() const { return divide_up(cols, format.group); }
   int64_t first_group() const { return divide_up(at.col, format.group); }
+  int64_t scale_rows() const { return divide_up(rows, format.scale_rows); }
 
   // Field `i` of fields of kBits bits from `from` on.
   template <int kBits>
@@ -58,17 +64,19 @@ struct Piece {
       constexpr int64_t kPerWord = 32 / kBits;
       const int64_t word = col / kPerWord - at.col / kPerWord;
       return field<kBits>(codes + (word * rows + row) * 4, col % kPerWord);
+    } else if constexpr (kLayout == SplitLayout::kColumns) {
+      return field<8>(codes, (col - at.col) * rows + row);
     } else {
-      const int64_t row_bytes = format.storage == Storage::kFp8 ? cols : word_bytes(format, cols);
+      const int64_t row_bytes = code_bytes(format, cols);
       return field<kBits>(codes + (row - at.row) * row_bytes, col);
     }
   }
 
   const std::byte* scale_at(int64_t row, int64_t group) const {
-    const int64_t element =
-        format.layout == SplitLayout::kRows
-            ? (row / format.scale_rows - at.row / format.scale_rows) * groups() + group
-            : (group - first_group()) * rows + row;
+    const int64_t scale_row = row / format.scale_rows;
+    const int64_t element = format.layout == SplitLayout::kRows
+                                ? (scale_row - at.row / format.scale_rows) * groups() + group
+                                : (group - first_group()) * scale_rows() + scale_row;
     return tensors[1] + element * scale_bytes_of(format);
   }
 
@@ -141,7 +149,7 @@ bool pack_piece(const Piece& piece, const int32_t* order, std::byte* panels) {
 
 template <SplitLayout kLayout>
 bool pack_of_layout(const Piece& piece, const int32_t* order, std::byte* panels) {
-  if constexpr (kLayout != SplitLayout::kAwq) {
+  if constexpr (kLayout == SplitLayout::kGptq || kLayout == SplitLayout::kRows) {
     if (piece.format.storage == Storage::kInt8) {
       return pack_piece<kLayout, WeightType::kInt8Zero>(piece, order, panels);
     }
@@ -154,13 +162,17 @@ bool pack_of_layout(const Piece& piece, const int32_t* order, std::byte* panels)
       return pack_piece<kLayout, WeightType::kMxfp4>(piece, order, panels);
     }
   }
-  return pack_piece<kLayout, WeightType::kInt4Zero>(piece, order, panels);
+  if constexpr (kLayout == SplitLayout::kColumns) {
+    return pack_piece<kLayout, WeightType::kE4m3>(piece, order, panels);
+  } else {
+    return pack_piece<kLayout, WeightType::kInt4Zero>(piece, order, panels);
+  }
 }
 
 // Rows [row, row + count) in each tensor.
 SplitPiece piece_of_rows(const SplitFormat& format, int64_t row, int64_t count, int64_t cols) {
   const int64_t groups = divide_up(cols, format.group), per = per_word(format);
-  const int64_t row_bytes = format.storage == Storage::kFp8 ? cols : word_bytes(format, cols);
+  const int64_t row_bytes = code_bytes(format, cols);
   const int64_t scale = row / format.scale_rows, zeros = row / per;
   const int64_t scale_end = (row + count - 1) / format.scale_rows + 1;
   const int64_t scale_row = groups * scale_bytes_of(format);
@@ -175,15 +187,16 @@ SplitPiece piece_of_rows(const SplitFormat& format, int64_t row, int64_t count, 
 
 // Columns [col, col + count) in each tensor, and the scales of the groups that begin there.
 SplitPiece piece_of_cols(const SplitFormat& format, int64_t rows, int64_t col, int64_t count) {
-  const bool is_awq = format.layout == SplitLayout::kAwq;
-  const int64_t together = is_awq ? 1 : per_word(format);  // columns in a row of words
-  const int64_t row_bytes = is_awq ? word_bytes(format, rows) : rows * 4;
+  const bool is_gptq = format.layout == SplitLayout::kGptq;
+  const int64_t together = is_gptq ? per_word(format) : 1;  // columns in a row of words
+  const int64_t row_bytes = is_gptq ? rows * 4 : code_bytes(format, rows);
   const int64_t group = divide_up(col, format.group);
   const int64_t groups = divide_up(col + count, format.group) - group;
   const int64_t zeros = word_bytes(format, rows);
+  const int64_t scales = divide_up(rows, format.scale_rows) * scale_bytes_of(format);
   SplitPiece piece = {.row = 0, .rows = rows, .col = col, .cols = count, .spans = {}};
   piece.spans[0] = {col / together * row_bytes, count / together * row_bytes};
-  piece.spans[1] = {group * rows * scale_bytes_of(format), groups * rows * scale_bytes_of(format)};
+  piece.spans[1] = {group * scales, groups * scales};
   if (format.has_zero_points) piece.spans[2] = {group * zeros, groups * zeros};
   return piece;
 }
@@ -194,6 +207,9 @@ bool can_pack_split(const SplitFormat& format, int64_t cols) {
   // A piece of columns has only the scales of groups that begin in it.
   const bool has_whole_groups = cols % format.group == 0;
   const bool is_by_rows = format.layout == SplitLayout::kRows;
+  if (format.layout == SplitLayout::kColumns) {
+    return format.storage == Storage::kFp8 && split_block(format, cols) % kUnit == 0;
+  }
   if (format.storage == Storage::kMXFP4) {
     return is_by_rows && has_whole_groups && format.group == kUnit;
   }
@@ -215,8 +231,10 @@ std::vector<SplitPiece> split_pieces(const SplitFormat& format, int64_t rows, in
     }
     return pieces;
   }
-  const int64_t unit = kUnit * rows * bits_of(format) / 8;
-  const int64_t step = is_ordered ? cols : std::max<int64_t>(1, bytes / unit) * kUnit;
+  // Pieces of kColumns begin with a group, so that the last group may have fewer columns.
+  const int64_t together = format.layout == SplitLayout::kColumns ? format.group : kUnit;
+  const int64_t unit = together * rows * bits_of(format) / 8;
+  const int64_t step = is_ordered ? cols : std::max<int64_t>(1, bytes / unit) * together;
   for (int64_t col = 0; col < cols; col += step) {
     pieces.push_back(piece_of_cols(format, rows, col, std::min(step, cols - col)));
   }
@@ -236,6 +254,7 @@ bool pack_split(const SplitFormat& format, int64_t rows, int64_t cols, const int
     case SplitLayout::kAwq: return pack_of_layout<SplitLayout::kAwq>(found, order, panels);
     case SplitLayout::kGptq: return pack_of_layout<SplitLayout::kGptq>(found, order, panels);
     case SplitLayout::kRows: return pack_of_layout<SplitLayout::kRows>(found, order, panels);
+    case SplitLayout::kColumns: return pack_of_layout<SplitLayout::kColumns>(found, order, panels);
   }
   return false;
 }

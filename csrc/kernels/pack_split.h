@@ -12,11 +12,12 @@
 //   kRows        [rows][words of cols]         […][groups]      [words of rows][groups]
 //   kRows, FP8   [rows][cols] bytes            […][groups]      none
 //   kRows, MXFP4 [rows][cols / 2] bytes        [rows][groups]   none
+//   kColumns     [cols][rows] bytes of FP8     [groups][…]      none
 //
 // In kAwq, the eight fields of a word are rows 0, 2, 4, 6, 1, 3, 5, 7, from the lowest bits on. In
-// kRows, one row of scales serves `scale_rows` rows. A weight is scale · (code − zero point), and
-// of FP8 scale · code. MXFP4 has the numbers of GGUF's blocks of that name in another order: of two
-// adjacent columns the first is in the lower half of a byte, and a group is kUnit columns.
+// kRows and kColumns, one scale serves `scale_rows` rows. A weight is scale · (code − zero point),
+// and of FP8 scale · code. MXFP4 has the numbers of GGUF's blocks of that name in another order: of
+// two adjacent columns the first is in the lower half of a byte, and a group is kUnit columns.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@
 
 namespace sinkstream {
 
-enum class SplitLayout : uint8_t { kAwq, kGptq, kRows };
+enum class SplitLayout : uint8_t { kAwq, kGptq, kRows, kColumns };
 
 struct SplitFormat {
   SplitLayout layout = SplitLayout::kRows;

@@ -10,9 +10,10 @@
 //            kSparseMixer Note: [SparseMixer]
 //            normalize: w / (Σ w + normalize_eps); then w · weight_scale · expert_scale
 //
-// Equal values: the lower index wins. A token with a logit that is NaN gets the experts 0, 1, …,
-// and weights that are NaN. Every table computes this in double, so that two of them only choose
-// differently where their logits differ.
+// Equal values: the lower index wins. A token with a c that is NaN, because a logit or a bias is
+// NaN or infinite, gets the experts 0, 1, …, and weights that are NaN; what the model computes of
+// it is NaN, too, and an error. Every table computes this in double, so that two of them only
+// choose differently where their logits differ.
 //
 // Note: [SparseMixer]
 // The weight of the r-th chosen expert is its part of the softmax over the experts not chosen
@@ -28,11 +29,8 @@ inline constexpr int64_t kMostExperts = 1024;
 enum class RouterScore : uint8_t { kSoftmax, kSigmoid, kSoftmaxOfChosen, kSparseMixer };
 enum class GroupScore : uint8_t { kLargest, kSumOfTwo };
 
-struct RouteArgs {
-  const float* logits = nullptr;        // [rows, experts]
-  const float* choice_bias = nullptr;   // [experts], or null
-  const float* expert_scale = nullptr;  // [experts], or null
-  int64_t rows = 0;
+// What a model's router does. Each field's default changes nothing.
+struct RouteRules {
   int64_t experts = 0;  // in [1, kMostExperts]
   int64_t chosen = 0;   // in [1, experts]; at most those of the chosen groups
   RouterScore score = RouterScore::kSoftmax;
@@ -42,8 +40,18 @@ struct RouteArgs {
   bool normalize = false;
   float normalize_eps = 0;
   float weight_scale = 1;
-  float jitter = 0;          // of kSparseMixer
-  int32_t* ids = nullptr;    // [rows, chosen]
+  float jitter = 0;  // of kSparseMixer
+
+  friend bool operator==(const RouteRules&, const RouteRules&) = default;
+};
+
+struct RouteArgs {
+  const float* logits = nullptr;        // [rows, experts]
+  const float* choice_bias = nullptr;   // [experts], or null
+  const float* expert_scale = nullptr;  // [experts], or null
+  int64_t rows = 0;
+  RouteRules rules;
+  int32_t* ids = nullptr;    // [rows, chosen]; of a row all different
   float* weights = nullptr;  // [rows, chosen]
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/append.h"
 #include "kernels/attention.h"
 #include "kernels/combine.h"
+#include "kernels/convolve.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/evict.h"
@@ -38,6 +39,7 @@ struct Kernels {
   ClampOp* clamp = nullptr;
   RouteOp* route = nullptr;
   CombineOp* combine = nullptr;
+  ConvolveOp* convolve = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
   // The input type with which `linear` is fastest.

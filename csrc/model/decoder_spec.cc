@@ -1,5 +1,6 @@
 #include "model/decoder_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <set>
@@ -55,12 +56,8 @@ void check(const char*, const std::vector<BlockSpec>& blocks, const AnyValue&) {
   for (const BlockSpec& block : blocks) check_fields(block);
 }
 
-// A recurrent mixer is only described.
 template <typename... Kinds>
-void check(const char* name, const std::variant<Kinds...>& value, const AnyValue&) {
-  if (std::visit([](const auto& spec) { return spec.kKind; }, value) == RecurrentSpec::kKind) {
-    refuse(name, "\"attention\", but is \"recurrent\", which is not supported yet");
-  }
+void check(const char*, const std::variant<Kinds...>& value, const AnyValue&) {
   std::visit([](const auto& spec) { check_fields(spec); }, value);
 }
 
@@ -79,6 +76,26 @@ void check_together(const AttentionSpec& attention) {
   if (!attention.slopes.empty()) {
     require_range("slopes", std::ssize(attention.slopes), attention.heads, attention.heads);
   }
+  // A norm after the rotation would take both factors back.
+  if (attention.qk_norm == QkNorm::kRotatedHead &&
+      (attention.rope.attention_factor != 1 || attention.temperature != 0)) {
+    refuse("qk_norm", "\"head\" or \"full\" where queries or keys are multiplied by a factor as ",
+           "they are rotated, but is \"rotated_head\"");
+  }
+}
+
+// The other recurrences are only described.
+void check_together(const RecurrentSpec& recurrent) {
+  if (recurrent.recurrence != Recurrence::kShortConv) {
+    refuse("recurrence", "\"short_conv\"; the others are not supported yet");
+  }
+  require_range("state_size", recurrent.state_size, 0, 0);
+}
+
+void check_together(const DenseSpec& mlp) {
+  const int64_t numbers = mlp.activation == Activation::kXielu ? 4 : 0;
+  require_range("xielu", std::ssize(mlp.xielu), numbers, numbers);
+  if (numbers > 0 && mlp.xielu[3] > 0) refuse("xielu", "0 or less at its end, ε, but is above 0");
 }
 
 void check_together(const ExpertsSpec& spec) {
@@ -94,6 +111,11 @@ void check_together(const BlockSpec& block) {
     throw CheckpointError("load: a parallel block must have `attention_norm`, but has none.",
                           "attention_norm");
   }
+  if (block.recurrent() != nullptr) return;
+  const bool norms_rotated = block.attention().qk_norm == QkNorm::kRotatedHead;
+  if (norms_rotated && block.norm.kind != NormKind::kRms) {  // which changes with the rotation
+    refuse("qk_norm", "\"head\" or \"full\" where norms are layer norms, but is \"rotated_head\"");
+  }
 }
 
 void check_together(const DecoderSpec& spec) {
@@ -104,7 +126,14 @@ void check_together(const DecoderSpec& spec) {
   }
   std::set<std::pair<int64_t, int64_t>> shapes;
   for (const BlockSpec& block : spec.blocks) {
+    if (block.recurrent() != nullptr) continue;
     shapes.emplace(block.attention().kv_heads, block.attention().head_dim);
+  }
+  const auto attends = [&](int32_t block) {
+    return spec.blocks[static_cast<size_t>(block)].recurrent() == nullptr;
+  };
+  if (std::ranges::none_of(spec.block_of_layer, attends)) {
+    throw CheckpointError("load: at least one layer must have attention, but none has.", "blocks");
   }
   if (shapes.size() > MemoryAmount::kMostShapes) {
     throw CheckpointError(
@@ -122,14 +151,35 @@ void check_fields(const Spec& spec) {
   check_together(spec);
 }
 
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
 }  // namespace
 
+Xielu DenseSpec::xielu_numbers() const {
+  if (xielu.empty()) return {};
+  return {.positive = static_cast<float>(softplus(xielu[0])),
+          .negative = static_cast<float>(double{xielu[2]} + softplus(xielu[1])),
+          .slope = xielu[2],
+          .knee = xielu[3]};
+}
+
+const AttentionSpec& DecoderSpec::first_attention() const {
+  const auto first =
+      std::ranges::find(blocks, nullptr, [](const BlockSpec& block) { return block.recurrent(); });
+  return first->attention();
+}
+
+bool DecoderSpec::has_states() const {
+  return std::ranges::any_of(blocks,
+                             [](const BlockSpec& block) { return block.recurrent() != nullptr; });
+}
+
 int64_t DecoderSpec::most_query_size() const {
-  return most([](const BlockSpec& block) { return block.attention().query_size(); });
+  return most_of_attention([](const AttentionSpec& spec) { return spec.query_size(); });
 }
 
 int64_t DecoderSpec::most_kv_size() const {
-  return most([](const BlockSpec& block) { return block.attention().kv_size(); });
+  return most_of_attention([](const AttentionSpec& spec) { return spec.kv_size(); });
 }
 
 int64_t DecoderSpec::most_intermediate_size() const {
@@ -155,6 +205,13 @@ int64_t DecoderSpec::most_chosen() const {
 CacheLayers DecoderSpec::cache_layers() const {
   std::vector<LayerMemory> memory;
   for (int64_t layer = 0; layer < layers(); ++layer) {
+    if (const RecurrentSpec* const recurrent = block(layer).recurrent()) {
+      const int64_t floats = recurrent->state_floats(hidden_size);
+      memory.push_back({.page = {},
+                        .state_bytes = floats * int64_t{sizeof(float)},
+                        .state_reach = recurrent->conv_size - 1});
+      continue;
+    }
     const AttentionSpec& attention = block(layer).attention();
     memory.push_back(
         {.own_window = attention.window, .page = {attention.kv_heads, attention.head_dim}});

@@ -16,6 +16,7 @@
 
 #include "cache/cache_layers.h"
 #include "kernels/activation.h"
+#include "kernels/convolve.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
@@ -81,9 +82,9 @@ struct NormSpec {
   }
 };
 
-// Of queries and keys, before they are rotated: each head by itself, or all heads of a token
-// together.
-enum class QkNorm : uint8_t { kNone, kHead, kFull };
+// Of queries and keys: before they are rotated each head by itself, or all heads of a token
+// together; or each head after it is rotated.
+enum class QkNorm : uint8_t { kNone, kHead, kFull, kRotatedHead };
 
 struct AttentionSpec {
   int64_t heads = 0;  // a multiple of kv_heads
@@ -132,13 +133,16 @@ inline float usual_scale(int64_t head_dim) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
-// A mixer that keeps a state of fixed size instead of keys. Nothing computes it yet.
+// A mixer that keeps a state of fixed size instead of keys. With kShortConv, [b│c│x] = in(h), and
+// the mixer's output is out(c · convolution(b · x)), without an activation. Nothing computes the
+// others yet.
 enum class Recurrence : uint8_t { kShortConv, kDeltaNet, kMamba2 };
 
 struct RecurrentSpec {
   Recurrence recurrence = Recurrence::kShortConv;
   int64_t conv_size = 0;  // inputs that the convolution sees, the current one included
   bool conv_bias = false;
+  bool bias = false;  // of its projections
   // Of the state: [heads, state_size, head_dim]; 0 without one, as with kShortConv.
   int64_t heads = 0;       // a multiple of key_heads
   int64_t key_heads = 0;   // groups, in Mamba-2
@@ -146,12 +150,15 @@ struct RecurrentSpec {
   int64_t head_dim = 0;    // of a value
 
   static constexpr const char* kKind = "recurrent";
+  // Numbers of a sequence's state, with a residual stream this wide.
+  int64_t state_floats(int64_t hidden) const { return (conv_size - 1) * hidden; }
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;
   template <typename Visit>
   static void for_each_field(const Visit& visit) {
     visit("recurrence", &RecurrentSpec::recurrence, AnyValue{});
-    visit("conv_size", &RecurrentSpec::conv_size, Whole{1, 64});
+    visit("conv_size", &RecurrentSpec::conv_size, Whole{2, kMostTaps});
     visit("conv_bias", &RecurrentSpec::conv_bias, AnyValue{});
+    visit("bias", &RecurrentSpec::bias, AnyValue{});
     visit("heads", &RecurrentSpec::heads, Whole{0, kMostHeads});
     visit("key_heads", &RecurrentSpec::key_heads, Whole{0, kMostHeads});
     visit("state_size", &RecurrentSpec::state_size, Whole{0, kMostHeads});
@@ -164,7 +171,10 @@ struct DenseSpec {
   Activation activation = Activation::kSilu;
   bool gated = true;  // down(f(gate(x)) · up(x)), otherwise down(f(up(x)))
   bool bias = false;
+  std::vector<float> xielu;  // of kXielu: α_p, α_n, β and ε of its paper; empty for the others
 
+  // What the activation needs of `xielu`.
+  Xielu xielu_numbers() const;
   static constexpr const char* kKind = "dense";
   friend bool operator==(const DenseSpec&, const DenseSpec&) = default;
   template <typename Visit>
@@ -173,26 +183,17 @@ struct DenseSpec {
     visit("activation", &DenseSpec::activation, AnyValue{});
     visit("gated", &DenseSpec::gated, AnyValue{});
     visit("bias", &DenseSpec::bias, AnyValue{});
+    visit("xielu", &DenseSpec::xielu, Finite{});
   }
 };
 
 // A router chooses some experts for each token: kernels/route.h has the rules. Their outputs are
 // added, weighted, in the order of its choice, and then that of the shared expert.
-struct ExpertsSpec {
-  int64_t experts = 0;
-  int64_t chosen = 0;  // for each token
-  DenseSpec expert;    // every one
-  RouterScore score = RouterScore::kSoftmax;
+struct ExpertsSpec : RouteRules {
+  DenseSpec expert;          // every one
   bool router_bias = false;  // of the logits
   bool choice_bias = false;
   bool expert_scale = false;
-  int64_t groups = 1;
-  int64_t chosen_groups = 1;
-  GroupScore group_score = GroupScore::kLargest;
-  bool normalize = false;
-  float normalize_eps = 0;
-  float weight_scale = 1;
-  float jitter = 0;
   int64_t shared_size = 0;   // width of the expert that every token goes through; 0: none
   bool shared_gate = false;  // the sigmoid of a linear map to one number multiplies its output
 
@@ -245,6 +246,7 @@ struct BlockSpec {
   // For blocks that have these.
   const AttentionSpec& attention() const { return std::get<AttentionSpec>(mixer); }
   AttentionSpec& attention() { return std::get<AttentionSpec>(mixer); }
+  const RecurrentSpec* recurrent() const { return std::get_if<RecurrentSpec>(&mixer); }
   const DenseSpec& dense() const { return std::get<DenseSpec>(feed_forward); }
   DenseSpec& dense() { return std::get<DenseSpec>(feed_forward); }
   const ExpertsSpec* experts() const { return std::get_if<ExpertsSpec>(&feed_forward); }
@@ -274,6 +276,7 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float logit_scale = 1;
   float logit_soft_cap = 0;  // c > 0: logits then become c · tanh(logit / c)
+  bool logit_bias = false;
 
   int64_t layers() const { return static_cast<int64_t>(block_of_layer.size()); }
   const BlockSpec& block(int64_t layer) const {
@@ -286,6 +289,16 @@ struct DecoderSpec {
     for (const BlockSpec& block : blocks) found = std::max<int64_t>(found, size_of(block));
     return found;
   }
+  // Likewise, of the attention of any block that has one.
+  template <typename SizeOf>
+  int64_t most_of_attention(const SizeOf& size_of) const {
+    return most([&](const BlockSpec& block) {
+      return block.recurrent() != nullptr ? int64_t{0} : int64_t{size_of(block.attention())};
+    });
+  }
+  // Of the first layer that has it; there is one.
+  const AttentionSpec& first_attention() const;
+  bool has_states() const;
   int64_t most_query_size() const;
   int64_t most_kv_size() const;
   // Numbers that a token's feed-forward has between its projections.
@@ -306,6 +319,7 @@ struct DecoderSpec {
     visit("embedding_scale", &DecoderSpec::embedding_scale, Finite{});
     visit("logit_scale", &DecoderSpec::logit_scale, Finite{});
     visit("logit_soft_cap", &DecoderSpec::logit_soft_cap, NotNegative{});
+    visit("logit_bias", &DecoderSpec::logit_bias, AnyValue{});
   }
 };
 

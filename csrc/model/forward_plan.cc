@@ -24,6 +24,7 @@ ForwardPlan::ForwardPlan(int64_t max_rows, int64_t scratch_pages, int64_t group_
     : groups(static_cast<size_t>(group_count)), scratch_pages_(scratch_pages) {
   ids.reserve(max_rows);
   index.reserve(max_rows);
+  spans.reserve(max_rows);
   for (Group& group : groups) {
     group.rank.reserve(max_rows);
     group.first.reserve(max_rows);
@@ -35,6 +36,7 @@ ForwardPlan::ForwardPlan(int64_t max_rows, int64_t scratch_pages, int64_t group_
 void ForwardPlan::make(std::span<const ForwardSpan> spans) {
   ids.clear();
   index.clear();
+  this->spans.clear();
   wanted = 0;
   for (Group& group : groups) {
     group.rank.clear();
@@ -51,6 +53,11 @@ void ForwardPlan::make(std::span<const ForwardSpan> spans) {
     for (size_t g = 0; g < groups.size(); ++g) {
       cut(span, span.cache->group(static_cast<int64_t>(g)), &groups[g]);
     }
+    this->spans.push_back({.cache = span.cache,
+                           .row = rows(),
+                           .index = span.cache->length() + span.in_flight,
+                           .count = span.count,
+                           .wanted = wanted_of(span)});
     add_rows(span);
     wanted += wanted_of(span);
   }
@@ -79,9 +86,10 @@ void ForwardPlan::add_rows(const ForwardSpan& span) {
 void ForwardPlan::cut(const ForwardSpan& span, const GroupPages& pages, Group* group) const {
   const SequenceCache& cache = *span.cache;
   const int64_t begin = cache.length() + span.in_flight, end = begin + span.count;
+  const int64_t more = span.drafts > 0 ? 0 : scratch_pages_;  // blocks: Note [Scratch pages]
   for (int64_t t = begin; t < end;) {
     const int64_t row = rows() + t - begin;
-    const int64_t count = pages.window.piece(t, end - t, scratch_pages_);
+    const int64_t count = pages.window.piece(t, end - t, more);
     const bool is_whole = count == span.count;
     const int64_t wanted_here = std::clamp<int64_t>(wanted_of(span) - (end - t - count), 0, count);
     add({.cache = &cache,

@@ -15,7 +15,9 @@
 // Rows after the piece's end then hold nothing. Nothing live is lost: in the ring they held tokens
 // of the block one ring length before the last block, which no token of the last block sees. A cut
 // never brings back what has left the window, and a cache cannot be rewound or forked to a point
-// where those tokens were visible.
+// where those tokens were visible. A sequence whose drafts are rejected does go back to such a
+// point (Note [Rejected drafts] of cache/window.h), so a span with drafts uses no scratch pages: it
+// overwrites only the rows of its own tokens.
 #pragma once
 
 #include <algorithm>
@@ -83,10 +85,20 @@ struct ForwardPlan {
 
   int64_t rows() const { return static_cast<int64_t>(ids.size()); }
 
+  // All rows of one sequence, as layers with states read them.
+  struct Span {
+    const SequenceCache* cache = nullptr;
+    int64_t row = 0;
+    int64_t index = 0;  // of its first token
+    int64_t count = 0;
+    int64_t wanted = 0;  // of its last rows, whose logits are wanted
+  };
+
   std::vector<int32_t> ids;    // [rows]
   std::vector<int64_t> index;  // [rows]
   int64_t wanted = 0;          // rows whose logits are wanted
   std::vector<Group> groups;
+  std::vector<Span> spans;
 
  private:
   void add_rows(const ForwardSpan& span);

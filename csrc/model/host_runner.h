@@ -21,7 +21,7 @@ class HostRunner : public StepRunner {
             (most_scored_rows(model.vocab()) + max_spans) * model.vocab() * int64_t{sizeof(float)},
             "logits")) {
     spans_.reserve(static_cast<size_t>(max_spans));
-    std::fill_n(logits_.as<float>(), max_spans * model.vocab(), 0.0f);  // resident from now on
+    std::fill_n(logits_.as<float>(), logits_.bytes() / int64_t{sizeof(float)}, 0.0f);  // resident
   }
 
   int64_t bytes() const { return logits_.bytes(); }
@@ -33,15 +33,19 @@ class HostRunner : public StepRunner {
 
   void launch(std::span<const StepSpan> spans) override {
     spans_.clear();
+    int64_t rows = 0;
     for (const StepSpan& span : spans) {
-      SINKSTREAM_CHECK(span.wants != StepSpan::Wants::kToken && span.drafts == 0,
-                       "the host's runner neither samples nor drafts");
+      rows += logit_rows(span.wants, span.count);
+      SINKSTREAM_CHECK(span.wants != StepSpan::Wants::kToken, "the host's runner does not sample");
       spans_.push_back({.cache = span.cache,
                         .tokens = span.tokens,
                         .count = span.count,
                         .logits = logits_of(span.wants),
-                        .in_flight = span.in_flight});
+                        .in_flight = span.in_flight,
+                        .drafts = span.drafts});
     }
+    SINKSTREAM_CHECK(rows * model_.vocab() * int64_t{sizeof(float)} <= logits_.bytes(),
+                     "a step returns ", rows, " rows of logits, more than there is room for");
     model_.forward(spans_, logits_.as<float>());
   }
 
@@ -55,9 +59,7 @@ class HostRunner : public StepRunner {
 
   LanguageModel& model_;
   std::vector<ForwardSpan> spans_;  // of the step being launched
-  // [max_spans + most_scored_rows(), vocab]. The rows of scores become resident once they are
-  // written: few requests have any.
-  Buffer logits_;
+  Buffer logits_;                   // [max_spans + most_scored_rows(), vocab]
 };
 
 }  // namespace sinkstream

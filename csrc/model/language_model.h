@@ -22,6 +22,7 @@ struct ForwardSpan {
   LogitsOf logits = LogitsOf::kNone;
   int64_t in_flight = 0;  // tokens that were launched but are not yet in cache->length():
                           // step_runner.h
+  int64_t drafts = 0;     // of `count`, the last, which need not stay
 };
 
 class LanguageModel {

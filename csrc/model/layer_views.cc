@@ -1,12 +1,17 @@
 #include "model/layer_views.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace sinkstream {
 
 LayerViews::LayerViews(const DecoderSpec& spec) {
   const CacheLayers layers = spec.cache_layers();
   for (int64_t layer = 0; layer < spec.layers(); ++layer) {
+    if (spec.block(layer).recurrent() != nullptr) {
+      of_layer_.push_back(std::numeric_limits<size_t>::max());
+      continue;
+    }
     const RopeSpec& its_rope = spec.block(layer).attention().rope;
     auto rope = std::ranges::find(ropes_, its_rope, &Rope::spec);
     if (rope == ropes_.end()) {

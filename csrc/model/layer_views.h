@@ -36,6 +36,7 @@ class LayerViews {
 
   const std::vector<Rope>& ropes() const { return ropes_; }  // all different
   const std::vector<View>& views() const { return views_; }  // likewise
+  // Of a layer with attention, like the next two.
   size_t index_of(int64_t layer) const { return of_layer_[static_cast<size_t>(layer)]; }
   const View& view_of(int64_t layer) const { return views_[index_of(layer)]; }
   const Rope& rope_of(const View& view) const { return ropes_[view.rope]; }
@@ -47,7 +48,7 @@ class LayerViews {
  private:
   std::vector<Rope> ropes_;
   std::vector<View> views_;
-  std::vector<size_t> of_layer_;  // [layers]
+  std::vector<size_t> of_layer_;  // [layers]; of those without attention, no view's
   int64_t floats_per_row_ = 0;
 };
 

@@ -37,12 +37,14 @@ struct StepSpan {
   SequenceCache* cache = nullptr;
   int64_t in_flight = 0;            // tokens of its sequence; these get the indices from
                                     // cache->length() + in_flight on
-  const int32_t* tokens = nullptr;  // [count - drafts], or null: one, the last that `seat` sampled
+  const int32_t* tokens = nullptr;  // [count], or null: one, the last that `seat` sampled
   int64_t count = 0;                // tokens that it appends, at least 1
   int64_t seat = -1;                // in [0, seats()), the sequence's own from begin_sampling on;
                                     // below 0: none, and it wants no token
   Wants wants = Wants::kNothing;
-  int64_t drafts = 0;  // of `count`, the last, which the runner drafts itself
+  // Of `count`, the last: guesses, which stay only if they are sampled. If `seat` samples, they
+  // follow the token that it sampled last, and without `tokens` the runner guesses them itself.
+  int64_t drafts = 0;
 };
 
 // How many rows of logits a span of `count` tokens returns.
@@ -60,8 +62,8 @@ struct SampledToken {
 // The result of one step, in the order of its spans.
 struct StepResult {
   // Of each span with kToken its run: the token after the span's own, and one more after each draft
-  // that was sampled in its place. So a run has from 1 to 1 + drafts tokens, and all but the last
-  // are in the cache.
+  // that was sampled in its place, up to the first that was not. So a run has from 1 to 1 + drafts
+  // tokens, and all but the last are in the cache.
   std::span<const SampledToken> tokens;  // run by run
   std::span<const int32_t> runs;         // the length of each run
   const float* logits = nullptr;         // [logit rows, vocab], on the host, until the next launch
@@ -88,16 +90,16 @@ class StepRunner {
   // The number of sequences that can sample at the same time; 0: the host samples all tokens.
   virtual int64_t seats() const = 0;
   // From now on `seat` samples with `params`, for a sequence with this window. Penalties count
-  // `seen`, the tokens already in its cache, in order, then the tokens of the seat's spans and
-  // those it samples. Takes effect after the steps in flight.
+  // `seen`, the tokens already in its cache, in order, then the tokens of the seat's spans without
+  // drafts and those it samples. Takes effect after the steps in flight.
   virtual void begin_sampling(int64_t seat, const SamplingParams& params, const Window& window,
                               std::span<const int32_t> seen) = 0;
 
   // Starts a step; returns while it is in flight, or when it has ended. At most one step in flight
   // has spans that return logits, and at most most_scored_rows() of its tokens are of spans with
-  // kAllLogits. A span's result does not depend on the other spans. The spans and their tokens are
-  // read before it returns. If it throws, the caches' contents are undefined and the model is
-  // unusable.
+  // kAllLogits or drafts. A span's result does not depend on the other spans. The spans and their
+  // tokens are read before it returns. If it throws, the caches' contents are undefined and the
+  // model is unusable.
   virtual void launch(std::span<const StepSpan> spans) = 0;
 
   // Waits for the oldest step in flight. Its tokens are valid until the second launch after it.

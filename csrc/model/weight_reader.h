@@ -79,13 +79,14 @@ class WeightReader {
 
   void plan();
   void read_all();
-  void read_piece(const Piece& piece, std::vector<std::byte>* bytes);
+  void read_piece(const Piece& piece, int thread);
 
   WeightStore* store_;
   std::vector<WeightExtent> extents_;
   std::vector<Piece> pieces_;
   ThreadPool pool_;
   std::vector<std::vector<std::byte>> buffers_;  // [threads], a piece each
+  std::vector<std::vector<std::byte>> between_;  // [threads]: short runs, and what is between them
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> bytes_read_{0};
 

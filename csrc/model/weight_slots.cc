@@ -29,6 +29,7 @@ std::vector<WeightSlot> weight_slots(const DecoderSpec& spec, DecoderWeights* we
   if (!spec.tie_embeddings) {
     slots.push_back({"output", spec.vocab_size, hidden, &weights->output});
   }
+  if (spec.logit_bias) slots.push_back({"output_bias", spec.vocab_size, 1, &weights->output_bias});
   return slots;
 }
 

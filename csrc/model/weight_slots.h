@@ -37,6 +37,10 @@ struct LayerWeights {
   PackedMatrix q, k, v, o;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
   const float* sink_logits = nullptr;  // [heads]
+  // Of a short convolution.
+  PackedMatrix conv_in, conv_out;  // [3 · hidden, hidden], [hidden, hidden]
+  const float* conv = nullptr;     // [hidden, conv_size]
+  const float *conv_in_bias = nullptr, *conv_bias = nullptr, *conv_out_bias = nullptr;
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
   NormWeights mlp_norm;             // [hidden]
@@ -54,8 +58,9 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
 struct DecoderWeights {
   PackedMatrix embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  NormWeights final_norm;  // [hidden]
-  PackedMatrix output;     // [vocab, hidden]; the embedding itself if they are tied
+  NormWeights final_norm;              // [hidden]
+  PackedMatrix output;                 // [vocab, hidden]; the embedding itself if they are tied
+  const float* output_bias = nullptr;  // [vocab]
 };
 
 // Calls visit(matrix) for each matrix of each layer.
@@ -118,9 +123,7 @@ void for_each_expert_weight(const ExpertsSpec& spec, int64_t hidden, Experts& ex
 
 template <typename Layer, typename Visit>
 void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const Visit& visit) {
-  const AttentionSpec& attention = block.attention();
   const ExpertsSpec* const experts = block.experts();
-  const int64_t q = attention.query_size(), kv = attention.kv_size();
   const auto vector = [&](const std::string& name, int64_t rows, auto& member) {
     visit(name, rows, 1, member);
   };
@@ -129,31 +132,47 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
     if (block.norm.bias) vector(name + "_bias", rows, member.bias);
   };
   if (block.attention_norm) norm("attention_norm", hidden, layer.attention_norm);
-  visit("q", q, hidden, layer.q);
-  visit("k", kv, hidden, layer.k);
-  visit("v", kv, hidden, layer.v);
-  visit("o", hidden, q, layer.o);
+  if (const RecurrentSpec* const recurrent = block.recurrent()) {
+    visit("conv_in", 3 * hidden, hidden, layer.conv_in);
+    vector("conv", hidden * recurrent->conv_size, layer.conv);
+    visit("conv_out", hidden, hidden, layer.conv_out);
+  } else {
+    const int64_t q = block.attention().query_size(), kv = block.attention().kv_size();
+    visit("q", q, hidden, layer.q);
+    visit("k", kv, hidden, layer.k);
+    visit("v", kv, hidden, layer.v);
+    visit("o", hidden, q, layer.o);
+  }
   if (block.mlp_norm) norm("mlp_norm", hidden, layer.mlp_norm);
   if (experts == nullptr) {
     for_each_mlp_matrix(block.dense(), "", hidden, layer.mlp, visit);
   } else {
     for_each_expert_weight(*experts, hidden, layer.experts, visit);
   }
-  if (attention.qkv_bias) {
-    vector("q_bias", q, layer.q_bias);
-    vector("k_bias", kv, layer.k_bias);
-    vector("v_bias", kv, layer.v_bias);
+  const auto* const attention = std::get_if<AttentionSpec>(&block.mixer);
+  if (attention != nullptr && attention->qkv_bias) {
+    vector("q_bias", attention->query_size(), layer.q_bias);
+    vector("k_bias", attention->kv_size(), layer.k_bias);
+    vector("v_bias", attention->kv_size(), layer.v_bias);
   }
-  if (attention.output_bias) vector("o_bias", hidden, layer.o_bias);
+  if (attention != nullptr && attention->output_bias) vector("o_bias", hidden, layer.o_bias);
   if (experts == nullptr) for_each_mlp_bias(block.dense(), "", hidden, layer.mlp, visit);
-  if (attention.qk_norm != QkNorm::kNone) {
-    const bool is_full = attention.qk_norm == QkNorm::kFull;
-    norm("q_norm", is_full ? q : attention.head_dim, layer.q_norm);
-    norm("k_norm", is_full ? kv : attention.head_dim, layer.k_norm);
+  if (attention != nullptr && attention->qk_norm != QkNorm::kNone) {
+    const bool is_full = attention->qk_norm == QkNorm::kFull;
+    norm("q_norm", is_full ? attention->query_size() : attention->head_dim, layer.q_norm);
+    norm("k_norm", is_full ? attention->kv_size() : attention->head_dim, layer.k_norm);
   }
   if (block.attention_post_norm) norm("attention_post_norm", hidden, layer.attention_post_norm);
   if (block.mlp_post_norm) norm("mlp_post_norm", hidden, layer.mlp_post_norm);
-  if (attention.sink_logits) vector("sink_logits", attention.heads, layer.sink_logits);
+  if (attention != nullptr && attention->sink_logits) {
+    vector("sink_logits", attention->heads, layer.sink_logits);
+  }
+  const RecurrentSpec* const recurrent = block.recurrent();
+  if (recurrent != nullptr && recurrent->bias) {
+    vector("conv_in_bias", 3 * hidden, layer.conv_in_bias);
+    vector("conv_out_bias", hidden, layer.conv_out_bias);
+  }
+  if (recurrent != nullptr && recurrent->conv_bias) vector("conv_bias", hidden, layer.conv_bias);
 }
 
 }  // namespace sinkstream

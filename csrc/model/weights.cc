@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <string_view>
 #include <variant>
 
@@ -17,6 +18,18 @@ namespace {
 // Panels start on a cache line, so that 64-byte loads do not straddle two.
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
+
+// Writes [rows][cols] from columns that are `stride` numbers apart, each with `rows` or more.
+template <typename Number>
+void transpose(const std::byte* source, int64_t stride, int64_t rows, int64_t cols,
+               std::byte* out) {
+  constexpr int64_t kSize = sizeof(Number);
+  for (int64_t col = 0; col < cols; ++col) {
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(out + (row * cols + col) * kSize, source + (col * stride + row) * kSize, kSize);
+    }
+  }
+}
 
 // Note: [What the digest has of a spec]
 // Saved sessions hold it, so it never changes for a model that could be computed before. It began
@@ -99,13 +112,14 @@ class SpecDigest {
 // What a field is compared with: its default, or the value itself where add_spec adds it for all
 // models. Sizes of heads are neutral where they are the first block's.
 DecoderSpec neutral_of(const DecoderSpec& spec) {
-  const AttentionSpec& first = spec.blocks.front().attention();
+  const AttentionSpec& first = spec.first_attention();
   DecoderSpec neutral;
   neutral.vocab_size = spec.vocab_size;
   neutral.hidden_size = spec.hidden_size;
   neutral.tie_embeddings = spec.tie_embeddings;
   for (const BlockSpec& block : spec.blocks) {
     AttentionSpec& attention = neutral.blocks.emplace_back().attention();
+    if (block.recurrent() != nullptr) continue;
     attention.heads = first.heads;
     attention.kv_heads = first.kv_heads;
     attention.head_dim = first.head_dim;
@@ -120,7 +134,8 @@ bool is_plain(const DecoderSpec& spec) {
   for (BlockSpec block : spec.blocks) {
     const auto* given = std::get_if<AttentionSpec>(&block.mixer);
     const auto* mlp = std::get_if<DenseSpec>(&block.feed_forward);
-    if (given == nullptr || mlp == nullptr || given->qk_norm == QkNorm::kFull) return false;
+    if (given == nullptr || mlp == nullptr) return false;
+    if (given->qk_norm == QkNorm::kFull || given->qk_norm == QkNorm::kRotatedHead) return false;
     BlockSpec plain;
     AttentionSpec& attention = plain.attention();
     attention.heads = given->heads;
@@ -151,7 +166,7 @@ bool is_plain(const DecoderSpec& spec) {
 
 // Note: [What the digest has of a spec]
 void add_spec(const DecoderSpec& spec, SpecDigest digest) {
-  const AttentionSpec& attention = spec.blocks.front().attention();
+  const AttentionSpec& attention = spec.first_attention();
   const ExpertsSpec* const experts = spec.blocks.front().experts();
   const DenseSpec& mlp = experts == nullptr ? spec.blocks.front().dense() : experts->expert;
   digest.add_numbers(spec.vocab_size, spec.hidden_size, mlp.intermediate_size, spec.layers(),
@@ -162,7 +177,8 @@ void add_spec(const DecoderSpec& spec, SpecDigest digest) {
   const CacheLayers layers = spec.cache_layers();
   const bool has_windows = layers.group_count() > 1 || layers.groups().front().own_window > 0;
   for (int64_t layer = 0; has_windows && layer < spec.layers(); ++layer) {
-    digest.add_numbers(spec.block(layer).attention().window);
+    const BlockSpec& block = spec.block(layer);
+    digest.add_numbers(block.recurrent() != nullptr ? 0 : block.attention().window);
   }
   if (!is_plain(spec)) digest.add(spec, neutral_of(spec));
 }
@@ -191,34 +207,39 @@ void WeightStore::declare_split(const std::string& name, const SplitFormat& form
                        cols > 1 && format.group >= 1 && format.scale_rows >= 1 &&
                        can_pack_split(format, cols),
                    "weight ", name, " has groups of ", format.group, " in ", cols, " columns");
-  Entry entry = {.file = format.storage, .storage = format.storage, .rows = rows, .cols = cols};
+  Entry entry = {
+      .file = {.storage = format.storage}, .storage = format.storage, .rows = rows, .cols = cols};
   entry.split = format;
   if (!order.empty()) {
     SINKSTREAM_CHECK(static_cast<int64_t>(order.size()) == cols &&
                          std::all_of(order.begin(), order.end(),
                                      [cols](int32_t col) { return col >= 0 && col < cols; }),
                      "weight ", name, " has a bad order of columns");
-    for (const auto& [other, declared] : entries_) {  // those of one input are usually the same
-      if (declared.order && *declared.order == order) entry.order = declared.order;
-    }
-    if (!entry.order) entry.order = std::make_shared<std::vector<int32_t>>(std::move(order));
+    auto shared = std::make_shared<std::vector<int32_t>>(std::move(order));
+    const std::string_view numbers(reinterpret_cast<const char*>(shared->data()),
+                                   shared->size() * sizeof(int32_t));
+    // Those of one input are usually the same.
+    entry.order = orders_.emplace(numbers, std::move(shared)).first->second;
   }
   add(name, entry);
 }
 
-void WeightStore::declare(const std::string& name, Storage file, Storage storage, int64_t rows,
-                          int64_t cols, float added) {
+void WeightStore::declare(const std::string& name, const WeightFile& file, Storage storage,
+                          int64_t rows, int64_t cols) {
   const StorageRow& row = row_of(storage);
   if (cols % row.block != 0) {
     throw CheckpointError(cat("load: weight \"", name, "\" must have a multiple of ", row.block,
                               " columns to be stored as ", row.name, ", but has ", cols, "."));
   }
-  SINKSTREAM_CHECK(
-      file == storage || (cols > 1 && row_of(file).block == 1 && can_quantize_to(storage)),
-      "weight ", name, " cannot be rounded from ", row_of(file).name, " to ", row.name);
-  SINKSTREAM_CHECK(added == 0 || cols == 1, "weight ", name, " is a matrix to which ", added,
-                   " is added");
-  add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols, .added = added});
+  SINKSTREAM_CHECK(file.storage == storage ||
+                       (cols > 1 && row_of(file.storage).block == 1 && can_quantize_to(storage)),
+                   "weight ", name, " cannot be rounded from ", row_of(file.storage).name, " to ",
+                   row.name);
+  SINKSTREAM_CHECK(file.added == 0 || cols == 1, "weight ", name, " is a matrix to which ",
+                   file.added, " is added");
+  SINKSTREAM_CHECK(!file.is_transposed || (cols > 1 && row_of(file.storage).block == 1), "weight ",
+                   name, " has no columns that can follow each other");
+  add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
 }
 
 void WeightStore::allocate() {
@@ -243,7 +264,21 @@ std::vector<SplitPiece> WeightStore::pieces(const std::string& name, int64_t byt
     return split_pieces(*entry.split, entry.rows, entry.cols, entry.order != nullptr, bytes);
   }
   std::vector<SplitPiece> pieces;
-  const int64_t row_bytes = row_bytes_of(entry.file, entry.cols);
+  if (entry.file.is_transposed) {
+    const int64_t column = entry.rows * row_of(entry.file.storage).bytes;
+    const int64_t block = std::max(kUnit, row_of(entry.storage).block);
+    const int64_t step = std::max<int64_t>(1, bytes / (block * column)) * block;
+    for (int64_t col = 0; col < entry.cols; col += step) {
+      const int64_t count = std::min(step, entry.cols - col);
+      pieces.push_back({.row = 0,
+                        .rows = entry.rows,
+                        .col = col,
+                        .cols = count,
+                        .spans = {{col * column, count * column}}});
+    }
+    return pieces;
+  }
+  const int64_t row_bytes = row_bytes_of(entry.file.storage, entry.cols);
   const int64_t step = std::max<int64_t>(1, bytes / (kPanelRows * row_bytes)) * kPanelRows;
   for (int64_t row = 0; row < entry.rows; row += step) {
     const int64_t count = std::min(step, entry.rows - row);
@@ -265,6 +300,13 @@ WeightStore::Entry& WeightStore::allocated(const std::string& name) {
 
 void WeightStore::write(const std::string& name, const SplitPiece& piece, const std::byte* source) {
   Entry& entry = allocated(name);
+  if (entry.file.is_transposed) {
+    const MatrixPart part = {
+        .row = piece.row, .count = piece.rows, .col = piece.col, .width = piece.cols};
+    write_columns(name, entry, part, source, memory_.data() + entry.offset);
+    std::atomic_ref(entry.written).fetch_add(part.count * part.width, std::memory_order_relaxed);
+    return;
+  }
   if (!entry.split) return write(name, source, piece.spans[0].bytes, piece.row, piece.rows);
   const int32_t* order = entry.order ? entry.order->data() : nullptr;
   if (!pack_split(*entry.split, entry.rows, entry.cols, order, piece, source,
@@ -282,7 +324,8 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   Entry& entry = allocated(name);
   SINKSTREAM_CHECK(row >= 0 && row < entry.rows && row % kPanelRows == 0, "weight ", name,
                    " cannot be written from row ", row);
-  const int64_t expected = count * row_bytes_of(entry.file, entry.cols);
+  SINKSTREAM_CHECK(!entry.file.is_transposed, "weight ", name, " is written by columns");
+  const int64_t expected = count * row_bytes_of(entry.file.storage, entry.cols);
   if (count < 1 || count > entry.rows - row || bytes != expected) {
     throw CheckpointError(cat("load: weight \"", name, "\" must get ", expected,
                               " bytes for rows [", row, ", ", row + count, ") of ", entry.rows,
@@ -291,31 +334,56 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
   std::byte* target = memory_.data() + entry.offset;
   if (entry.is_vector()) {
     float* numbers = reinterpret_cast<float*>(target) + row;
-    unpack_vector(entry.file, source, count, numbers);
-    if (entry.added != 0) {  // so that a zero keeps its sign otherwise
-      for (int64_t i = 0; i < count; ++i) numbers[i] += entry.added;
+    unpack_vector(entry.file.storage, source, count, numbers);
+    if (entry.file.added != 0) {  // so that a zero keeps its sign otherwise
+      for (int64_t i = 0; i < count; ++i) numbers[i] += entry.file.added;
     }
-  } else if (entry.file != entry.storage) {
-    write_rounded(name, entry, source, row, count, target);
-  } else if (!pack_rows(entry.storage, source, row, count, entry.cols, target)) {
-    throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
-                              row, ", ", row + count, ") have a value that is NaN or infinite."));
+  } else {
+    const MatrixPart part = {.row = row, .count = count, .col = 0, .width = entry.cols};
+    write_part(name, entry, part, source, target);
   }
   std::atomic_ref(entry.written).fetch_add(count * entry.cols, std::memory_order_relaxed);
 }
 
-void WeightStore::write_rounded(const std::string& name, const Entry& entry,
-                                const std::byte* source, int64_t row, int64_t count,
-                                std::byte* target) {
-  std::vector<std::byte> blocks(row_bytes_of(entry.storage, entry.cols));
-  for (int64_t i = 0; i < count; ++i) {
-    const std::byte* from = source + i * row_bytes_of(entry.file, entry.cols);
-    if (!quantize_row(entry.file, from, entry.cols, entry.storage, blocks.data()) ||
-        !pack_rows(entry.storage, blocks.data(), row + i, 1, entry.cols, target)) {
+void WeightStore::write_part(const std::string& name, const Entry& entry, const MatrixPart& part,
+                             const std::byte* source, std::byte* target) {
+  if (entry.file.storage != entry.storage) return write_rounded(name, entry, part, source, target);
+  if (pack_part(entry.storage, source, part, entry.cols, target)) return;
+  throw CheckpointError(cat("load: weight \"", name, "\" must have finite scales, but rows [",
+                            part.row, ", ", part.row + part.count,
+                            ") have a value that is NaN or infinite."));
+}
+
+void WeightStore::write_rounded(const std::string& name, const Entry& entry, const MatrixPart& part,
+                                const std::byte* source, std::byte* target) {
+  std::vector<std::byte> blocks(row_bytes_of(entry.storage, part.width));
+  MatrixPart row = {.row = part.row, .count = 1, .col = part.col, .width = part.width};
+  for (; row.row < part.row + part.count; ++row.row) {
+    if (!quantize_row(entry.file.storage, source, part.width, entry.storage, blocks.data()) ||
+        !pack_part(entry.storage, blocks.data(), row, entry.cols, target)) {
       throw CheckpointError(cat("load: weight \"", name, "\" must hold finite numbers within the ",
                                 "range of ", row_of(entry.storage).name, " to be rounded to it, ",
-                                "but row ", row + i, " does not."));
+                                "but row ", row.row, " does not."));
     }
+    source += row_bytes_of(entry.file.storage, part.width);
+  }
+}
+
+// A panel's rows at a time, so that the transposed numbers stay in the L1 cache.
+void WeightStore::write_columns(const std::string& name, const Entry& entry, const MatrixPart& part,
+                                const std::byte* source, std::byte* target) {
+  const int64_t size = row_of(entry.file.storage).bytes;
+  std::vector<std::byte> rows(kPanelRows * part.width * size);
+  for (int64_t row = 0; row < part.count; row += kPanelRows) {
+    const int64_t count = std::min(kPanelRows, part.count - row);
+    if (size == 2) {
+      transpose<uint16_t>(source + row * size, part.count, count, part.width, rows.data());
+    } else {
+      transpose<uint32_t>(source + row * size, part.count, count, part.width, rows.data());
+    }
+    const MatrixPart panel = {
+        .row = part.row + row, .count = count, .col = part.col, .width = part.width};
+    write_part(name, entry, panel, rows.data(), target);
   }
 }
 
@@ -354,7 +422,12 @@ const float* WeightStore::vector(const std::string& name, int64_t count) const {
 }
 
 int64_t WeightStore::bytes_per_token() const {
-  int64_t found = bytes() - (spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes()));
+  const int64_t unread = spec_.tie_embeddings ? 0 : aligned(entries_.at("embedding").bytes());
+  return bytes() - unread - expert_bytes(false) + expert_bytes(true);
+}
+
+int64_t WeightStore::expert_bytes(bool chosen_only) const {
+  int64_t found = 0;
   DecoderWeights layers;
   weight_slots(spec_, &layers);
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
@@ -368,7 +441,7 @@ int64_t WeightStore::bytes_per_token() const {
                              if (!name.starts_with("experts.")) return;
                              all += aligned(declared(cat("layers.", layer, ".", name)).bytes());
                            });
-    found -= all - all * experts->chosen / experts->experts;
+    found += chosen_only ? all * experts->chosen / experts->experts : all;
   }
   return found;
 }

@@ -9,6 +9,7 @@
 
 #include "cache/device_pages.h"
 #include "common/check.h"
+#include "common/divide_up.h"
 #include "common/errors.h"
 #include "common/quiet_thread.h"
 #include "common/usable_threads.h"
@@ -33,11 +34,35 @@ InputType input_type_of(const std::string& name) {
   SINKSTREAM_CHECK(false, "there is no type ", name);
 }
 
+// Tokens of a chunk that each expert multiplies, if they choose evenly. With fewer, reading the
+// expert takes longer than multiplying.
+constexpr int64_t kTokensOfExpert = 64;
+
 // 256 tokens share each pass over the weights, and their activations stay in a processor's inner
-// caches. A GPU needs more to keep all multiprocessors busy.
-int64_t chunk_of(const LoadOptions& options) {
+// caches. Of experts, each token chooses a few, so more tokens are needed to share a pass. A GPU
+// needs more to keep all multiprocessors busy.
+int64_t chunk_of(const LoadOptions& options, const DecoderSpec& spec) {
   if (options.prefill_chunk > 0) return options.prefill_chunk;
-  return options.gpu != nullptr ? 1024 : 256;
+  if (options.gpu != nullptr) return 1024;
+  const int64_t shared = spec.most([](const BlockSpec& block) {
+    const ExpertsSpec* const experts = block.experts();
+    return experts == nullptr ? 0 : divide_up(kTokensOfExpert * experts->experts, experts->chosen);
+  });
+  return std::clamp(divide_up(shared, 64) * 64, int64_t{256}, int64_t{1024});
+}
+
+// What a step reads of experts, of all layers together.
+ExpertReads expert_reads(const DecoderSpec& spec, const WeightStore& store) {
+  double share = 1;
+  for (const BlockSpec& block : spec.blocks) {
+    const ExpertsSpec* const experts = block.experts();
+    if (experts == nullptr) continue;
+    share = std::min(share,
+                     static_cast<double>(experts->chosen) / static_cast<double>(experts->experts));
+  }
+  return {.part = static_cast<double>(store.expert_bytes_per_token()) /
+                  static_cast<double>(store.bytes_per_token()),
+          .share = share};
 }
 
 // Where a chunk is cut does not change any result on a CPU.
@@ -57,7 +82,9 @@ int64_t pages_of(const LoadOptions& options) {
 }
 
 // A step has room for one prompt chunk and one token of every sequence.
-int64_t rows_of(const LoadOptions& options) { return chunk_of(options) + options.max_sequences; }
+int64_t rows_of(const LoadOptions& options, const DecoderSpec& spec) {
+  return chunk_of(options, spec) + options.max_sequences;
+}
 
 // float16 holds keys and values with eight times bfloat16's precision in the same bytes.
 DType cache_type_of(const LoadOptions& options) {
@@ -122,7 +149,7 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       store_(std::move(store)),
       window_{options.sinks, options.window},
       max_sequences_(options.max_sequences),
-      prefill_chunk_(chunk_of(options)),
+      prefill_chunk_(chunk_of(options, spec)),
       kernels_(choose_kernels(options.kernels)),
       threads_(options.threads > 0 ? static_cast<int>(options.threads) : usable_threads()),
       input_type_(input_type_of(options, kernels_.kernels)),
@@ -140,10 +167,12 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine.window = window_;
   engine.max_sequences = max_sequences_;
   engine.prefill_chunk = prefill_chunk_;
+  engine.speculation = options.speculation;
   // Not measured on a GPU.
   if (!gpu_) {
     engine.prompt_tokens_per_decode_step =
         prompt_tokens_per_decode_step(kernels_.kernels, input_type_);
+    engine.experts = expert_reads(spec_, store_);
   }
   engine.kernels = &kernels_.kernels;
   engine.threads = &threads_;
@@ -159,7 +188,7 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
     DecoderOptions chosen;
     chosen.input_type = input_type_;
     chosen.cache_type = cache_type_;
-    chosen.max_tokens = rows_of(options);
+    chosen.max_tokens = rows_of(options, spec_);
     chosen.pages = std::min(pages_of(options), kMostSplitPages);
     return std::make_unique<Decoder>(spec_, weights, kernels_.kernels, &threads_, chosen);
   }
@@ -168,8 +197,9 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   for (auto& [op, table] : kernels_.served_by) table = "cuda";
   CudaDecoderOptions chosen;
   chosen.cache_type = cache_type_;
-  chosen.max_tokens = rows_of(options);
+  chosen.max_tokens = rows_of(options, spec_);
   chosen.max_sequences = options.max_sequences;
+  if (options.speculation.value_or(0) > 0) chosen.max_drafts = most_scored_rows(spec_.vocab_size);
   chosen.pages = pages_of(options);
   // The host's copy is freed when the GPU has the weights, so the fingerprint is taken meanwhile.
   Background fingerprint([this] { fingerprint_ = store_.digest(); });

@@ -25,10 +25,11 @@ struct LoadOptions {
   int64_t sinks = 4;
   int64_t window = 1;
   int64_t max_sequences = 1;
-  int64_t prefill_chunk = 0;          // 0: the default
-  int64_t threads = 0;                // 0: usable_threads()
-  std::string kernels;                // a table's name; empty: the best
-  const cuda::Plugin* gpu = nullptr;  // null: the CPU
+  int64_t prefill_chunk = 0;                // 0: the default
+  int64_t threads = 0;                      // 0: usable_threads()
+  std::optional<int64_t> speculation = {};  // EngineOptions::speculation
+  std::string kernels;                      // a table's name; empty: the best
+  const cuda::Plugin* gpu = nullptr;        // null: the CPU
 };
 
 class LoadedModel {

@@ -96,8 +96,8 @@ struct Checker {
   void operator()(const char* name, const std::vector<std::string>& strings, NoRange) const {
     check_strings(name, strings);
   }
-  void operator()(const char* name, const std::vector<int32_t>& ids, NoRange) const {
-    check_count(name, ids.size(), kMaxStopTokens);
+  void operator()(const char* name, const std::vector<int32_t>& ids, MostIds most) const {
+    check_count(name, ids.size(), most.ids);
     for (const int32_t id : ids) check_id(name, "an item", id, vocab);
   }
   void operator()(const char*, bool, NoRange) const {}

@@ -53,6 +53,12 @@ struct SamplingParams {
   bool ignore_eos = false;
   // Tokens per delivered piece of text.
   int64_t stream_interval = 1;
+  // The maximum number of guessed tokens that a step verifies; none: no limit of its own. Changes
+  // no token.
+  std::optional<int64_t> speculation = {};
+  // What the reply probably says: guesses are learned from it. Up to kMaxPrediction ids in
+  // [0, vocab). Changes no token.
+  std::vector<int32_t> prediction = {};
 };
 
 constexpr double kMaxTimeout = 1e9;  // seconds, about 30 years: adding it to a time cannot overflow
@@ -62,6 +68,8 @@ constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
 // 2^53: sums with lengths cannot overflow, and every integer survives JSON.
 constexpr int64_t kMaxTokens = int64_t{1} << 53;
 constexpr int64_t kMaxStreamInterval = 1 << 20;
+constexpr int64_t kMaxSpeculation = 63;
+constexpr int64_t kMaxPrediction = 1 << 17;
 constexpr int64_t kMaxStops = 64;
 constexpr int64_t kMaxStopBytes = 4096;
 constexpr int64_t kMaxStopTokens = 4096;
@@ -76,6 +84,10 @@ constexpr NumberRange positive_to(double high) { return {0, high, true}; }
 struct IntegerRange {
   int64_t low;
   int64_t high;
+};
+// Of a list of token ids.
+struct MostIds {
+  int64_t ids;
 };
 // Every value is valid, or `validate` has a rule for the type.
 struct NoRange {};
@@ -100,9 +112,11 @@ void for_each_option(Params& params, Visit&& visit) {
   visit("timeout_s", params.timeout_s, positive_to(kMaxTimeout));
   visit("priority", params.priority, IntegerRange{-kMaxPriority, kMaxPriority});
   visit("stop", params.stop, NoRange{});
-  visit("stop_token_ids", params.stop_token_ids, NoRange{});
+  visit("stop_token_ids", params.stop_token_ids, MostIds{kMaxStopTokens});
   visit("ignore_eos", params.ignore_eos, NoRange{});
   visit("stream_interval", params.stream_interval, IntegerRange{1, kMaxStreamInterval});
+  visit("speculation", params.speculation, IntegerRange{0, kMaxSpeculation});
+  visit("prediction", params.prediction, MostIds{kMaxPrediction});
 }
 
 // Temperatures below this are greedy: at 1e-5, a difference of 0.001 between logits is already a

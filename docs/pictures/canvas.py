@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 # Every picture has its own background, so that it stays readable if the page's color does not match
@@ -73,6 +74,11 @@ class Canvas:
             f'<path class="tip" d="M0 0l-8 -3.5v7z" '
             f'transform="translate({x2:g} {y2:g}) rotate({angle:.1f})"/>'
         )
+
+    def through(self, points: Sequence[tuple[float, float]], kind: str) -> None:
+        """Draw a line through points; `kind` is a class without a fill."""
+        corners = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self.shapes.append(f'<path class="{kind}" d="M{corners}"/>')
 
     def brace(self, x1: float, x2: float, y: float, words: str) -> None:
         """Draw a bracket below [x1, x2] at height y, with words under its middle."""

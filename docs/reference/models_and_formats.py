@@ -19,7 +19,7 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats import gguf_header, quantization_config
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.rope import rope_from_config, rope_from_gguf
-from sinkstream.checkpoint.spec import Block, DecoderSpec
+from sinkstream.checkpoint.spec import Attention, Block, DecoderSpec, Recurrent
 from sinkstream.errors import CheckpointError
 from sinkstream.loading import load as loading
 from sinkstream.text.tokenizers import from_gguf
@@ -49,8 +49,10 @@ SMALLEST = {
     "rms_norm_eps": 1e-6,
     "num_experts": 2,
     "num_experts_per_tok": 1,
+    "moe_topk": 1,
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
+    "full_attn_idxs": [2, 5],
 }
 NORMS = {"rms": "RMS", "layer": "layer norm"}
 NORM_SIDES = {
@@ -59,7 +61,12 @@ NORM_SIDES = {
     (False, False, True, True): "after",
     (True, False, False, False): "one before both",
 }
-QK_NORMS = {"none": "", "head": "each head", "full": "as a whole"}
+QK_NORMS = {
+    "none": "",
+    "head": "each head",
+    "full": "as a whole",
+    "rotated_head": "each head, after rotation",
+}
 PAIRINGS = {"half": "NeoX", "interleaved": "interleaved (GPT-J)"}
 ACTIVATIONS = {
     "silu": "SiLU",
@@ -67,12 +74,15 @@ ACTIVATIONS = {
     "gelu_tanh": "GELU (tanh)",
     "relu2": "ReLU²",
     "clamped_swiglu": "clamped SwiGLU",
+    "xielu": "xIELU",
 }
 ROUTERS = {
     "softmax": "softmax of all",
     "sigmoid": "sigmoid",
     "softmax_of_chosen": "softmax of the chosen",
+    "sparse_mixer": "SparseMixer",
 }
+RECURRENCES = {"short_conv": "short convolutions"}
 SCALES = {
     "embedding": lambda spec, block: spec.embedding_scale != 1,
     "residuals": lambda spec, block: block.residual_scale != 1,
@@ -112,7 +122,8 @@ def _models() -> Iterator[str]:
         architectures = ", ".join(f"`{each}`" for each in family.gguf_architectures)
         read = architectures or shared_architecture(family)
         text = f"{about(name)} {family.notes}".strip()
-        yield f"| `{name}` | {family.models} | {read} | {text} |"
+        types = ", ".join(f"`{each}`" for each in (name, *family.text_of))
+        yield f"| {types} | {family.models} | {read} | {text} |"
     yield "\nWhat the models of a family have. Norms are before attention and the MLP, after them,"
     yield "or on both sides. Optional parts depend on the model; an empty cell means none.\n"
     rows = {name: parts(name) for name in FAMILIES}
@@ -170,7 +181,7 @@ def about(name: str) -> str:
 def parts(name: str) -> dict[str, str]:
     """Return the cells of a family's row: what its blocks have without flags, and with all."""
     plain, full = spec_of(name, False), spec_of(name, True)
-    block = full.blocks[0]
+    block = attending(full)
     norms = (
         block.attention_norm, block.mlp_norm, block.attention_post_norm, block.mlp_post_norm
     )  # fmt: skip
@@ -185,7 +196,8 @@ def parts(name: str) -> dict[str, str]:
         "experts": experts(full),
         "rotary pairing": rotary_pairing(full),
         "windows": windows(plain, full),
-        "learned sinks": "yes" if full.blocks[0].attention.sink_logits else "",
+        "states": states(full),
+        "learned sinks": "yes" if block.attention.sink_logits else "",
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
     }
 
@@ -193,7 +205,9 @@ def parts(name: str) -> dict[str, str]:
 def parts_of_file(name: str, written: Architecture) -> dict[str, str]:
     """Return the cells of a family's row: what a GGUF file of it can, must or cannot have."""
     spec = spec_of(name, True)
-    has_biases = any(block.attention.output_bias or block.mlp.bias for block in spec.blocks)
+    has_biases = any(each.output_bias for each in spec.attentions) or any(
+        block.mlp.bias for block in spec.blocks
+    )
     needs_biases = any(slot.endswith("_bias") for slot in written.needs)
     has_windows = spec.own_windows and written.has_windows
     at = "" if written.windows_at is None else f"in models of {written.windows_at} layers"
@@ -227,7 +241,18 @@ def spec_of(name: str, has_all: bool) -> DecoderSpec:
 def both(plain: DecoderSpec, full: DecoderSpec, has: Callable[[Block], bool]) -> str:
     """Return whether the blocks of a family have a part: always, optional or never."""
     words = {(True, True): "always", (False, True): "optional", (False, False): ""}
-    return words[has(plain.blocks[0]), has(full.blocks[0])]
+    return words[has(attending(plain)), has(attending(full))]
+
+
+def attending(spec: DecoderSpec) -> Block:
+    """Return the first kind of layer that has attention."""
+    return next(block for block in spec.blocks if isinstance(block.mixer, Attention))
+
+
+def states(spec: DecoderSpec) -> str:
+    """Return which layers keep states instead of keys."""
+    kinds = (mixer.recurrence for mixer in spec.mixers if isinstance(mixer, Recurrent))
+    return ", ".join(f"some layers: {RECURRENCES[kind]}" for kind in dict.fromkeys(kinds))
 
 
 def experts(spec: DecoderSpec) -> str:
@@ -241,10 +266,10 @@ def experts(spec: DecoderSpec) -> str:
 
 def rotary_pairing(spec: DecoderSpec) -> str:
     """Return how dimensions are paired, and which part of heads is rotated, in which layers."""
-    used = [block.attention.rope for block in spec.blocks if block.attention.rope.rotary_dim]
+    used = [rope for rope in spec.ropes if rope.rotary_dim]
     if not used:
-        return "none (ALiBi)" if spec.blocks[0].attention.slopes else "none"
-    of_layer = [spec.blocks[kind].attention.rope.rotary_dim for kind in spec.block_of_layer]
+        return "none (ALiBi)" if spec.attentions[0].slopes else "none"
+    of_layer = [mixer.rope.rotary_dim for mixer in spec.mixers if isinstance(mixer, Attention)]
     share = Fraction(max(of_layer), spec.head_dim)
     words = [PAIRINGS[used[0].pairing], *([f"{share} of each head"] if share < 1 else [])]
     if 0 in of_layer:
@@ -333,7 +358,11 @@ _QUANTIZED_FOLDERS = {
         "(FP8)",
         (("INT4", 128), ("INT8", 128), ("FP8", 128)),
     ),
-    "fp8": ("E4M3; a scale for blocks such as 128 × 128, or for the matrix", (("FP8", 128),)),
+    "fp8": (
+        "E4M3; a scale for blocks such as 128 × 128, or for the matrix; stacked experts with "
+        "scales for blocks",
+        (("FP8", 128),),
+    ),
     "fbgemm_fp8": ("E4M3; a scale for each row", (("FP8", 4096),)),
     "mxfp4": ("experts of gpt-oss", (("MXFP4", 32),)),
 }

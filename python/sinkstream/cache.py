@@ -39,12 +39,16 @@ class Capacity:
     state_bytes_per_sequence: int = 0
     """The part of `bytes_per_sequence` that holds the states of layers without keys; 0 if there are
     no such layers."""
+    weight_bytes_per_token: int = 0
+    """The part of `weight_bytes` that the forward pass of one token reads: all but the embedding,
+    unless the logits use it, and but the experts that the token does not choose."""
 
     def __str__(self) -> str:
         """Return the sizes in human-readable units."""
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
         return (
-            f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights, "
+            f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights "
+            f"({human_bytes(self.weight_bytes_per_token)} read per token), "
             f"{human_bytes(self.cache_bytes)} of cache for "
             f"{counted(self.max_sequences, 'sequence')} of "
             f"{self.sinks} sinks + {self.window} window, "

@@ -17,6 +17,7 @@ from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import engine_dead
 from sinkstream.observe import logs
 from sinkstream.observe.activities import ACTIVITIES
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.options import PromptOptions, Sampling, StreamOptions
 from sinkstream.request.stream_request import CallTags, StreamRequest, grammar_of, make_request
 from sinkstream.request.template_variables import Thinking, check_thinking, with_variables
@@ -25,7 +26,13 @@ from sinkstream.streams.stream import Stream
 from sinkstream.structured.grammars import Grammars
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.messages import Message
-from sinkstream.text.prompt import EncodedText, check_not_chat, encode_prompt, is_chat
+from sinkstream.text.prompt import (
+    EncodedText,
+    check_not_chat,
+    encode_prediction,
+    encode_prompt,
+    is_chat,
+)
 from sinkstream.text.thought_reader import ThoughtReader
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.encoding_limit import check_texts
@@ -50,6 +57,7 @@ class ModelOptions:
     window: int
     max_sequences: int
     prefill_chunk: int
+    speculation: int | None
     threads: int
     kernels: str
     device: str
@@ -177,9 +185,12 @@ class Host:
             is_chat: Whether the prompt is messages, so that thoughts and calls are looked for.
         """
         tools = read_tools(wanted.tools, wanted.options)
+        options = self._with_grammar_of_tools(wanted)
+        if isinstance(prediction := options.get("prediction"), str):
+            options = {**options, "prediction": encode_prediction(self.text, prediction)}
         request = make_request(
             list(prompt),
-            self._with_grammar_of_tools(wanted),
+            options,
             defaults=self.defaults,
             vocab_size=self.spec.vocab_size,
             sinks=wanted.sinks,
@@ -197,9 +208,12 @@ class Host:
 
     def check_options(self, wanted: ReplyOptions) -> None:
         """Refuse the options that no prompt can have."""
+        options: Mapping[str, Any] = wanted.options
+        if isinstance(options.get("prediction"), str):
+            options = {**options, "prediction": ()}  # encoded with the request
         make_request(
             [],
-            wanted.options,
+            options,
             defaults=self.defaults,
             vocab_size=self.spec.vocab_size,
             sinks=wanted.sinks,
@@ -299,7 +313,7 @@ def make_host(
         )
     control = {} if text.tokenizer is None else control_tokens(text.tokenizer)
     formats = ConversationFormats(text, table)
-    grammars = Grammars(tokens, spec.vocab_size, text.end_token_ids)
+    grammars = Grammars(tokens, spec.vocab_size, text.end_token_ids, check_wanted)
     return Host(
         model=None,
         native=_core.Model(builder, asdict(options), tokens, sorted(text.end_token_ids)),

@@ -122,6 +122,7 @@ class Model(ClosesOnExit):
             weight_bytes=native.weight_bytes,
             scratch_bytes=native.scratch_bytes,
             state_bytes_per_sequence=native.state_bytes_per_sequence,
+            weight_bytes_per_token=native.weight_bytes_per_token,
         )
 
     @property
@@ -430,7 +431,8 @@ class Model(ClosesOnExit):
 
         The memory bandwidth divided by this number is an upper bound on the tokens per second of
         one stream. The number assumes that every layer keeps `live` tokens; layers with a shorter
-        window of their own keep fewer.
+        window of their own keep fewer. Of experts, it counts as many as a token chooses; streams
+        that run together read more of them.
 
         Args:
             live: Tokens in the cache.

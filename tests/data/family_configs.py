@@ -304,6 +304,14 @@ _GLM4_MOE = {
     "routed_scaling_factor": 1.8,
     "num_nextn_predict_layers": 0,
 }
+_HUNYUAN = {**_SIZES, "head_dim": 32}
+_PHIMOE = {
+    **_SIZES,
+    **_LOCAL_EXPERTS,
+    "model_type": "phimoe",
+    "attention_bias": True,
+    "lm_head_bias": True,
+}
 _QWEN3_MOE = {
     **_SIZES,
     **_EXPERTS,
@@ -388,6 +396,65 @@ FAMILY_CONFIGS |= {
         "scoring_func": "sigmoid",
     },
     "seed_oss": {**_SIZES, "model_type": "seed_oss", "head_dim": 32},
+    "hunyuan_v1_dense": {**_HUNYUAN, "model_type": "hunyuan_v1_dense"},
+    "hunyuan_v1_dense-alpha": {
+        **_HUNYUAN,
+        "model_type": "hunyuan_v1_dense",
+        "attention_bias": True,
+        "max_position_embeddings": 32 << 10,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "alpha": 50.0,
+            "factor": 1.0,
+            "rope_theta": 10_000.0,
+        },
+        "tie_word_embeddings": True,
+    },
+    "hunyuan_v1_moe": {
+        **_HUNYUAN,
+        "model_type": "hunyuan_v1_moe",
+        "num_experts": 7,
+        "moe_topk": [3] * 4,
+        "moe_intermediate_size": [160] * 4,
+        "num_shared_expert": [1] * 4,
+    },
+    "phimoe": {**_PHIMOE, "router_jitter_noise": 0.01},
+    "phimoe-longrope": {
+        **_PHIMOE,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "original_max_position_embeddings": 1024,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "original_max_position_embeddings": 1024,
+            "short_factor": [1.0 + 0.02 * pair for pair in range(16)],
+            "long_factor": [1.0 + 0.5 * pair for pair in range(16)],
+            "short_mscale": 1.243163121016122,
+            "long_mscale": 1.243163121016122,
+        },
+    },
+    "apertus": {
+        **_SIZES,
+        "model_type": "apertus",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 12_000_000.0},
+    },
+    "apertus-llama3": {**_SIZES, "model_type": "apertus", "attention_bias": True},
+}
+
+_LFM2 = {**_SIZES, "model_type": "lfm2", "block_multiple_of": 16}
+_CONV = "conv"
+
+FAMILY_CONFIGS |= {
+    "lfm2": {**_LFM2, "layer_types": [_CONV, _FULL, _CONV, _CONV]},
+    "lfm2-bias": {
+        **_LFM2,
+        "layer_types": [_FULL, _CONV, _CONV, _FULL],
+        "conv_bias": True,
+        "conv_L_cache": 4,
+        "block_auto_adjust_ff_dim": False,
+        "tie_word_embeddings": False,
+    },
 }
 
 INTERLEAVED = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4")
@@ -399,6 +466,8 @@ PERMUTED = (
 """Families in whose GGUF files rows of queries and keys are permuted, so that pairs adjoin."""
 
 NOT_IN_GGUF = {
+    "lfm2-bias": "biases of its convolutions",
+    "apertus-llama3": "llama3's scheme, of which its converter makes divisors",
     "cohere2-untied": "which layers have windows",
     "falcon-alibi": "ALiBi",
     "gemma2-no-caps": "its scale, which is not that of the head's size",
@@ -422,10 +491,12 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "granite_swa-bases": {"layer_rope_theta": None},
     "falcon-groups-one-norm": {"ffn_hidden_size": 4 * 96, "rope_theta": 10_000.0},
     "mpt-clipped": {"attn_config": {"clip_qkv": 0.8}},
+    "phimoe": FAMILY_CONFIGS["phimoe-longrope"],  # the converter knows no other RoPE of it
 }
 """Fields that llama.cpp's converter does not write, with the values of all published models."""
 
 NOT_CONVERTED = {
+    "lfm2-bias": "llama.cpp's LFM2 has no biases",
     "cohere2-untied": "llama.cpp's Command R7B has no output matrix but the embedding",
     "falcon-alibi": "llama.cpp's Falcon has neither ALiBi nor a second norm in each layer",
     "gemma2-no-caps": "llama.cpp's Gemma 2 always has soft caps",
@@ -445,6 +516,8 @@ NOT_WRITTEN = {
     "gpt_neox-sequential": r'must have the tensor "output\.weight", but does not; llama\.cpp',
     "gpt_oss": "must be 16-bit or 32-bit",
     "granite_swa-bases": r'must be .* "granite_swa" can describe, but `blocks` would be lost',
+    "lfm2-bias": r'must be .* "lfm2" can describe, but `blocks\.mixer\.conv_bias` would be',
+    "hunyuan_v1_dense-alpha": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "mistral-windows": _WINDOWS,
     "mixtral-windows": _WINDOWS,
     "nemotron-tied": r'must have the tensor "output\.weight"',

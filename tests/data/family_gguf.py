@@ -32,37 +32,48 @@ _RENAMED = {
 """Names of transformers' modules that its folders do not have."""
 
 
-def write_family_gguf(model: PreTrainedModel, path: Path) -> Path:
-    """Write a model as a GGUF file without a tokenizer."""
+def write_family_gguf(
+    model: PreTrainedModel, path: Path, *, family: str | None = None, name: str | None = None
+) -> Path:
+    """Write a model as a GGUF file without a tokenizer.
+
+    `family`: whose tensors it has, if not that of its type; `name`: of its architecture then.
+    """
     config = model.config.get_text_config()
-    written = FAMILIES[config.model_type].written  # test_llama_cpp_converter.py checks the name
-    architecture = written.name
-    writer = gguf.GGUFWriter(path, architecture)
+    written = FAMILIES[family or config.model_type].written
+    architecture = written.name  # test_llama_cpp_converter.py checks the name
+    writer = gguf.GGUFWriter(path, name or architecture)
     _add_sizes(writer, config)
     _add_rope(writer, config)
     _add_windows(writer, config, has_pattern="attention.sliding_window_pattern" in written.fields)
     _add_scales(writer, config)
     _add_experts(writer, config)
+    _add_xielu(writer, model)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     kind = kinds[_LIKE.get(config.model_type, architecture)]
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     biases = (pair for pair in model.named_buffers() if pair[0].endswith("bias"))
     for tensor, weight in (*model.named_parameters(), *biases):  # those that are tied, once
-        if "vision" in tensor or "multi_modal" in tensor:
+        if (
+            "vision" in tensor
+            or "visual" in tensor
+            or "multi_modal" in tensor
+            or ".act_fn." in tensor
+        ):
             continue
-        name = tensor.replace("model.language_model.", "model.")
+        part_of = tensor.replace("model.language_model.", "model.")
         for theirs, ours in _RENAMED.items():
-            name = name.replace(theirs, ours)
-        if ".experts." in name or "sinks" in name or "input_linear" in name:
+            part_of = part_of.replace(theirs, ours)
+        if ".experts." in part_of or "sinks" in part_of or "input_linear" in part_of:
             is_gpt_oss = config.model_type == "gpt_oss"
-            for part, numbers in _split(name, weight.detach().numpy(), is_gpt_oss).items():
+            for part, numbers in _split(part_of, weight.detach().numpy(), is_gpt_oss).items():
                 writer.add_tensor(part, numbers)
             continue
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert found is not None, f"gguf has no name for {name}"
+        found = names.get_name(part_of, try_suffixes=(".weight", ".bias"))
+        assert found is not None, f"gguf has no name for {part_of}"
         norm = model.get_submodule(tensor.rpartition(".")[0])
         added = _added(norm) if weight.dim() == 1 and tensor.endswith(".weight") else 0.0
-        writer.add_tensor(found, _stored(weight.detach().numpy() + added, name, config))
+        writer.add_tensor(found, _stored(weight.detach().numpy() + added, part_of, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -100,12 +111,14 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if not count:
         return
     writer.add_expert_count(count)
-    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_used_count(_of_any_layer(config.num_experts_per_tok))
     if hasattr(config, "moe_intermediate_size"):
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_feed_forward_length(_of_any_layer(config.moe_intermediate_size))
     shared = _of(config, "shared_expert_intermediate_size", "shared_intermediate_size")
     if config.model_type == "ernie4_5_moe":
         shared = config.moe_num_shared_experts * config.moe_intermediate_size
+    if config.model_type == "hunyuan_v1_moe":
+        shared = config.intermediate_size
     if shared:
         writer.add_expert_shared_feed_forward_length(shared)
     if config.model_type == "glm4_moe":
@@ -116,16 +129,40 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
         writer.add_expert_weights_scale(config.routed_scaling_factor)
 
 
+def _of_any_layer(number: int | list[int]) -> int:
+    """Return a number that a config may give for each layer."""
+    return number[0] if isinstance(number, list) else number
+
+
+def _add_xielu(writer: gguf.GGUFWriter, model: PreTrainedModel) -> None:
+    if model.config.model_type != "apertus":
+        return
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        tensors = (
+            held[f"model.layers.{i}.mlp.act_fn.{name}"] for i in range(len(model.model.layers))
+        )
+        getattr(writer, f"add_xielu_{name}")([float(tensor) for tensor in tensors])
+
+
 def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     head_dim = _head_dim(config)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(_of(config, "max_position_embeddings", "max_seq_len"))
     writer.add_embedding_length(config.hidden_size)
     inner = _of(config, "intermediate_size", "ffn_hidden_size") or 4 * config.hidden_size
+    kv_heads: int | list[int] = _kv_heads(config)
+    if config.model_type == "lfm2":
+        multiple = config.block_multiple_of
+        inner = -(-int(2 * inner / 3) // multiple) * multiple
+        kv_heads = [0 if kind == "conv" else _kv_heads(config) for kind in config.layer_types]
+        writer.add_shortconv_l_cache(config.conv_L_cache)
     writer.add_feed_forward_length(inner)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(_kv_heads(config))
-    if hasattr(config, "rms_norm_eps"):
+    writer.add_head_count_kv(kv_heads)
+    if config.model_type == "lfm2":
+        writer.add_layer_norm_rms_eps(config.norm_eps)
+    elif hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
         (name,) = (name for name in config.to_dict() if "norm" in name and "eps" in name)
@@ -156,7 +193,10 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if config.model_type == "mpt":
         return
     rope: dict[str, Any] = config.rope_parameters.get("full_attention", config.rope_parameters)
-    writer.add_rope_freq_base(rope["rope_theta"])
+    base, dims = rope["rope_theta"], _head_dim(config)
+    if "alpha" in rope:
+        base *= rope["alpha"] ** (dims / (dims - 2))
+    writer.add_rope_freq_base(base)
     local = config.rope_parameters.get("sliding_attention")
     if local is not None:
         writer.add_rope_freq_base_swa(local["rope_theta"])
@@ -225,6 +265,8 @@ def _stored(
 ) -> npt.NDArray[np.float32]:
     if "query_key_value" in name:
         return _stacked(weight, config)
+    if name.endswith("conv.conv.weight"):
+        return weight.squeeze(1)
     heads = {"q_proj": config.num_attention_heads, "k_proj": _kv_heads(config)}
     part = name.split(".")[-2]
     if config.model_type not in PERMUTED or part not in heads:

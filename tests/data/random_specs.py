@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from sinkstream.checkpoint.spec import (
     Dense,
     Experts,
     Norm,
+    Recurrent,
     RopeSpec,
     usual_scale,
     weight_slots,
@@ -36,6 +38,9 @@ def random_spec(seed: int) -> DecoderSpec:
     draw = np.random.default_rng(seed)
     kinds = [_random_block(draw) for _ in range(_one_of(draw, (1, 2, 3)))]
     layers = [_one_of(draw, kinds) for _ in range(_one_of(draw, (1, 2, 3, 4)))]
+    if _sometimes(draw, 1):
+        convolves = replace(_one_of(draw, kinds), mixer=_random_convolution(draw))
+        layers.insert(int(draw.integers(len(layers) + 1)), convolves)
     return DecoderSpec.of_layers(
         layers,
         family="random",
@@ -47,6 +52,7 @@ def random_spec(seed: int) -> DecoderSpec:
         embedding_scale=_scale(draw),
         logit_scale=_scale(draw),
         logit_soft_cap=_one_of(draw, (0.0, 0.0, 2.0)),
+        logit_bias=_sometimes(draw),
     )
 
 
@@ -57,6 +63,8 @@ def random_weights(spec: DecoderSpec, seed: int) -> dict[str, Array]:
     for slot in weight_slots(spec):
         if slot.cols == 1 and slot.name.endswith("_bias"):
             drawn = draw.normal(0, 0.3, slot.rows)
+        elif slot.name.endswith(".conv"):
+            drawn = draw.normal(0, 0.6, slot.rows)
         elif slot.cols == 1:
             drawn = draw.uniform(0.5, 1.5, slot.rows)
         else:
@@ -107,6 +115,8 @@ def _random_feed_forward(draw: Draw, activations: Sequence[Activation]) -> Dense
     dense = Dense(
         int(draw.integers(1, 70)), _one_of(draw, activations), _sometimes(draw), _sometimes(draw)
     )
+    if dense.activation == "xielu":
+        dense = replace(dense, xielu=(*draw.uniform(-1, 1, 3).tolist(), -1e-3))
     if not _sometimes(draw):
         return dense
     groups, size = _one_of(draw, (1, 1, 2, 4)), _one_of(draw, (2, 3, 5))
@@ -132,6 +142,10 @@ def _random_feed_forward(draw: Draw, activations: Sequence[Activation]) -> Dense
     )
 
 
+def _random_convolution(draw: Draw) -> Recurrent:
+    return Recurrent("short_conv", _one_of(draw, (2, 3, 4, 7)), _sometimes(draw), _sometimes(draw))
+
+
 def _random_block(draw: Draw) -> Block:
     kv_heads, group = _one_of(draw, (1, 2, 3)), _one_of(draw, (1, 2, 3))
     heads, head_dim = kv_heads * group, _one_of(draw, (2, 6, 8, 14, 16, 34))
@@ -139,27 +153,33 @@ def _random_block(draw: Draw) -> Block:
     mlp_norm, mlp_post_norm = _sometimes(draw, 3), _sometimes(draw)
     activations = ["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
     if mlp_norm or mlp_post_norm:
-        activations.append("relu2")  # without a norm its squares grow beyond float32's precision
+        # Without a norm their squares grow beyond float32's precision.
+        activations += ["relu2", "xielu"]
+    rope, temperature = _random_rope(draw, head_dim), _one_of(draw, (0.0, 0.0, 0.4))
+    norm, qk_norm = _random_norm(draw), _one_of(draw, ("none", "head", "full", "rotated_head"))
+    if qk_norm == "rotated_head":
+        rope, temperature = replace(rope, attention_factor=1.0), 0.0
+        norm = Norm("rms", norm.eps)
     return Block(
         mixer=Attention(
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            rope=_random_rope(draw, head_dim),
+            rope=rope,
             scale=usual_scale(head_dim) * _scale(draw),
             window=_one_of(draw, (0, 0, 1, 3, 5, 40)),
             soft_cap=_one_of(draw, (0.0, 0.0, 1.5)),
             slopes=tuple(draw.uniform(0.02, 0.6, heads).tolist()) if _sometimes(draw) else (),
-            qk_norm=_one_of(draw, ("none", "head", "full")),
+            qk_norm=qk_norm,
             qkv_bias=_sometimes(draw),
             output_bias=_sometimes(draw),
             clip=_one_of(draw, (0.0, 0.0, 0.7)),
-            temperature=_one_of(draw, (0.0, 0.0, 0.4)),
+            temperature=temperature,
             temperature_length=_one_of(draw, (1, 2, 5)),
             sink_logits=_sometimes(draw),
         ),
         feed_forward=_random_feed_forward(draw, activations),
-        norm=_random_norm(draw),
+        norm=norm,
         attention_norm=attention_norm,
         mlp_norm=mlp_norm,
         attention_post_norm=attention_post_norm,

@@ -48,3 +48,4 @@ SHORT = Sizes(
 SIZES = SHORT if IS_REHEARSAL else FULL
 KINDS = ("BF16", "F16", "Q4_0", "Q4_1", "Q8_0")  # of weights, of benchmarks/random_gguf.py
 SINKS = 4
+EXPERTS = ("gpt_oss",) if IS_REHEARSAL else ("gpt_oss", "qwen3_moe", "glm4_moe")  # families

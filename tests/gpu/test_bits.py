@@ -12,7 +12,7 @@ import torch
 import sinkstream
 from tests.gpu.bench.sizes import LONG_WINDOW
 from tests.gpu.conftest import Load
-from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
+from tests.gpu.sizes import EXPERTS, IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import SAMPLED, bits, prompt
 
 
@@ -26,6 +26,28 @@ def test_decode_equals_prefill_in_chunks(load: Load, kv_dtype: str) -> None:
             cache = model.new_cache()
             parts = [model.forward(part, cache) for part in ids.split(size, dim=1)]
             assert torch.equal(torch.cat(parts, dim=1), whole), size
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_give_a_row_the_same_bits_in_any_chunk_and_company(
+    load: Load, tmp_path: Path, family: str
+) -> None:
+    pytest.importorskip("transformers")
+    from tests.data.family_models import save_family
+
+    save_family(family, tmp_path)
+    ids = torch.tensor([prompt(SIZES.text)])
+    with load(tmp_path, prefill_chunk=2 * SIZES.chunk, max_sequences=9) as model:
+        whole = model.forward(ids, model.new_cache())
+        for size in (7,) if IS_REHEARSAL else (1, 7, 64, 200):
+            cache = model.new_cache()
+            parts = [model.forward(part, cache) for part in ids.split(size, dim=1)]
+            assert torch.equal(torch.cat(parts, dim=1), whole), size
+        alone = bits(model.stream(prompt(9), **SAMPLED, seed=3).result())
+        others = [model.stream(prompt(5 + i, i), **SAMPLED, seed=i) for i in range(8)]
+        assert bits(model.stream(prompt(9), **SAMPLED, seed=3).result()) == alone
+        for other in others:
+            other.close()
 
 
 @pytest.mark.parametrize("kind", KINDS[:1] if IS_REHEARSAL else KINDS)
@@ -72,6 +94,20 @@ def test_a_stream_is_the_same_alone_and_in_a_batch(load: Load, kv_dtype: str) ->
             for other in others:
                 other.close()
             assert bits(among) == bits(alone), count
+
+
+def test_guesses_change_no_reply(load: Load) -> None:
+    """The second time, everything was said before."""
+    penalized = {**SAMPLED, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
+    results, accepted = [], 0
+    for speculation in (0, 20):
+        with load(speculation=speculation, max_sequences=3) as model:
+            for options in (SAMPLED, penalized) * 2:
+                streams = [model.stream(prompt(9, i), **options, seed=i) for i in range(3)]
+                results.append([bits(stream.result()) for stream in streams])
+            accepted = model.stats()["accepted_tokens"]
+    assert results[4:] == results[:4]
+    assert accepted > SIZES.reply
 
 
 @pytest.mark.parametrize("count", (3,) if IS_REHEARSAL else (16, 17, 32))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.data import tiny
+from tests.data import quantized_folders, tiny
 from tests.gpu.conftest import Load
-from tests.gpu.sizes import IS_REHEARSAL, KINDS, SINKS, SIZES
+from tests.gpu.sizes import EXPERTS, IS_REHEARSAL, KINDS, SINKS, SIZES
 from tests.gpu.streams import TOLERANCE, error_of, prompt
 
 TEXT = torch.tensor([prompt(SIZES.text)])
@@ -38,6 +38,31 @@ def test_the_logits_are_the_processors_for_weights_of(
     model = tiny.build(tiny.model_for(storage))
     path = tiny.write_gguf(model, tmp_path / "model.gguf", storage)
     assert difference(load, path, TEXT, "float16") < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    quantized_folders.SCHEMES[:: 8 if IS_REHEARSAL else 1],
+    ids=lambda scheme: scheme.name,
+)
+def test_the_logits_are_the_processors_for_a_quantized_folder(
+    load: Load, tmp_path: Path, scheme: quantized_folders.Scheme
+) -> None:
+    quantized_folders.write(scheme, tmp_path)
+    assert difference(load, tmp_path, TEXT, "float16") < TOLERANCE
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_the_logits_of_experts_are_the_processors(load: Load, tmp_path: Path, family: str) -> None:
+    """Where no router is near a tie, which may be decided otherwise."""
+    pytest.importorskip("transformers")
+    from tests.data.family_models import save_family
+
+    save_family(family, tmp_path)
+    with load(tmp_path) as gpu, load(tmp_path, device="cpu") as us:
+        got, expected = gpu.forward(TEXT, gpu.new_cache()), us.forward(TEXT, us.new_cache())
+    errors = (got - expected).abs().amax(-1) / expected.abs().max()
+    assert (errors < TOLERANCE).float().mean() > 0.7
 
 
 @pytest.mark.parametrize("kind", KINDS if not IS_REHEARSAL else ())

@@ -12,7 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants.catalogue import CATALOGUE, Mutant
+from tests.mutants.catalogue import Mutant
+from tests.mutants.catalogue_cuda import NATIVE
 from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 from tests.mutants.scratch_package import ScratchPackage
 from tests.mutants.verdict import Runner, Verdict, verdict_on
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    everything = CATALOGUE + CATALOGUE_PYTHON
+    everything = NATIVE + CATALOGUE_PYTHON
     unknown = set(options.names) - {mutant.name for mutant in everything}
     if unknown:
         parser.error(f"there is no mistake named {', '.join(sorted(unknown))}")

@@ -29,6 +29,7 @@ EVICT = "csrc/kernels/cpu/evict.inl"
 CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 NORM = "csrc/kernels/cpu/norm.inl"
 ELEMENTWISE = "csrc/kernels/cpu/elementwise.inl"
+CONVOLVE = "csrc/kernels/cpu/convolve.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear/int16.inl"
 INT8 = "csrc/kernels/cpu/linear/int8.inl"
@@ -42,6 +43,9 @@ PAIRS = "csrc/kernels/cpu/linear/pairs.inl"
 AMX = "csrc/kernels/cpu/linear/amx.inl"
 BANDS = "csrc/kernels/cpu/linear/bands.inl"
 ALONE = "csrc/kernels/cpu/linear/single_token.inl"
+DRAFTS = "csrc/engine/drafts.cc"
+VERIFICATION = "csrc/engine/engine_drafts.cc"
+DELIVERY = "csrc/engine/engine_flight.cc"
 
 
 def _window(test: str) -> str:
@@ -58,6 +62,14 @@ def _shared(test: str) -> str:
 
 def _states(test: str) -> str:
     return f"cache/state_pool:StateSlots.{test}"
+
+
+def _convolve(test: str) -> str:
+    return f"kernels/convolve:Tables/ConvolveTest.{test}/generic"
+
+
+def _drafted(test: str) -> str:
+    return f"engine/engine_speculation:SampledBy/EngineSpeculationTest.{test}/host"
 
 
 def _angles(test: str) -> str:
@@ -430,7 +442,7 @@ OURS = (
         sentence="Making room keeps one token more than fits.",
         file=SEQUENCE,
         old="cut(length_ - (recent - count));",
-        new="cut(length_ - (window_.window - count));",
+        new="cut(length_ - (window().window - count));",
         killers=(
             _sequence("EvictsForSpaceOnlyWhatDoesNotFit"),
             _definition("HoldsAfterRoomWasMadeForATurn"),
@@ -452,6 +464,39 @@ OURS = (
         new="",
         killers=(_sequence("JumpsToAnIndexFarAway"),),
     ),
+    # --- drafts -----------------------------------------------------------------------------
+    Mutant(
+        name="accepts_wrong_guesses",
+        sentence="A guess that was not sampled stays in the reply's text.",
+        file=VERIFICATION,
+        old="    if (samples_here && right == i) break;\n",
+        new="",
+        killers=(_drafted("RepliesAreThoseWithoutGuessesFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="penalties_miss_accepted_guesses",
+        sentence="Penalties do not count the guesses that were right.",
+        file=VERIFICATION,
+        old="      count_progress(1, sequence, record);\n",
+        new="",
+        killers=(_drafted("LogProbabilitiesPenaltiesAndDrawsAreThoseWithoutGuesses"),),
+    ),
+    Mutant(
+        name="rejected_drafts_stay",
+        sentence="The next step appends after guesses that were wrong.",
+        file=DELIVERY,
+        old="if (row.drafts > 0 && sequence.phase",
+        new="if (false && sequence.phase",
+        killers=(_drafted("RepliesAreThoseWithoutGuessesFarPastTheWindow"),),
+    ),
+    Mutant(
+        name="guesses_of_another_salt",
+        sentence="What one key said is guessed for another.",
+        file=DRAFTS,
+        old="uint64_t hash = mixed(salt_, static_cast<uint64_t>(count));",
+        new="uint64_t hash = mixed(0, static_cast<uint64_t>(count));",
+        killers=(_drafted("NothingIsLearnedFromTextsOfAnotherSalt"),),
+    ),
     # --- states -----------------------------------------------------------------------------
     Mutant(
         name="state_of_the_previous_owner",
@@ -460,6 +505,34 @@ OURS = (
         old="  pool_->memory().fill(pool_->lane(slot_, 0), 0, pool_->lane_bytes());\n",
         new="",
         killers=(_states("ANewOwnerBeginsWithZeros"),),
+    ),
+    Mutant(
+        name="taps_from_the_newest",
+        sentence="The taps of a convolution meet its inputs in the reverse order.",
+        file=CONVOLVE,
+        old="input(t - taps + 1 + k)",
+        new="input(t - k)",
+        killers=(_convolve("IsItsDefinitionWithAndWithoutEachTerm"),),
+    ),
+    Mutant(
+        name="short_span_forgets_the_state",
+        sentence="After a span with fewer tokens than a convolution sees, its state begins with "
+        "the oldest input of the state before, again.",
+        file=CONVOLVE,
+        old="input(span.count - taps + 1 + i)",
+        new="input((span.count < taps - 1 ? 0 : span.count) - taps + 1 + i)",
+        killers=(_convolve("NeitherSpansNorThreadsChangeABit"),),
+    ),
+    Mutant(
+        name="state_of_the_sinks",
+        sentence="A text whose undone turn goes back to the sinks is read again from there, with "
+        "a state of zeros.",
+        file="csrc/cache/cache_layers.cc",
+        old="  if (has_states()) return 0;  // none is kept of the sinks\n",
+        new="",
+        killers=(
+            "cache/cache_layers:CacheLayers.ReachesBackOverTheTokensOfAStateOrToTheBeginning",
+        ),
     ),
     Mutant(
         name="kept_lane_is_freed",

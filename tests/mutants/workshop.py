@@ -15,6 +15,7 @@ import re
 import subprocess
 import threading
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,8 @@ TABLES = [
     "tests/cpp/kernels/avx512_emulated.cc",
     "tests/cpp/kernels/emulated_lanes.cc",
 ]
+# Of kernels of a GPU and their tests: plain C++ that the emulator runs.
+EMULATED_FLAGS = ["-DSINKSTREAM_CUDA_EMULATED", "-fno-strict-aliasing", "-x", "c++"]
 OWN_FLAGS = {  # as in CMakeLists.txt
     AVX2: ["-mavx2", "-mfma", "-mf16c"],
     "tests/cpp/kernels/emulated_lanes.cc": ["-O3"],
@@ -51,8 +54,36 @@ PARTS = {
     "cache": CACHE,
     "kernels": KERNELS,
     "model": [*CACHE, *KERNELS, "model/*", "model/cpu/*", "model/cuda/*"],
+    "engine": [
+        *CACHE,
+        "kernels/[!c]*",  # without choose.cc, which needs every table
+        "kernels/reference/*",
+        "sampling/*",
+        "engine/*",
+    ],
+    # Without choose.cc, too.
+    "cuda": [
+        "common/*",
+        "kernels/[!c]*",
+        "kernels/reference/*",
+        "kernels/cuda/linear/weights",
+        "model/cpu/expert_rows",
+    ],
 }
 TIMEOUT_S = 120
+
+
+def tables_of(test: str) -> Collection[str]:
+    """Return the sources of the kernel table that a test is about; of all if it names none.
+
+    The others need not be compiled again with a mistake, which would take a minute each.
+    """
+    table = test.rsplit("/", 1)[-1]
+    if f"csrc/kernels/cpu/{table}.cc" in TABLES:
+        return [f"csrc/kernels/cpu/{table}.cc"]
+    if f"tests/cpp/kernels/{table}.cc" in TABLES:  # its lanes are in a file of their own
+        return [f"tests/cpp/kernels/{table}.cc", "tests/cpp/kernels/emulated_lanes.cc"]
+    return TABLES
 
 
 class BuildError(Exception):
@@ -117,7 +148,7 @@ class Workshop:
 
     def _run(self, killer: str, mutant: Mutant | None) -> Outcome:
         program, test = killer.split(":", 1)
-        path = str(self._program(program, mutant))
+        path = str(self._program(program, mutant, tables_of(test)))
         command = [path, f"--gtest_filter={test}", "--gtest_fail_fast"]
         try:
             done = subprocess.run(
@@ -132,8 +163,12 @@ class Workshop:
             output=done.stdout + done.stderr,
         )
 
-    def _program(self, name: str, mutant: Mutant | None) -> Path:
-        objects = [self.compile(source, mutant) for source in self._sources(name)]
+    def _program(self, name: str, mutant: Mutant | None, tables: Collection[str]) -> Path:
+        """Build a program, with the mistake in no other kernel tables than these."""
+        objects = [
+            self.compile(source, None if source in TABLES and source not in tables else mutant)
+            for source in self._sources(name)
+        ]
         path = self.folder / "programs" / _digest(name, *(str(o) for o in objects))
         with self._locks[str(path)]:
             if not path.exists():
@@ -148,7 +183,15 @@ class Workshop:
             for part in PARTS[folder]
             for path in (ROOT / "csrc").glob(part + ".cc")
         }
-        shared = {"kernels": TABLES, "model": [*TABLES, HEAP]}.get(folder, [])
+        shared = {
+            "kernels": TABLES,
+            "model": [*TABLES, HEAP],
+            "engine": ["tests/cpp/engine/sampling_kernels.cc"],
+        }.get(folder, [])
+        if folder == "cuda":  # the emulator, and the op's kernels
+            emulator = (ROOT / "tests/cpp/cuda_emulator").glob("*.cc")
+            op = (ROOT / "csrc/kernels/cuda").glob(f"*/{program.rpartition('/')[2]}.cu")
+            shared = sorted(str(path.relative_to(ROOT)) for path in (*emulator, *op))
         return [f"tests/cpp/{program}_test.cc", *shared, *sorted(products)]
 
     def compile(self, source: str, mutant: Mutant | None = None) -> Path:
@@ -173,9 +216,11 @@ class Workshop:
             planted = self._plant(mutant)
             includes = [planted / folder for folder in INCLUDES] + includes
             path = planted / source if mutant.file == source else path
-        flags = [*FLAGS, *OWN_FLAGS.get(source, ())]
+        is_emulated = source.endswith(".cu") or source.startswith("tests/cpp/cuda")
+        own = EMULATED_FLAGS if is_emulated else OWN_FLAGS.get(source, ())
+        flags = [*FLAGS, *own]
         command = [*self.launcher, self.compiler, *flags, *(f"-I{folder}" for folder in includes)]
-        if source not in OWN_FLAGS:  # the header is precompiled without them
+        if not own:  # the header is precompiled without them
             command += ["-include", str(self._prefix())]
         return [*command, "-c", str(path)]
 

@@ -32,8 +32,9 @@ def convert_all(config: pytest.Config, root: Path) -> None:
     command = [sys.executable, convert_with_llama_cpp.__file__, sources, root]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     refusals = json.loads(done.stdout.splitlines()[-1])
-    unexpected = {name: why for name, why in refusals.items() if why and name not in NOT_CONVERTED}
-    assert not unexpected, done.stderr
+    for name, why in refusals.items():
+        if why and name not in NOT_CONVERTED:  # the tests of this model fail, no others
+            (root / f"{name}.refusal.txt").write_text(f"{why}\n{done.stderr}")
 
 
 def without_peaks(model: tiny.TinyModel) -> tiny.TinyModel:

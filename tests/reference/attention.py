@@ -26,6 +26,8 @@ class Scores:
     bias: Callable[[int], Array] | None = None
     sink_logits: Array | None = None  # [heads], learned: scores without a value
     temperature: Callable[[int], float] | None = None  # multiplies a query, by its position
+    # Of rotated queries, and of rotated keys: [..., head_dim].
+    norms: tuple[Callable[[Array], Array], Callable[[Array], Array]] | None = None
 
 
 PLAIN = Scores()
@@ -61,6 +63,9 @@ def attend_one(
     if scores.temperature is not None:
         rotated_query = rotated_query * scores.temperature(positions[-1])
     rotated_keys = rope.rotate(keys, positions)
+    if scores.norms is not None:
+        rotated_query = scores.norms[0](rotated_query)
+        rotated_keys = scores.norms[1](rotated_keys)
     group = len(query) // kv_heads  # query heads that share a key head
     score = np.einsum("khd,hd->kh", np.repeat(rotated_keys, group, axis=1), rotated_query) * scale
     if scores.soft_cap > 0:

@@ -41,30 +41,36 @@ class Decoder:
 
     def rope_of(self, layer: int) -> Rope:
         """Return how the layer's queries and keys are rotated."""
-        rope = self.block(layer).attention.rope
+        rope = self.block(layer).mixer.rope
         return Rope(
             np.array(rope.inverse_frequencies, np.float64), rope.attention_factor, rope.pairing
         )
 
     def scores_of(self, layer: int) -> Scores:
         """Return how the layer's scores follow from their products."""
-        attention = self.block(layer).attention
+        block, at = self.block(layer), f"layers.{layer}."
+        attention = block.mixer
         slopes = np.array(attention.slopes, np.float64)
+        norms = [
+            partial(self._norm, norm=block.norm, name=f"{at}{name}_norm") for name in ("q", "k")
+        ]
         return Scores(
             scale=attention.scale,
             soft_cap=attention.soft_cap,
             bias=alibi(slopes).bias if len(slopes) else None,
             sink_logits=(
-                self.weights[f"layers.{layer}.sink_logits"] if attention.sink_logits else None
+                self.weights[f"{at}sink_logits"] if attention.sink_logits else None
             ),
             temperature=lambda position: 1 + attention.temperature * math.log(
                 1 + position // attention.temperature_length
             ),
+            norms=(norms[0], norms[1]) if attention.qk_norm == "rotated_head" else None,
         )  # fmt: skip
 
     def kept(self, layer: int, sinks: int, window: int) -> tuple[int, int]:
         """Return S and W of a layer: one that was trained with a shorter window keeps just that."""
-        own = self.block(layer).attention.window
+        mixer = self.block(layer).mixer
+        own = mixer.window if mixer.kind == "attention" else 0
         return (0, own) if 0 < own <= window else (sinks, window)
 
     def forward(self, ids: Sequence[int], sinks: int = 0, window: int | None = None) -> Array:
@@ -94,8 +100,8 @@ class Decoder:
         """Return the logits [tokens, vocab], with attention computed by `read`.
 
         Args:
-            ids: Token ids.
-            read: Called for each layer in turn.
+            ids: Token ids; from the first one of a text on, if some layers keep a state.
+            read: Called for each layer with attention in turn.
         """
         spec = self.spec
         hidden = self.weights["embedding"][list(ids)] * spec.embedding_scale
@@ -103,7 +109,8 @@ class Decoder:
             hidden = self._layer(layer, hidden, read)
         hidden = self._norm(hidden, spec.final_norm, "final_norm")
         output = self.weights["embedding" if spec.tie_embeddings else "output"]
-        logits: Array = hidden @ output.T * spec.logit_scale
+        bias = self.weights["output_bias"] if spec.logit_bias else 0
+        logits: Array = (hidden @ output.T + bias) * spec.logit_scale
         return _capped(logits, spec.logit_soft_cap)
 
     def _layer(self, layer: int, hidden: Array, read: Read) -> Array:
@@ -113,7 +120,10 @@ class Decoder:
             return self._norm(x, block.norm, at + name) if has_norm else x
 
         normed = norm(block.attention_norm, hidden, "attention_norm")
-        found = self._attention(layer, normed, read)
+        if block.mixer.kind == "attention":
+            found = self._attention(layer, normed, read)
+        else:
+            found = self._convolution(layer, normed)
         found = norm(block.attention_post_norm, found, "attention_post_norm")
         after = hidden + block.residual_scale * found
         if block.parallel and not block.mlp_norm:
@@ -131,7 +141,7 @@ class Decoder:
 
     def _attention(self, layer: int, x: Array, read: Read) -> Array:
         block, at = self.block(layer), f"layers.{layer}."
-        attention = block.attention
+        attention = block.mixer
         parts = []
         for name, heads in (
             ("q", attention.heads), ("k", attention.kv_heads), ("v", attention.kv_heads),
@@ -148,6 +158,17 @@ class Decoder:
         found = read(layer, *parts)
         flat = found.reshape(len(x), attention.heads * attention.head_dim)
         return self._linear(flat, "o", attention.output_bias, at)
+
+    def _convolution(self, layer: int, x: Array) -> Array:
+        mixer, at = self.block(layer).mixer, f"layers.{layer}."
+        assert mixer.recurrence == "short_conv"
+        taps = self.weights[at + "conv"].reshape(-1, mixer.conv_size)
+        before, after, x = np.split(self._linear(x, "conv_in", mixer.bias, at), 3, axis=1)
+        inputs = np.concatenate([np.zeros((mixer.conv_size - 1, x.shape[1])), before * x])
+        sums = sum(taps[:, k] * inputs[k : k + len(x)] for k in range(mixer.conv_size))
+        if mixer.conv_bias:
+            sums = sums + self.weights[at + "conv_bias"]
+        return self._linear(after * sums, "conv_out", mixer.bias, at)
 
     def _linear(self, x: Array, name: str, has_bias: bool, at: str) -> Array:
         y: Array = x @ self.weights[at + name].reshape(-1, x.shape[1]).T

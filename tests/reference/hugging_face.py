@@ -50,7 +50,8 @@ def from_hugging_face(
     norm = SimpleNamespace(kind="rms", eps=config["rms_norm_eps"], bias=False)
     blocks = [
         SimpleNamespace(
-            attention=SimpleNamespace(
+            mixer=SimpleNamespace(
+                kind="attention",
                 heads=heads,
                 kv_heads=kv_heads,
                 head_dim=head_dim,
@@ -85,6 +86,7 @@ def from_hugging_face(
         tie_embeddings="output" not in weights,
         embedding_scale=1,
         logit_scale=1,
+        logit_bias=False,
         logit_soft_cap=0,
     )
     return Decoder(spec, weights)

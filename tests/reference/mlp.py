@@ -39,9 +39,9 @@ def transform(mlp: Any, x: Array, linear: Linear, prefix: str = "") -> Array:
     if mlp.gated:
         if mlp.activation == "clamped_swiglu":
             up = np.clip(up, -7, 7) + 1
-        inner = ACTIVATIONS[mlp.activation](linear(x, f"{prefix}gate", mlp.bias)) * up
+        inner = activated(mlp, linear(x, f"{prefix}gate", mlp.bias)) * up
     else:
-        inner = ACTIVATIONS[mlp.activation](up)
+        inner = activated(mlp, up)
     return linear(inner, f"{prefix}down", mlp.bias)
 
 
@@ -105,6 +105,18 @@ def _mixed(logits: Array, chosen: list[int], jitter: float) -> Array:
         weights.append(_softmax(np.where(is_far | np.isinf(left), -np.inf, left))[expert])
         left[expert] = -np.inf
     return np.array(weights)
+
+
+def activated(mlp: Any, x: Array) -> Array:
+    """Return the activation of `x`."""
+    return _xielu(x, *mlp.xielu) if mlp.activation == "xielu" else ACTIVATIONS[mlp.activation](x)
+
+
+def _xielu(x: Array, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Array:
+    """Return xIELU (arXiv 2411.13010)."""
+    positive, negative = (np.log1p(np.exp(alpha)) for alpha in (alpha_p, alpha_n))
+    below = (np.expm1(np.minimum(x, eps)) - x) * (beta + negative)
+    return np.where(x > 0, positive * x * x, below) + beta * x
 
 
 def _silu(x: Array) -> Array:

@@ -27,6 +27,8 @@ SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+SINKSTREAM_INLINE bool dots_are_slow() { return kDotsAreSlow; }
+
 // Looks up each halfword of `indices` in a table of 32 halfwords, by its low five bits.
 SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {
   return reinterpret_cast<UintVec>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(indices),

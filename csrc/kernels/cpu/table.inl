@@ -6,6 +6,7 @@
 #include "kernels/cpu/append.inl"
 #include "kernels/cpu/attention/attention.inl"
 #include "kernels/cpu/combine.inl"
+#include "kernels/cpu/convolve.inl"
 #include "kernels/cpu/elementwise.inl"
 #include "kernels/cpu/embedding.inl"
 #include "kernels/cpu/evict.inl"
@@ -35,6 +36,7 @@ constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* line
       .clamp = clamp,
       .route = route,
       .combine = combine,
+      .convolve = convolve,
       .logits = logits,
       .sample = sample,
       .native_input = native_input,

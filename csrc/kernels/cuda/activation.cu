@@ -52,8 +52,8 @@ __device__ inline float activated(float x) {
 template <Activation kActivation, bool kIsGated>
 __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs args) {
   wait_for_previous();
-  const int64_t row = blockIdx.y;
-  const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kColumns;
+  const int64_t row = blockIdx.x;
+  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kColumns;
   if (column >= args.dim) return;
   const float4 x = sum_of_splits4(args.input, row, column);
   float4 y = make_float4(activated<kActivation>(x.x), activated<kActivation>(x.y),
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs arg
 template <Activation kActivation>
 Status activation_of(const ActivationArgs& args, Stream stream) {
   constexpr int64_t kOfBlock = kThreads * kColumns;
-  const dim3 grid(unsigned(divide_up(args.dim, kOfBlock)), unsigned(args.rows));
+  const dim3 grid(unsigned(args.rows), unsigned(divide_up(args.dim, kOfBlock)));
   const auto kernel =
       args.is_gated ? activation_kernel<kActivation, true> : activation_kernel<kActivation, false>;
   return launch(kernel, grid, kThreads, 0, stream, args);
@@ -86,6 +86,7 @@ Status activation(const ActivationArgs& args, Stream stream) {
     case Activation::kGeluTanh: return activation_of<Activation::kGeluTanh>(args, stream);
     case Activation::kRelu2: return activation_of<Activation::kRelu2>(args, stream);
     case Activation::kClampedSwiglu: break;
+    case Activation::kXielu: break;  // refused at load
   }
   return activation_of<Activation::kClampedSwiglu>(args, stream);
 }

@@ -14,7 +14,7 @@ struct ActivationArgs {  // all pointers are to device memory
   Partials input = {};
   Activation activation = Activation::kSilu;
   bool is_gated = true;
-  int64_t rows = 0;        // at most 65535; 0 launches nothing
+  int64_t rows = 0;        // 0 launches nothing
   int64_t dim = 0;         // a multiple of 4
   void* out = nullptr;     // bfloat16 [rows, out_stride], 8-byte aligned; aliases nothing
   int64_t out_stride = 0;  // a multiple of 4, at least dim; columns past dim are not written

@@ -54,4 +54,12 @@ struct Partials {
   int64_t stride = 0;  // floats from one row to the next
 };
 
+// Rows of one expert that a block multiplies together: positions first to first + count − 1 of
+// group_rows.
+struct ExpertRun {
+  int32_t expert = 0;
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
 }  // namespace sinkstream::cuda

@@ -3,6 +3,7 @@
 #include "common/divide_up.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/sum_splits.cuh"
+#include "kernels/cuda/word_ops.cuh"
 
 namespace sinkstream::cuda {
 namespace {
@@ -127,8 +128,12 @@ __global__ void __launch_bounds__(kMostThreads) norm_kernel(NormArgs args) {
         const float4 weight = o == 0 && i == thread ? first_weights : weight_at(args.norms[o], i);
         y = normalized(y, own, args.kind, weight, args.norms[o], i);
       }
-      static_cast<uint2*>(args.outs[o])[row * fours + i] =
-          make_uint2(pack<bf16>(y.x, y.y), pack<bf16>(y.z, y.w));
+      const uint2 words = make_uint2(pack<bf16>(y.x, y.y), pack<bf16>(y.z, y.w));
+      static_cast<uint2*>(args.outs[o])[row * fours + i] = words;
+      if (args.rest == nullptr || (o == 0 && args.outs[1] != nullptr)) continue;
+      const float2 xy = bf16_floats(words.x), zw = bf16_floats(words.y);
+      static_cast<uint2*>(args.rest)[row * fours + i] =
+          make_uint2(pack<bf16>(y.x - xy.x, y.y - xy.y), pack<bf16>(y.z - zw.x, y.w - zw.y));
     }
   }
 }

@@ -22,6 +22,9 @@ struct NormArgs {           // all pointers are to device memory, 16-byte aligne
   NormWeights norms[2];
   // bfloat16 [rows, dim] each, or null: nothing to write. None alias.
   void* outs[2] = {nullptr, nullptr};
+  // bfloat16 [rows, dim]: what rounding took from the last of `outs`, rounded; or null. Aliases
+  // nothing. Note: [Exact logits] of experts/route.h.
+  void* rest = nullptr;
   NormKind kind = NormKind::kRms;
   float eps = 0;  // above 0 if a norm has a weight
 

@@ -109,6 +109,20 @@ __device__ inline uint2 int8_quad(uint32_t word) {
                     int8_pair(select_bytes(word, word, 0x3322)));
 }
 
+// The FP8 codes (E4M3, none of them NaN) in the low bytes of both halves. As the high bits of a
+// float16 they stand for 2^-8 times their number, subnormal ones too.
+__device__ inline uint32_t e4m3_pair(uint32_t word) {
+  const float2 both = f16_floats((word & 0x007f007f) << 7 | (word & 0x00800080) << 8);
+  return pack<bf16>(both.x * 256, both.y * 256);
+}
+
+// The zero point in a word of an open block's scales: kScaleBits of kernels/panel_format.h. Codes
+// in two's complement are 128 less than those it belongs to.
+template <PanelFormat kFormat>
+__device__ inline int zero_point_of(uint32_t word) {
+  return int(word & ~kScaleBits) - (kFormat.bits == 8 ? 128 : 0);
+}
+
 // The int8 values of the four codes in the low 16 bits.
 template <CodeValues kValues>
 __device__ inline uint32_t look_up(uint32_t codes) {

@@ -7,8 +7,8 @@ namespace sinkstream {
 
 namespace {
 
-double activate(Activation kind, double x) {
-  switch (kind) {
+double activate(const ActivationArgs& args, double x) {
+  switch (args.kind) {
     case Activation::kSilu: return x / (1 + std::exp(-x));
     case Activation::kGelu: return x * (std::erfc(-x / std::numbers::sqrt2) / 2);
     case Activation::kGeluTanh: {
@@ -19,6 +19,12 @@ double activate(Activation kind, double x) {
     case Activation::kClampedSwiglu: {
       const double gate = x > kSwigluLimit ? kSwigluLimit : x;  // NaN stays NaN
       return gate / (1 + std::exp(-kSwigluSlope * gate));
+    }
+    case Activation::kXielu: {
+      const auto [positive, negative, slope, knee] = args.xielu;
+      if (x > 0) return positive * x * x + slope * x;
+      const double bent = x > knee ? double{knee} : x;  // NaN stays NaN
+      return negative * (std::expm1(bent) - x) + slope * x;
     }
   }
   return 0;
@@ -36,7 +42,7 @@ double factor(Activation kind, double up) {
 void reference::activation(const ActivationArgs& args, const Launch& launch) {
   launch.pool->run(args.rows, [&](int64_t r, int) {
     for (int64_t i = r * args.stride; i < r * args.stride + args.dim; ++i) {
-      const double activated = activate(args.kind, args.gate[i]);
+      const double activated = activate(args, args.gate[i]);
       args.out[i] = static_cast<float>(
           args.up == nullptr ? activated : activated * factor(args.kind, args.up[i]));
     }

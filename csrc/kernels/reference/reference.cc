@@ -19,6 +19,7 @@ const Kernels& reference_kernels() {
       .clamp = reference::clamp,
       .route = reference::route,
       .combine = reference::combine,
+      .convolve = reference::convolve,
       .logits = reference::logits,
       .sample = reference::sample,
   };

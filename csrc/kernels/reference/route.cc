@@ -32,7 +32,7 @@ Numbers softmax(const Numbers& logits, const Belongs& belongs) {
 }
 
 Numbers scores_of(const RouteArgs& args, const Numbers& logits) {
-  switch (args.score) {
+  switch (args.rules.score) {
     case RouterScore::kSoftmax: return softmax(logits, [](size_t) { return true; });
     case RouterScore::kSigmoid: {
       Numbers scores;
@@ -45,7 +45,7 @@ Numbers scores_of(const RouteArgs& args, const Numbers& logits) {
   return logits;
 }
 
-// The indices of the `count` largest values, in falling order.
+// The indices of the `count` largest values, in falling order. None is NaN.
 std::vector<size_t> largest_of(const Numbers& values, int64_t count) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -58,20 +58,20 @@ std::vector<size_t> largest_of(const Numbers& values, int64_t count) {
 
 // Takes the experts outside of the best groups out of the choice.
 void keep_best_groups(const RouteArgs& args, Numbers* choice) {
-  if (args.chosen_groups == args.groups) return;
-  const int64_t size = args.experts / args.groups;
+  if (args.rules.chosen_groups == args.rules.groups) return;
+  const int64_t size = args.rules.experts / args.rules.groups;
   Numbers ranks;
-  for (int64_t group = 0; group < args.groups; ++group) {
+  for (int64_t group = 0; group < args.rules.groups; ++group) {
     const auto first = choice->begin() + group * size;
     const Numbers members(first, first + size);
-    const bool has_two = args.group_score == GroupScore::kSumOfTwo && size > 1;
+    const bool has_two = args.rules.group_score == GroupScore::kSumOfTwo && size > 1;
     double rank = 0;
     for (const size_t member : largest_of(members, has_two ? 2 : 1)) rank += members[member];
-    ranks.push_back(rank);
+    ranks.push_back(std::isnan(rank) ? kNever : rank);  // of two infinities
   }
-  std::vector<bool> is_kept(static_cast<size_t>(args.groups));
-  for (const size_t group : largest_of(ranks, args.chosen_groups)) is_kept[group] = true;
-  for (int64_t e = 0; e < args.experts; ++e) {
+  std::vector<bool> is_kept(static_cast<size_t>(args.rules.groups));
+  for (const size_t group : largest_of(ranks, args.rules.chosen_groups)) is_kept[group] = true;
+  for (int64_t e = 0; e < args.rules.experts; ++e) {
     if (!is_kept[static_cast<size_t>(e / size)]) (*choice)[static_cast<size_t>(e)] = kNever;
   }
 }
@@ -84,7 +84,7 @@ Numbers mixed(const RouteArgs& args, const Numbers& logits, const std::vector<si
     const double best = logits[expert];
     const auto is_close = [&](size_t e) {
       const double distance = (best - logits[e]) / std::max(std::abs(logits[e]), best);
-      return !is_taken[e] && !(distance > 2 * double{args.jitter});
+      return !is_taken[e] && !(distance > 2 * double{args.rules.jitter});
     };
     weights.push_back(softmax(logits, is_close)[expert]);
     is_taken[expert] = true;
@@ -94,35 +94,36 @@ Numbers mixed(const RouteArgs& args, const Numbers& logits, const std::vector<si
 
 Numbers weights_of(const RouteArgs& args, const Numbers& logits, const Numbers& scores,
                    const std::vector<size_t>& chosen) {
-  if (args.score == RouterScore::kSparseMixer) return mixed(args, logits, chosen);
+  if (args.rules.score == RouterScore::kSparseMixer) return mixed(args, logits, chosen);
   Numbers weights;
   for (const size_t expert : chosen) weights.push_back(scores[expert]);
-  if (args.score != RouterScore::kSoftmaxOfChosen) return weights;
+  if (args.rules.score != RouterScore::kSoftmaxOfChosen) return weights;
   return softmax(weights, [](size_t) { return true; });
 }
 
 void route_row(const RouteArgs& args, int64_t row) {
-  const float* const given = args.logits + row * args.experts;
-  int32_t* const ids = args.ids + row * args.chosen;
-  float* const weights = args.weights + row * args.chosen;
-  const Numbers logits(given, given + args.experts);
-  if (std::ranges::any_of(logits, [](double x) { return std::isnan(x); })) {
-    std::iota(ids, ids + args.chosen, 0);
-    std::fill_n(weights, args.chosen, std::numeric_limits<float>::quiet_NaN());
+  const float* const given = args.logits + row * args.rules.experts;
+  int32_t* const ids = args.ids + row * args.rules.chosen;
+  float* const weights = args.weights + row * args.rules.chosen;
+  const Numbers logits(given, given + args.rules.experts);
+  const Numbers scores = scores_of(args, logits);
+  Numbers choice;
+  for (size_t e = 0; e < scores.size(); ++e) {
+    const double bias = args.choice_bias == nullptr ? 0 : args.choice_bias[e];
+    choice.push_back(scores[e] + bias);
+  }
+  if (std::ranges::any_of(choice, [](double x) { return std::isnan(x); })) {
+    std::iota(ids, ids + args.rules.chosen, 0);
+    std::fill_n(weights, args.rules.chosen, std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  const Numbers scores = scores_of(args, logits);
-  Numbers choice = scores;
-  for (int64_t e = 0; args.choice_bias != nullptr && e < args.experts; ++e) {
-    choice[static_cast<size_t>(e)] += args.choice_bias[e];
-  }
   keep_best_groups(args, &choice);
-  const std::vector<size_t> chosen = largest_of(choice, args.chosen);
+  const std::vector<size_t> chosen = largest_of(choice, args.rules.chosen);
   const Numbers found = weights_of(args, logits, scores, chosen);
-  const double sum = std::accumulate(found.begin(), found.end(), 0.0) + args.normalize_eps;
+  const double sum = std::accumulate(found.begin(), found.end(), 0.0) + args.rules.normalize_eps;
   for (size_t r = 0; r < chosen.size(); ++r) {
-    double weight = args.normalize ? found[r] / sum : found[r];
-    weight *= args.weight_scale;
+    double weight = args.rules.normalize ? found[r] / sum : found[r];
+    weight *= args.rules.weight_scale;
     if (args.expert_scale != nullptr) weight *= args.expert_scale[chosen[r]];
     ids[r] = static_cast<int32_t>(chosen[r]);
     weights[r] = static_cast<float>(weight);

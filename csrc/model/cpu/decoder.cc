@@ -43,6 +43,11 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   }
   carve_scratch(pool);
   slots_.resize(static_cast<size_t>(options.max_tokens));
+  convolve_spans_.reserve(spec.has_states() ? static_cast<size_t>(options.max_tokens) : 0);
+  const int64_t head_dim =
+      spec.most_of_attention([](const AttentionSpec& each) { return each.head_dim; });
+  ones_.assign(static_cast<size_t>(head_dim), 1);
+  rotated_weight_.resize(static_cast<size_t>(head_dim));
 }
 
 void Decoder::carve_scratch(ThreadPool* pool) {
@@ -54,8 +59,12 @@ void Decoder::carve_scratch(ThreadPool* pool) {
                   [&](const PackedMatrix& matrix) { widest = std::max(widest, matrix.cols); });
   const auto has = [&](const auto& test) { return std::ranges::any_of(spec_.blocks, test); };
   const bool has_branches = has(has_branch);
-  const bool has_temperatures =
-      has([](const BlockSpec& block) { return block.attention().temperature != 0; });
+  const bool has_temperatures = has([](const BlockSpec& block) {
+    return block.recurrent() == nullptr && block.attention().temperature != 0;
+  });
+  const bool turns_further = has([](const BlockSpec& block) {
+    return block.recurrent() == nullptr && block.attention().qk_norm == QkNorm::kRotatedHead;
+  });
   const int64_t most_pairs = std::ranges::max(rows_of_view_, {}, &LayerRows::pairs).pairs;
   const auto carve_attention = [&](Carver<64> carver) {
     query_ = carver.take<float>(rows * q);
@@ -67,6 +76,11 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     return carver.used();
   };
   const int64_t chosen = spec_.most_chosen(), hidden = spec_.hidden_size;
+  const auto carve_convolution = [&](Carver<64> carver) {
+    conv_inputs_ = carver.take<float>(spec_.has_states() ? rows * 3 * hidden : 0);
+    convolved_ = carver.take<float>(spec_.has_states() ? rows * hidden : 0);
+    return carver.used();
+  };
   const auto carve_feed_forward = [&](Carver<64> carver) {
     gate_ = carver.take<float>(rows * inner);
     up_ = carver.take<float>(rows * inner);
@@ -83,17 +97,21 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   expert_parts_.reserve(static_cast<size_t>(2 * spec_.most_experts()));
   ordered_parts_.reserve(chosen > 0 ? 2 : 0);
   const int64_t most_of_block =
-      std::max(carve_attention(Carver<64>(nullptr)), carve_feed_forward(Carver<64>(nullptr)));
+      std::max({carve_attention(Carver<64>(nullptr)), carve_convolution(Carver<64>(nullptr)),
+                carve_feed_forward(Carver<64>(nullptr))});
   const auto carve = [&](Carver<64> carver) {
     hidden_ = carver.take<float>(rows * spec_.hidden_size);
     normed_ = carver.take<float>(rows * spec_.hidden_size);
     branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
     std::byte* const of_block = carver.take<std::byte>(most_of_block);
     carve_attention(Carver<64>(of_block));
+    carve_convolution(Carver<64>(of_block));
     carve_feed_forward(Carver<64>(of_block));
     angles_ = carver.take<float>(rows * views_.floats_per_row());
     kept_.cos = carver.take<float>(rows * most_pairs);
     kept_.sin = carver.take<float>(rows * most_pairs);
+    difference_.cos = carver.take<float>(turns_further ? rows * most_pairs : 0);
+    difference_.sin = carver.take<float>(turns_further ? rows * most_pairs : 0);
     query_factors_ = has_temperatures ? carver.take<float>(rows) : nullptr;
     ordered_ = has_orders(spec_, weights_) ? carver.take<float>(rows * widest) : nullptr;
     linear_scratch_ = carver.take<std::byte>(linear_scratch_bytes(rows, widest, pool->threads()));
@@ -106,8 +124,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     each.sink_cos = by_rank.cos;
     each.sink_sin = by_rank.sin;
   }
-  const int64_t attention_bytes = spec_.most([&](const BlockSpec& block) {
-    const AttentionSpec& attention = block.attention();
+  const int64_t attention_bytes = spec_.most_of_attention([&](const AttentionSpec& attention) {
     return attention_scratch_bytes(attention.heads, attention.head_dim, options_.pages,
                                    pool->threads());
   });
@@ -124,8 +141,13 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
                      launch_);
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-    attend(spec_.block(layer), weights, layer);
-    if (queries_ > 0) transform(spec_.block(layer), weights);
+    const BlockSpec& block = spec_.block(layer);
+    if (block.recurrent() != nullptr) {
+      convolve(block, weights, layer);
+    } else {
+      attend(block, weights, layer);
+    }
+    if (queries_ > 0) transform(block, weights);
   }
   if (queries_ > 0) write_logits(logits);
 }
@@ -138,6 +160,7 @@ void Decoder::evict_range(SequenceCache* cache, int64_t begin, int64_t end) {
     rope.shift_angles.fill(&distance, 1, angles.cos, angles.sin);
   }
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+    if (spec_.block(layer).recurrent() != nullptr) continue;  // nothing leaves a state
     const Cut& cut = cuts[static_cast<size_t>(layers_.layer_in_group(layer).group)];
     const LayerViews::Rope& rope = views_.rope_of(layer);
     std::vector<Slot> from(cut.older), to(cut.older);
@@ -184,14 +207,17 @@ void Decoder::drop_unused_rows(LayerRows* rows) {
   });
 }
 
+// What the mixer of a block reads, of all rows.
+const float* Decoder::mixer_input(const BlockSpec& block, const LayerWeights& layer) {
+  if (!block.attention_norm) return hidden_;
+  normalize(block.norm, layer.attention_norm, hidden_, normed_, rows_, spec_.hidden_size);
+  return normed_;
+}
+
 void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t index) {
   LayerRows& rows = rows_of_view_[views_.index_of(index)];
   write_queries_keys_values(block, layer, index + 1 == spec_.layers(), &rows);
-  rotate_queries(block.attention(), rows);
-  // The MLP of a parallel block reads what attention has not yet been added to.
-  if (block.parallel && block.mlp_norm) {
-    normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
-  }
+  rotate_queries(block, layer, rows);
   const ForwardPlan::Group& plan = plan_.groups[static_cast<size_t>(rows.view.group)];
   for (size_t r = 0; r < plan.rounds.size(); ++r) {
     append(rows, plan.rounds[r], index);
@@ -199,8 +225,18 @@ void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t 
       attend(block.attention(), &rows, rows.round_queries[r], index);
     }
   }
+  add_mixed(block, layer, attended_, {.weights = layer.o, .bias = layer.o_bias});
+}
+
+// Adds what `map` makes of a mixer's rows to the residual stream.
+void Decoder::add_mixed(const BlockSpec& block, const LayerWeights& layer, const float* mixed,
+                        const LinearPart& map) {
   if (queries_ == 0) return;
-  add_to_hidden(block, attended_, {.weights = layer.o, .bias = layer.o_bias},
+  // The MLP of a parallel block reads what the mixer has not yet been added to.
+  if (block.parallel && block.mlp_norm) {
+    normalize(block.norm, layer.mlp_norm, hidden_, normed_, queries_, spec_.hidden_size);
+  }
+  add_to_hidden(block, mixed, map,
                 block.attention_post_norm ? &layer.attention_post_norm : nullptr);
 }
 
@@ -209,11 +245,7 @@ void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeigh
                                         bool is_last, LayerRows* rows) {
   const AttentionSpec& attention = block.attention();
   const int64_t q = attention.query_size(), kv = attention.kv_size();
-  const float* input = hidden_;
-  if (block.attention_norm) {
-    normalize(block.norm, layer.attention_norm, hidden_, normed_, rows_, spec_.hidden_size);
-    input = normed_;
-  }
+  const float* const input = mixer_input(block, layer);
   const LinearPart parts[] = {
       {.weights = layer.k, .bias = layer.k_bias, .out = key_, .out_stride = kv},
       {.weights = layer.v, .bias = layer.v_bias, .out = value_, .out_stride = kv},
@@ -231,14 +263,41 @@ void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeigh
     clamp(key_, rows_, kv, attention.clip);
     clamp(value_, rows_, kv, attention.clip);
   }
-  if (attention.qk_norm != QkNorm::kNone) {
+  if (attention.qk_norm == QkNorm::kRotatedHead) {
+    normalize_heads(block, {.weight = ones_.data()}, key_, rows_, kv);
+  } else if (attention.qk_norm != QkNorm::kNone) {
     normalize_heads(block, layer.q_norm, query_, queries_, q);
     normalize_heads(block, layer.k_norm, key_, rows_, kv);
   }
 }
 
+// Note: [Norms after the rotation]
+// A rotation changes no head's mean square, so keys are normalized before it, like others, but
+// without weights: a key can then be rotated further, as `evict_range` does. The weights of keys
+// multiply queries instead, together with their own. Weights fit only heads that are rotated by
+// rank, as the model reads them. Keys of the window are rotated by their index: all of them further
+// by the same angles, by which the query is then rotated further, too.
+void Decoder::normalize_rotated(const BlockSpec& block, const LayerWeights& layer, float* queries) {
+  const AttentionSpec& attention = block.attention();
+  for (int64_t i = 0; i < attention.head_dim; ++i) {
+    rotated_weight_[static_cast<size_t>(i)] = layer.q_norm.weight[i] * layer.k_norm.weight[i];
+  }
+  normalize_heads(block, {.weight = rotated_weight_.data()}, queries, queries_,
+                  attention.query_size());
+}
+
+Decoder::AngleRows Decoder::difference(const AngleRows& from, const AngleRows& to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    difference_.cos[i] = to.cos[i] * from.cos[i] + to.sin[i] * from.sin[i];
+    difference_.sin[i] = to.sin[i] * from.cos[i] - to.cos[i] * from.sin[i];
+  }
+  return difference_;
+}
+
 // By index for the window, by rank for the sinks.
-void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& rows) {
+void Decoder::rotate_queries(const BlockSpec& block, const LayerWeights& layer,
+                             const LayerRows& rows) {
+  const AttentionSpec& attention = block.attention();
   const LayerViews::Rope& rope = views_.rope_of(rows.view);
   RopeArgs args;
   args.input = query_;
@@ -254,11 +313,18 @@ void Decoder::rotate_queries(const AttentionSpec& attention, const LayerRows& ro
     }
     args.factors = query_factors_;
   }
-  args.out = query_window_;
-  args.rotation = rotation(rope.spec, queries_ < rows_ ? kept_ : index_angles(rope));
-  kernels_.rope(args, launch_);
+  const AngleRows by_rank = {rows.sink_cos, rows.sink_sin};
+  AngleRows by_index = queries_ < rows_ ? kept_ : index_angles(rope);
   args.out = query_sink_;
-  args.rotation = rotation(rope.spec, {rows.sink_cos, rows.sink_sin});
+  args.rotation = rotation(rope.spec, by_rank);
+  kernels_.rope(args, launch_);
+  if (attention.qk_norm == QkNorm::kRotatedHead) {
+    normalize_rotated(block, layer, query_sink_);
+    args.input = query_sink_;
+    by_index = difference(by_rank, by_index, queries_ * rows.pairs);
+  }
+  args.out = query_window_;
+  args.rotation = rotation(rope.spec, by_index);
   kernels_.rope(args, launch_);
 }
 
@@ -351,7 +417,8 @@ void Decoder::activate(const DenseSpec& spec, int64_t rows) {
                        .stride = spec.intermediate_size,
                        .rows = rows,
                        .dim = spec.intermediate_size,
-                       .kind = spec.activation},
+                       .kind = spec.activation,
+                       .xielu = spec.xielu_numbers()},
                       launch_);
 }
 
@@ -398,16 +465,7 @@ void Decoder::route(const ExpertsSpec& spec, const ExpertsWeights& weights, cons
                   .choice_bias = weights.choice_bias,
                   .expert_scale = weights.expert_scale,
                   .rows = queries_,
-                  .experts = spec.experts,
-                  .chosen = spec.chosen,
-                  .score = spec.score,
-                  .groups = spec.groups,
-                  .chosen_groups = spec.chosen_groups,
-                  .group_score = spec.group_score,
-                  .normalize = spec.normalize,
-                  .normalize_eps = spec.normalize_eps,
-                  .weight_scale = spec.weight_scale,
-                  .jitter = spec.jitter,
+                  .rules = spec,
                   .ids = chosen_,
                   .weights = route_weights_},
                  launch_);
@@ -482,8 +540,10 @@ void Decoder::add_branch(const BlockSpec& block, const NormWeights* post_norm) {
 
 void Decoder::write_logits(float* logits) {
   normalize(spec_.final_norm, weights_.final_norm, hidden_, normed_, queries_, spec_.hidden_size);
-  const LinearPart part[] = {
-      {.weights = weights_.output, .out = logits, .out_stride = spec_.vocab_size}};
+  const LinearPart part[] = {{.weights = weights_.output,
+                              .bias = weights_.output_bias,
+                              .out = logits,
+                              .out_stride = spec_.vocab_size}};
   multiply(normed_, queries_, part);
   if (spec_.logit_scale != 1 || spec_.logit_soft_cap != 0) {
     kernels_.soft_cap({.values = logits,

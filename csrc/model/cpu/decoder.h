@@ -60,11 +60,19 @@ class Decoder : public WeightedModel {
   }
   void carve_scratch(ThreadPool* pool);
   void begin(std::span<const ForwardSpan> spans);
+  const float* mixer_input(const BlockSpec& block, const LayerWeights& layer);
+  void add_mixed(const BlockSpec& block, const LayerWeights& layer, const float* mixed,
+                 const LinearPart& map);
+  void convolve(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void drop_unused_rows(LayerRows* rows);
+  void drop_unused_rows();
   void attend(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer, bool is_last,
                                  LayerRows* rows);
-  void rotate_queries(const AttentionSpec& attention, const LayerRows& rows);
+  void rotate_queries(const BlockSpec& block, const LayerWeights& layer, const LayerRows& rows);
+  void normalize_rotated(const BlockSpec& block, const LayerWeights& layer, float* queries);
+  // What rotates from the one angles to the others. In `difference_`.
+  AngleRows difference(const AngleRows& from, const AngleRows& to, int64_t count);
   void append(const LayerRows& rows, const ForwardPlan::Round& round, int64_t layer);
   void attend(const AttentionSpec& attention, LayerRows* rows, const RoundQueries& queries,
               int64_t layer);
@@ -105,14 +113,16 @@ class Decoder : public WeightedModel {
   float* hidden_;  // [rows, hidden]: the residual stream
   float* normed_;  // [rows, hidden]
   float* branch_;  // [rows, hidden]: what is normalized or scaled before it is added
-  // Attention's rows, and then the MLP's, in the same memory: a block's MLP reads `hidden_` or
-  // `normed_`, after attention has ended.
+  // The mixer's rows, and then the MLP's, in the same memory: a block's MLP reads `hidden_` or
+  // `normed_`, after the mixer has ended.
   float* query_;         // [rows, heads, head_dim]
   float* key_;           // [rows, kv_heads, head_dim]
   float* value_;         // [rows, kv_heads, head_dim]
   float* query_window_;  // [rows, heads, head_dim]
   float* query_sink_;    // [rows, heads, head_dim]
   float* attended_;      // [rows, heads, head_dim]
+  float* conv_inputs_;   // [rows, 3 · hidden]
+  float* convolved_;     // [rows, hidden]
   float* gate_;          // [rows, intermediate]; with experts [rows · chosen, intermediate]
   float* up_;            // likewise
   // Of blocks with experts.
@@ -125,11 +135,14 @@ class Decoder : public WeightedModel {
   ExpertRows expert_rows_;
   std::vector<LinearPart> expert_parts_, ordered_parts_;
   // Of the pass.
-  float* angles_;         // [rows · LayerViews::floats_per_row()]
-  AngleRows kept_;        // of the wanted rows' indices
+  float* angles_;   // [rows · LayerViews::floats_per_row()]
+  AngleRows kept_;  // of the wanted rows' indices
+  AngleRows difference_;
   float* query_factors_;  // [rows]
   float* ordered_;        // [rows, widest input]: in the order of a matrix's columns
   std::byte* linear_scratch_;
+  // [head_dim]: of norms after the rotation.
+  std::vector<float> ones_, rotated_weight_;
 
   Buffer attention_scratch_;
 
@@ -137,6 +150,7 @@ class Decoder : public WeightedModel {
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits
   std::vector<Slot> slots_;
+  std::vector<StateSpan> convolve_spans_;
 };
 
 }  // namespace sinkstream

@@ -11,7 +11,7 @@ namespace sinkstream {
 namespace {
 
 constexpr int64_t kMostGroup = 128;    // of AttentionArgs::heads
-constexpr int64_t kMostRows = 65'535;  // of a grid's second dimension
+constexpr int64_t kMostRows = 65'535;  // of a grid's second or third dimension
 // Bias entries per row of a graph; a step with more is launched without a graph.
 constexpr int64_t kGraphBias = 32;
 
@@ -21,14 +21,19 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     throw CheckpointError(cat("load: ", name, " must be a multiple of ", divisor,
                               " on a GPU, but is ", size, ". Use `device=\"cpu\"`."));
   };
+  const auto refuse_if = [](bool has_it, const char* what) {
+    if (!has_it) return;
+    throw CheckpointError(cat("load: a model on a GPU must not have ", what,
+                              ", but this one has some. Use `device=\"cpu\"`."));
+  };
+  refuse_if(spec.logit_bias, "biases of logits");
   for (const BlockSpec& block : spec.blocks) {
-    const bool has_experts = block.experts() != nullptr;
-    if (block.mixer.index() != 0 || has_experts) {
-      throw CheckpointError(cat("load: a model on a GPU must not have ",
-                                has_experts ? "experts" : "recurrent layers",
-                                ", but this one has some. Use `device=\"cpu\"`."));
-    }
+    refuse_if(block.mixer.index() != 0, "recurrent layers");
     const AttentionSpec& attention = block.attention();
+    refuse_if(attention.qk_norm == QkNorm::kRotatedHead, "norms after the rotation");
+    const ExpertsSpec* const experts = block.experts();
+    const DenseSpec& mlp = experts == nullptr ? block.dense() : experts->expert;
+    refuse_if(mlp.activation == Activation::kXielu, "xIELU activations");
     require_multiple("the head size", attention.head_dim, 16);
     const int64_t sharing = attention.heads / attention.kv_heads;
     if (sharing > kMostGroup) {
@@ -36,7 +41,11 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
                                 " query heads may share a key head, but ", sharing,
                                 " do. Use `device=\"cpu\"`."));
     }
-    require_multiple("the feed-forward size", block.dense().intermediate_size, 8);
+    require_multiple(experts == nullptr ? "the feed-forward size" : "the size of an expert",
+                     mlp.intermediate_size, 8);
+    if (experts != nullptr) {
+      require_multiple("the size of the shared expert", experts->shared_size, 8);
+    }
   }
   require_multiple("the hidden size", spec.hidden_size, 8);
   if (spec.vocab_size > cuda::kMostVocab) {
@@ -47,6 +56,14 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
   if (options.max_tokens > kMostRows) {
     throw InvalidArgument(cat("load: `prefill_chunk` + `max_sequences` must be at most ", kMostRows,
                               " on a GPU, but is ", options.max_tokens, "."),
+                          "prefill_chunk");
+  }
+  const int64_t runs = CudaLayers::most_runs(spec, options.max_tokens);
+  if (runs > kMostRows) {
+    throw InvalidArgument(cat("load: the ", options.max_tokens,
+                              " tokens of `prefill_chunk` + `max_sequences` must have at most ",
+                              kMostRows, " runs of rows at experts on a GPU, but can have ", runs,
+                              ". Use a smaller `prefill_chunk`."),
                           "prefill_chunk");
   }
   return spec;
@@ -69,9 +86,14 @@ int64_t most_pages_per_layer(const SequenceCache& cache) {
   return most;
 }
 
-// The maximum number of tokens that a step samples.
+// The maximum number of rows that a step samples.
 int64_t max_samples(const CudaDecoderOptions& options) {
-  return std::max(options.max_sequences, bucket_rows(options.max_sequences));
+  return std::max(options.max_sequences + options.max_drafts, bucket_rows(options.max_sequences));
+}
+
+// After how many of its rows tokens are sampled.
+int64_t sampled_rows(const StepSpan& span) {
+  return span.wants == StepSpan::Wants::kToken ? 1 + span.drafts : 0;
 }
 
 }  // namespace
@@ -114,14 +136,14 @@ CudaDecoder::CudaDecoder(const DecoderSpec& spec, const DecoderWeights& weights,
                     .rows = options.max_sequences + most_scored_rows(spec.vocab_size),
                     .bend = layers_.logit_bend()}),
       plan_(options.max_tokens, scratch_pages(options), group_count_),
-      launches_(options.max_tokens, group_count_),
-      runs_(static_cast<size_t>(options.max_sequences), 1) {
+      launches_(options.max_tokens, group_count_) {
   const int64_t seats = options.max_sequences;
   results_ = cuda::allocate_pinned(
       runtime_, 2 * max_samples(options) * int64_t{sizeof(cuda::SampledRow)}, "sampled tokens");
   reserve_direct(0);
   spans_.reserve(seats);
-  for (auto& sampled : sampled_) sampled.reserve(seats);
+  for (auto& sampled : sampled_) sampled.reserve(max_samples(options));
+  for (auto& runs : runs_) runs.reserve(seats);
   capture_graphs();
 }
 
@@ -158,6 +180,7 @@ StepShape CudaDecoder::bucket_shape(int64_t rows) const {
 void CudaDecoder::reserve_direct(int64_t bias) {
   StepShape most = bucket_shape(seats());
   most.rows = options_.max_tokens;
+  most.samples += options_.max_drafts;
   most.bias = std::max(most.bias, bias);
   direct_memory_.reserve(StepBlock(nullptr, most).bytes);
 }
@@ -219,6 +242,11 @@ void CudaDecoder::launch(std::span<const StepSpan> spans) {
   SINKSTREAM_CHECK(!spans.empty() && std::ssize(spans) <= seats(), "a step has ", spans.size(),
                    " spans");
   plan(spans);
+  std::vector<int32_t>& runs = runs_[launched_ % 2];
+  runs.clear();
+  for (const StepSpan& span : spans) {
+    if (sampled_rows(span) > 0) runs.push_back(static_cast<int32_t>(sampled_rows(span)));
+  }
   if (const CudaGraphs::Bucket* bucket = bucket_for(spans)) {
     launch_graph(*bucket, spans);
   } else {
@@ -235,13 +263,15 @@ void CudaDecoder::plan(std::span<const StepSpan> spans) {
                      seats(), ")");
     SINKSTREAM_CHECK(span.tokens != nullptr || span.count == 1,
                      "a seat has sampled one token, not ", span.count);
-    SINKSTREAM_CHECK(span.drafts == 0, "a GPU drafts nothing, but a span has ", span.drafts,
-                     " drafts");
+    SINKSTREAM_CHECK(span.drafts == 0 || (span.tokens != nullptr && span.count == 1 + span.drafts),
+                     "a span of ", span.count, " tokens has ", span.drafts,
+                     " drafts, which a GPU does not guess");
     ForwardSpan& forward = spans_.emplace_back();
     forward.cache = span.cache;
     forward.tokens = span.tokens != nullptr ? span.tokens : sampling_.last_sampled(span.seat);
     forward.count = span.count;
     forward.in_flight = span.in_flight;
+    forward.drafts = span.drafts;
   }
   plan_.make(spans_);
   SINKSTREAM_CHECK(plan_.rows() <= max_tokens(), "a step has ", plan_.rows(), " tokens");
@@ -270,7 +300,7 @@ void CudaDecoder::launch_graph(const CudaGraphs::Bucket& bucket, std::span<const
   fill_rows(host, plan_, layers_.scratch_pages());
   int64_t bias = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    bias = sampling_.fill_row(host, row, spans[row].seat, row, bias);
+    bias = sampling_.fill_rows(host, row, spans[row].seat, row, {}, bias);
   }
   fill_idle(host, rows, bucket.shape.rows);
   check(runtime_.launch_graph(bucket.graphs[parity], stream_), "a step");
@@ -282,6 +312,7 @@ void CudaDecoder::launch_directly(std::span<const StepSpan> spans) {
   plan_launches(spans);
   const InFlight step = {.samples = launches_.samples,
                          .logit_rows = launches_.logit_rows - launches_.samples};
+  SINKSTREAM_CHECK(step.samples <= max_samples(options_), "a step samples ", step.samples, " rows");
   SINKSTREAM_CHECK(step.logit_rows == 0 || in_flight() == 0 || steps_[1 - parity].logit_rows == 0,
                    "two steps in flight want logits");
   StepShape shape = shape_of(plan_, views_);
@@ -293,8 +324,12 @@ void CudaDecoder::launch_directly(std::span<const StepSpan> spans) {
   int64_t row = 0, sample = 0, bias = 0;
   for (const StepSpan& span : spans) {
     row += span.count;
-    if (span.wants != StepSpan::Wants::kToken) continue;
-    bias = sampling_.fill_row(host, sample++, span.seat, row - 1, bias);
+    const int64_t rows = sampled_rows(span);
+    if (rows == 0) continue;
+    std::span<const int32_t> drafts;
+    if (span.drafts > 0) drafts = std::span(span.tokens, static_cast<size_t>(rows)).subspan(1);
+    bias = sampling_.fill_rows(host, sample, span.seat, row - rows, drafts, bias);
+    sample += rows;
   }
   copy_to_device(host, device);
   append_to_penalties(spans, device);
@@ -313,16 +348,19 @@ void CudaDecoder::plan_launches(std::span<const StepSpan> spans) {
       if (count > 0) launches_.add_logits(end - count, count);
     }
   };
-  add_rows([](const StepSpan& span) { return int64_t{span.wants == StepSpan::Wants::kToken}; });
+  add_rows(sampled_rows);
   launches_.samples = launches_.logit_rows;
+  for (const StepSpan& span : spans) {
+    launches_.waves = std::max(launches_.waves, sampled_rows(span));
+  }
   add_rows([](const StepSpan& span) { return logit_rows(span.wants, span.count); });
 }
 
-// `sample` itself appends what a seat samples to its penalties.
+// `sample` itself appends what a seat samples to its penalties, drafts that were right included.
 void CudaDecoder::append_to_penalties(std::span<const StepSpan> spans, const StepBlock& device) {
   int64_t row = 0;
   for (const StepSpan& span : spans) {
-    if (span.tokens != nullptr && sampling_.has_penalties(span.seat)) {
+    if (span.tokens != nullptr && span.drafts == 0 && sampling_.has_penalties(span.seat)) {
       sampling_.append(span.seat, device.ids + row, span.count);
     }
     row += span.count;
@@ -336,13 +374,19 @@ StepResult CudaDecoder::await() {
   ++awaited_;
   std::vector<SampledToken>& sampled = sampled_[parity];
   sampled.clear();
-  for (int64_t i = 0; i < steps_[parity].samples; ++i) {
-    const cuda::SampledRow& row = results(parity)[i];
-    sampled.push_back({row.token, row.logprob, row.is_finite != 0});
+  const cuda::SampledRow* row = results(parity);
+  for (int32_t& run : runs_[parity]) {
+    const cuda::SampledRow* const end = row + run;
+    run = 0;
+    for (; row != end; ++row) {
+      if (row->token == cuda::kSkipped) continue;
+      sampled.push_back({row->token, row->logprob, row->is_finite != 0});
+      ++run;
+    }
   }
   const int64_t rows = steps_[parity].logit_rows;
   return {.tokens = sampled,
-          .runs = std::span(runs_).first(sampled.size()),
+          .runs = runs_[parity],
           .logits = rows > 0 ? step_logits_.sum_splits(rows) : nullptr};
 }
 
@@ -357,7 +401,9 @@ void CudaDecoder::run(const StepLaunches& launches, const StepBlock& device, int
     const int64_t rows = std::min(kLogitRows, launches.logit_rows - row);
     const int64_t samples = std::clamp<int64_t>(launches.samples - row, 0, rows);
     const cuda::Partials logits = layers_.logits(row, rows);
-    if (samples > 0) sampling_.sample(logits, device, row, samples, results(parity) + row);
+    if (samples > 0) {
+      sampling_.sample(logits, device, row, samples, launches.waves, results(parity) + row);
+    }
     if (samples < rows) {
       step_logits_.copy_from_device(logits, samples, rows - samples,
                                     row + samples - launches.samples);

@@ -30,6 +30,7 @@ struct CudaDecoderOptions {
   int64_t max_sequences = 1;
   // Per sequence and layer: Window::most_pages(). Longer sequences work too, but more slowly.
   int64_t pages = 16;
+  int64_t max_drafts = 0;  // rows of a step that have drafts, of all spans together
 };
 
 class CudaDecoder : public WeightedModel, public StepRunner {
@@ -112,7 +113,7 @@ class CudaDecoder : public WeightedModel, public StepRunner {
   int64_t launched_ = 0, awaited_ = 0;  // steps so far
   InFlight steps_[2];
   std::vector<SampledToken> sampled_[2];
-  const std::vector<int32_t> runs_;  // [max_sequences], all 1: a span samples one token
+  std::vector<int32_t> runs_[2];  // rows that sample, then tokens, of each span that wants some
 };
 
 }  // namespace sinkstream

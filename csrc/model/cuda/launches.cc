@@ -31,6 +31,7 @@ void StepLaunches::begin(const ForwardPlan& plan, int64_t split_pages) {
   logit_runs.clear();
   logit_rows = 0;
   samples = 0;
+  waves = 1;
   for (size_t g = 0; g < groups.size(); ++g) {
     Group& group = groups[g];
     group.rounds.clear();

@@ -70,6 +70,7 @@ struct StepLaunches {
   std::vector<LogitRun> logit_runs;
   int64_t logit_rows = 0;  // rows with logits
   int64_t samples = 0;  // the first of them sample a token; the logits of the others go to the host
+  int64_t waves = 1;    // in which they do: Note [Waves] of kernels/cuda/sampling/sampling.h
 
  private:
   static void add(const ForwardPlan::Group& plan, const ForwardPlan::Round& round,

@@ -18,6 +18,19 @@ bool has_full_norm(const BlockSpec& block) { return block.attention().qk_norm ==
 
 }  // namespace
 
+int64_t CudaLayers::most_runs(const DecoderSpec& spec, int64_t rows) {
+  return spec.most([&](const BlockSpec& block) -> int64_t {
+    const ExpertsSpec* const experts = block.experts();
+    if (experts == nullptr) return 0;
+    int64_t most = 0;
+    for (int64_t some = 1; some <= rows; ++some) {
+      const int64_t run_rows = cuda::rows_of_runs(some, experts->chosen, experts->experts);
+      most = std::max(most, cuda::most_runs(some, experts->chosen, experts->experts, run_rows));
+    }
+    return most;
+  });
+}
+
 CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWeights weights,
                        const cuda::Plugin& plugin, cuda::Stream stream,
                        const CudaLayersOptions& options)
@@ -40,17 +53,32 @@ CudaLayers::CudaLayers(const DecoderSpec& spec, const LayerViews& views, CudaWei
     const AttentionSpec& attention = block.attention();
     return cuda::attention_scratch_floats(attention.heads, attention.head_dim, options.split_pages);
   });
+  const int64_t choices = rows * spec.most_chosen();
+  const int64_t runs = most_runs(spec, rows);
+  const int64_t parts = choices > 0 ? 2 : 1;  // of an input: a router reads its rest, too
+  const int64_t normed = rows * parts * spec.hidden_size * 2;
+  const int64_t expert_rows = choices > 0 ? rows : 0;
   const auto carve = [&](Carver<kAlignment> carver) {
     hidden_ = carver.take<float>(rows * spec.hidden_size);
-    normed_ = carver.take<std::byte>(rows * spec.hidden_size * 2);
-    mlp_normed_ = carver.take<std::byte>(has_second_norms ? rows * spec.hidden_size * 2 : 0);
+    normed_ = carver.take<std::byte>(normed);
+    mlp_normed_ = carver.take<std::byte>(has_second_norms ? normed : 0);
     norm_scratch_ =
         carver.take<double>(has_full_norms ? cuda::rope_append_scratch_doubles(rows) : 0);
     query_window_ = carver.take<std::byte>(rows * q * 2);
     query_sink_ = carver.take<std::byte>(rows * q * 2);
     attended_ = carver.take<std::byte>(rows * q * 2);
     activated_ = carver.take<std::byte>(rows * spec.most_intermediate_size() * 2);
+    ordered_ = carver.take<std::byte>(rows * parts * weights_.most_ordered * 2);
     partials_memory_ = carver.take<float>(partials);
+    experts_ = {.ids = carver.take<int32_t>(choices),
+                .positions = carver.take<int32_t>(choices),
+                .row_of = carver.take<int32_t>(choices),
+                .weights = carver.take<float>(choices),
+                .runs = carver.take<cuda::ExpertRun>(runs),
+                .run_count = carver.take<int32_t>(1),
+                .shared = carver.take<float>(rows * weights_.shared_partials),
+                .shared_gate = carver.take<float>(expert_rows * cuda::kMostSplits),
+                .sums = carver.take<float>(expert_rows * spec.hidden_size)};
     attention_scratch_ = carver.take<float>(attention_floats);
     scratch_pages_ = carver.take<std::byte>(page_bytes);
     return carver.used();
@@ -93,9 +121,8 @@ void CudaLayers::compute(const CudaStep& step) {
 }
 
 cuda::Partials CudaLayers::logits(int64_t row, int64_t rows) {
-  multiply(weights_.output, nullptr, normed_ + row * spec_.hidden_size * 2, spec_.hidden_size,
-           rows);
-  return partials_;
+  return multiply(weights_.output, nullptr, normed_ + row * spec_.hidden_size * 2,
+                  spec_.hidden_size, rows, partials_memory_);
 }
 
 // Note [Blocks] of model/decoder_spec.h. What a block adds is pending until the next norm.
@@ -103,19 +130,24 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
   const BlockSpec& block = spec_.block(layer);
   const CudaLayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const int64_t rows = step.launches.rows;
+  std::byte* const mlp_input = has_second_norm(block) ? mlp_normed_ : normed_;
+  std::byte* const rest = rest_of(block, mlp_input, rows);
   if (has_second_norm(block)) {
     add_residual({.norms = {weights.attention_norm, weights.mlp_norm},
                   .outs = {normed_, mlp_normed_},
+                  .rest = rest,
                   .kind = block.norm.kind,
                   .eps = block.norm.eps},
                  0, rows);
   } else {
-    normalize(block.norm, weights.attention_norm, 0, rows, 0);
+    normalize(block.norm, weights.attention_norm, 0, rows, 0, block.parallel ? rest : nullptr);
   }
-  multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows);
+  partials_ =
+      multiply(weights.qkv, weights.qkv_bias, normed_, spec_.hidden_size, rows, partials_memory_);
   attend(step, layer, is_needed);
   if (!is_needed) return;
-  multiply(weights.o, weights.o_bias, attended_, block.attention().query_size(), rows);
+  partials_ = multiply(weights.o, weights.o_bias, attended_, block.attention().query_size(), rows,
+                       partials_memory_);
   residual_ = {.is_pending = true,
                .post_norm = weights.attention_post_norm,
                .norm = block.norm,
@@ -123,9 +155,9 @@ void CudaLayers::run(const CudaStep& step, int64_t layer, bool is_needed) {
   if (block.parallel) {
     add_residual({}, 0, rows);  // its memory is needed
   } else {
-    normalize(block.norm, weights.mlp_norm, 0, rows, 0);
+    normalize(block.norm, weights.mlp_norm, 0, rows, 0, rest);
   }
-  transform(block, weights, has_second_norm(block) ? mlp_normed_ : normed_, rows);
+  transform(step, layer, mlp_input);
 }
 
 void CudaLayers::attend(const CudaStep& step, int64_t layer, bool is_needed) {
@@ -169,7 +201,7 @@ void CudaLayers::append(const StepBlock& block, const LayerCache& cache,
   };
   const int64_t q = attention.query_size();
   cuda::RopeAppendArgs args;
-  args.qkv = partials_from(round.row);
+  args.qkv = from_row(partials_, round.row);
   args.clip = attention.clip;
   args.query_norm = weights.q_norm;
   args.key_norm = weights.k_norm;
@@ -223,31 +255,10 @@ void CudaLayers::copy_pages(const LayerCache& cache, const StepLaunches::Copy& c
         "copy_pages");
 }
 
-void CudaLayers::transform(const BlockSpec& block, const CudaLayerWeights& weights,
-                           const void* input, int64_t rows) {
-  const DenseSpec& dense = block.dense();
-  const int64_t inner = dense.intermediate_size;
-  multiply(weights.gate_up, weights.gate_up_bias, input, spec_.hidden_size, rows);
-  check(plugin_.ops.activation({.input = partials_from(0),
-                                .activation = dense.activation,
-                                .is_gated = dense.gated,
-                                .rows = rows,
-                                .dim = inner,
-                                .out = activated_,
-                                .out_stride = inner},
-                               stream_),
-        "activation");
-  multiply(weights.down, weights.down_bias, activated_, inner, rows);
-  residual_ = {.is_pending = true,
-               .post_norm = weights.mlp_post_norm,
-               .norm = block.norm,
-               .scale = block.residual_scale};
-}
-
 void CudaLayers::add_residual(cuda::NormArgs args, int64_t row, int64_t rows) {
   args.hidden = hidden_ + row * spec_.hidden_size;
   if (residual_.is_pending) {
-    args.residual = partials_from(row);
+    args.residual = from_row(partials_, row);
     args.post = residual_.post_norm;
     args.post_kind = residual_.norm.kind;
     args.post_eps = residual_.norm.eps;
@@ -259,39 +270,59 @@ void CudaLayers::add_residual(cuda::NormArgs args, int64_t row, int64_t rows) {
 }
 
 void CudaLayers::normalize(const NormSpec& norm, const NormWeights& weights, int64_t row,
-                           int64_t rows, int64_t to) {
+                           int64_t rows, int64_t to, std::byte* rest) {
   add_residual({.norms = {weights, {}},
                 .outs = {normed_ + to * spec_.hidden_size * 2, nullptr},
+                .rest = rest,
                 .kind = norm.kind,
                 .eps = norm.eps},
                row, rows);
 }
 
-void CudaLayers::multiply(const CudaMap& map, const float* bias, const void* input,
-                          int64_t input_stride, int64_t rows) {
-  partials_ = {
-      .data = partials_memory_, .splits = map.splits(), .rows = rows, .stride = map.rows()};
-  int64_t column = 0;  // of the partials: the part's first row
+std::byte* CudaLayers::rest_of(const BlockSpec& block, std::byte* input, int64_t rows) const {
+  return block.experts() == nullptr ? nullptr : input + rows * spec_.hidden_size * 2;
+}
+
+cuda::Partials CudaLayers::multiply(const CudaMap& map, const float* bias, const void* input,
+                                    int64_t input_stride, int64_t rows, float* to) {
+  const cuda::Partials partials = {
+      .data = to, .splits = map.splits(), .rows = rows, .stride = map.rows()};
+  int64_t column = 0;              // of the partials: the part's first row
+  const int32_t* order = nullptr;  // of `ordered_`
   for (const cuda::TiledMatrix& part : map.parts) {
     cuda::LinearArgs args;
     args.weights = part;
-    args.splits = partials_.splits;
+    args.splits = partials.splits;
     if (bias != nullptr) args.bias = bias + column;
     args.input = input;
     args.input_stride = input_stride;
+    if (part.order != nullptr) {
+      if (part.order != order) put_in_order(part, input, input_stride, rows);
+      order = part.order;
+      args.input = ordered_;
+      args.input_stride = part.cols;
+    }
     args.rows = rows;
-    args.out = partials_memory_ + column;
-    args.out_rows = partials_.rows;
-    args.out_stride = partials_.stride;
+    args.out = to + column;
+    args.out_rows = partials.rows;
+    args.out_stride = partials.stride;
     check(plugin_.ops.linear(args, stream_), "linear");
     column += part.rows;
   }
+  return partials;
 }
 
-cuda::Partials CudaLayers::partials_from(int64_t row) const {
-  cuda::Partials partials = partials_;
-  partials.data += row * partials.stride;
-  return partials;
+// Writes ordered_.
+void CudaLayers::put_in_order(const cuda::TiledMatrix& matrix, const void* input,
+                              int64_t input_stride, int64_t rows) {
+  check(plugin_.ops.order_columns({.input = input,
+                                   .input_stride = input_stride,
+                                   .order = matrix.order,
+                                   .rows = rows,
+                                   .cols = matrix.cols,
+                                   .out = ordered_},
+                                  stream_),
+        "order_columns");
 }
 
 void CudaLayers::check(cuda::Status status, const char* what) const {

@@ -99,12 +99,17 @@ int64_t CudaSampling::bias_count() const {
   return count;
 }
 
-int64_t CudaSampling::fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
-                               int64_t bias) const {
+int64_t CudaSampling::fill_rows(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
+                                std::span<const int32_t> drafts, int64_t bias) const {
   const Seat& state = seats_[seat];
-  host.sample_rows[sample] = host.group(0).tokens[row];
-  host.sampling[sample] = state.row;
-  host.sampling[sample].bias_begin = static_cast<int32_t>(bias);
+  for (int64_t i = 0; i <= std::ssize(drafts); ++i) {
+    host.sample_rows[sample + i] = host.group(0).tokens[row + i];
+    cuda::SamplingRow& params = host.sampling[sample + i];
+    params = state.row;
+    params.bias_begin = static_cast<int32_t>(bias);
+    params.wave = static_cast<int32_t>(i);
+    if (i > 0) params.draft = drafts[static_cast<size_t>(i - 1)];
+  }
   std::copy(state.bias.begin(), state.bias.end(), host.bias + bias);
   return bias + std::ssize(state.bias);
 }
@@ -115,30 +120,34 @@ void CudaSampling::append(int64_t seat, const int32_t* ids, int64_t count) {
 }
 
 void CudaSampling::sample(const cuda::Partials& logits, const StepBlock& device, int64_t first,
-                          int64_t rows, cuda::SampledRow* sampled) {
-  check(plugin_.ops.logits({.logits = logits,
-                            .bend = options_.bend,
-                            .rows = rows,
-                            .vocab = options_.vocab,
-                            .tokens = device.sample_rows + first,
-                            .params = device.sampling + first,
-                            .bias = device.bias,
-                            .penalties = tables_,
-                            .scratch = scratch_},
-                           stream_),
-        "logits");
-  check(plugin_.ops.sample({.logits = logits,
-                            .bend = options_.bend,
-                            .rows = rows,
-                            .vocab = options_.vocab,
-                            .tokens = device.sample_rows + first,
-                            .params = device.sampling + first,
-                            .penalties = tables_,
-                            .scratch = scratch_,
-                            .ids = sampled_ids_,
-                            .sampled = sampled},
-                           stream_),
-        "sample");
+                          int64_t rows, int64_t waves, cuda::SampledRow* sampled) {
+  for (int32_t wave = 0; wave < waves; ++wave) {
+    check(plugin_.ops.logits({.logits = logits,
+                              .bend = options_.bend,
+                              .rows = rows,
+                              .vocab = options_.vocab,
+                              .tokens = device.sample_rows + first,
+                              .params = device.sampling + first,
+                              .bias = device.bias,
+                              .penalties = tables_,
+                              .scratch = scratch_,
+                              .wave = wave},
+                             stream_),
+          "logits");
+    check(plugin_.ops.sample({.logits = logits,
+                              .bend = options_.bend,
+                              .rows = rows,
+                              .vocab = options_.vocab,
+                              .tokens = device.sample_rows + first,
+                              .params = device.sampling + first,
+                              .penalties = tables_,
+                              .scratch = scratch_,
+                              .ids = sampled_ids_,
+                              .sampled = sampled,
+                              .wave = wave},
+                             stream_),
+          "sample");
+  }
 }
 
 void CudaSampling::check(cuda::Status status, const char* what) const {

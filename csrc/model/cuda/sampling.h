@@ -37,17 +37,18 @@ class CudaSampling {
   const int32_t* last_sampled(int64_t seat) const { return &seat_references_[seat]; }
   const int32_t* sampled_ids() const { return sampled_ids_; }  // on the GPU: [seats]
 
-  // Fills sample `sample` of a step: for `seat`, after row `row`. `bias`: bias entries of the
-  // samples before it; returns the count including its own.
-  int64_t fill_row(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
-                   int64_t bias) const;
+  // Fills the samples of a step from `sample` on: for `seat`, after row `row` and after those that
+  // follow, which have these drafts. `bias`: bias entries of the samples before them; returns the
+  // count including the seat's own.
+  int64_t fill_rows(const StepBlock& host, int64_t sample, int64_t seat, int64_t row,
+                    std::span<const int32_t> drafts, int64_t bias) const;
 
   // Adds `ids`, [count] on the GPU, to the penalties of `seat`.
   void append(int64_t seat, const int32_t* ids, int64_t count);
-  // Runs samples [first, first + rows), which have these `logits`; `device` is on the GPU. Results
-  // go to `sampled`, [rows].
+  // Runs samples [first, first + rows), which have these `logits`, in this many waves; `device` is
+  // on the GPU. Results go to `sampled`, [rows], after those of the samples before them.
   void sample(const cuda::Partials& logits, const StepBlock& device, int64_t first, int64_t rows,
-              cuda::SampledRow* sampled);
+              int64_t waves, cuda::SampledRow* sampled);
 
   int64_t scratch_bytes() const { return scratch_bytes_; }
   void release();

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <numeric>
+#include <map>
 #include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "common/carver.h"
 #include "common/check.h"
+#include "common/errors.h"
 #include "model/cuda/upload.h"
 
 namespace sinkstream {
@@ -26,26 +30,33 @@ class Copier {
   int64_t largest_piece() const { return largest_piece_; }  // that must be in one buffer
   int64_t partials() const { return partials_; }  // the most floats of a layer's map, per row
   int64_t taken() const { return taken_; }        // weights that the host has
+  int64_t most_ordered() const { return most_ordered_; }
 
-  CudaMap map(std::initializer_list<PackedMatrix> parts) {
+  CudaMap map(std::span<const PackedMatrix> parts) {
     CudaMap map;
     for (auto part = parts.begin(); part != parts.end();) {
       const auto end = std::find_if(part, parts.end(), [part](const PackedMatrix& other) {
-        return other.type != part->type;
+        return other.type != part->type || other.block != part->block || other.order != part->order;
       });
       map.parts.push_back(matrix({part, end}));
       part = end;
     }
-    partials_ = std::max(partials_, map.splits() * map.rows());
+    reserve_partials(map.splits() * map.rows());
     return map;
   }
+  CudaMap map(std::initializer_list<PackedMatrix> parts) {
+    return map(std::span(parts.begin(), parts.size()));
+  }
+  void reserve_partials(int64_t floats) { partials_ = std::max(partials_, floats); }
 
-  // Stacks parts of one type.
+  // Stacks parts of one type, open block and order of columns.
   cuda::TiledMatrix matrix(std::span<const PackedMatrix> parts) {
-    cuda::TiledMatrix matrix{parts.front().type, 0, parts.front().cols};
+    const PackedMatrix& first = parts.front();
+    cuda::TiledMatrix matrix{.type = first.type, .cols = first.cols, .block = first.block};
     for (const PackedMatrix& part : parts) matrix.rows += part.rows;
+    matrix.order = order(first);
     taken_ += std::ssize(parts);
-    const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols);
+    const int64_t bytes = cuda::tiled_bytes(matrix.type, matrix.rows, matrix.cols, matrix.block);
     auto* const tiles = carver_.take<std::byte>(bytes);
     matrix.tiles = tiles;
     const int64_t count = cuda::row_tiles(matrix.rows), tile_bytes = bytes / count;
@@ -59,31 +70,58 @@ class Copier {
     return matrix;
   }
 
-  const float* vector(const float* values, int64_t count) { return vector({values}, {count}); }
+  struct Numbers {
+    const float* values;  // null: none
+    int64_t count;
+  };
+
+  const float* vector(const float* values, int64_t count) { return vector({{values, count}}); }
 
   // Concatenates parts. A null part among others becomes zeros; null if all are.
-  const float* vector(std::initializer_list<const float*> parts,
-                      std::initializer_list<int64_t> counts) {
-    if (std::all_of(parts.begin(), parts.end(), [](const float* p) { return p == nullptr; })) {
-      return nullptr;
+  const float* vector(std::initializer_list<Numbers> parts) {
+    return vector(std::span(parts.begin(), parts.size()));
+  }
+  const float* vector(std::span<const Numbers> parts) {
+    int64_t total = 0, given = 0;
+    for (const auto& [values, count] : parts) {
+      total += count;
+      given += values != nullptr;
     }
-    taken_ += std::ranges::count_if(parts, [](const float* p) { return p != nullptr; });
-    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    const int64_t bytes = total * int64_t{sizeof(float)};
-    auto* const copied = carver_.take<float>(total);
-    largest_piece_ = std::max(largest_piece_, bytes);
-    if (upload_ == nullptr) return copied;
-    auto* to =
-        reinterpret_cast<float*>(upload_->write(reinterpret_cast<std::byte*>(copied), bytes));
-    auto count = counts.begin();
-    for (const float* part : parts) {
-      to = part == nullptr ? std::fill_n(to, *count, 0.0f) : std::copy_n(part, *count, to);
-      ++count;
+    if (given == 0) return nullptr;
+    taken_ += given;
+    auto [copied, to] = take<float>(total);
+    if (to == nullptr) return copied;
+    for (const auto& [values, count] : parts) {
+      to = values == nullptr ? std::fill_n(to, count, 0.0f) : std::copy_n(values, count, to);
     }
     return copied;
   }
 
  private:
+  // Memory for some numbers, and where the host writes them: null if it only counts.
+  template <typename Number>
+  std::pair<Number*, Number*> take(int64_t count) {
+    const int64_t bytes = count * int64_t{sizeof(Number)};
+    auto* const taken = carver_.take<Number>(count);
+    largest_piece_ = std::max(largest_piece_, bytes);
+    if (upload_ == nullptr) return {taken, nullptr};
+    std::byte* const to = upload_->write(reinterpret_cast<std::byte*>(taken), bytes);
+    return {taken, reinterpret_cast<Number*>(to)};
+  }
+
+  // The order of a matrix's columns, copied once for all matrices that share it.
+  const int32_t* order(const PackedMatrix& matrix) {
+    if (matrix.order == nullptr) return nullptr;
+    const auto [known, is_new] = orders_.emplace(matrix.order, nullptr);
+    if (is_new) {
+      const auto [copied, to] = take<int32_t>(matrix.cols);
+      if (to != nullptr) std::copy_n(matrix.order, matrix.cols, to);
+      known->second = copied;
+    }
+    most_ordered_ = std::max(most_ordered_, matrix.cols);
+    return known->second;
+  }
+
   void write_tiles(std::span<const PackedMatrix> parts, int64_t begin, int64_t end,
                    int64_t tile_bytes, std::byte* to) {
     const auto write = [&](int64_t tile, int) {
@@ -99,6 +137,8 @@ class Copier {
   int64_t largest_piece_ = 0;
   int64_t partials_ = 0;
   int64_t taken_ = 0;
+  std::unordered_map<const int32_t*, const int32_t*> orders_;  // on the host, on the GPU
+  int64_t most_ordered_ = 0;
 };
 
 NormWeights norm(const NormWeights& from, int64_t count, Copier* copier) {
@@ -112,7 +152,7 @@ void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hi
   const bool is_full = attention.qk_norm == QkNorm::kFull;
   to->attention_norm = norm(from.attention_norm, hidden, copier);
   to->qkv = copier->map({from.q, from.k, from.v});
-  to->qkv_bias = copier->vector({from.q_bias, from.k_bias, from.v_bias}, {q, kv, kv});
+  to->qkv_bias = copier->vector({{from.q_bias, q}, {from.k_bias, kv}, {from.v_bias, kv}});
   to->q_norm = norm(from.q_norm, is_full ? q : attention.head_dim, copier);
   to->k_norm = norm(from.k_norm, is_full ? kv : attention.head_dim, copier);
   to->o = copier->map({from.o});
@@ -121,20 +161,103 @@ void copy_attention(const LayerWeights& from, const BlockSpec& block, int64_t hi
   to->sink_logits = copier->vector(from.sink_logits, attention.heads);
 }
 
-void copy_mlp(const LayerWeights& from, const BlockSpec& block, int64_t hidden, Copier* copier,
-              CudaLayerWeights* to) {
-  const int64_t inner = block.dense().intermediate_size;
-  to->mlp_norm = norm(from.mlp_norm, hidden, copier);
-  const MlpWeights& mlp = from.mlp;
-  if (block.dense().gated) {
-    to->gate_up = copier->map({mlp.gate, mlp.up});
-    to->gate_up_bias = copier->vector({mlp.gate_bias, mlp.up_bias}, {inner, inner});
+CudaMlpWeights copy_mlp(const MlpWeights& from, const DenseSpec& spec, int64_t hidden,
+                        Copier* copier) {
+  const int64_t inner = spec.intermediate_size;
+  CudaMlpWeights to;
+  if (spec.gated) {
+    to.gate_up = copier->map({from.gate, from.up});
+    to.gate_up_bias = copier->vector({{from.gate_bias, inner}, {from.up_bias, inner}});
   } else {
-    to->gate_up = copier->map({mlp.up});
-    to->gate_up_bias = copier->vector(mlp.up_bias, inner);
+    to.gate_up = copier->map({from.up});
+    to.gate_up_bias = copier->vector(from.up_bias, inner);
   }
-  to->down = copier->map({mlp.down});
-  to->down_bias = copier->vector(mlp.down_bias, hidden);
+  to.down = copier->map({from.down});
+  to.down_bias = copier->vector(from.down_bias, hidden);
+  return to;
+}
+
+std::string storage_of(const PackedMatrix& matrix) {
+  const bool open = is_open(format_of(matrix.type));
+  return cat(name_of(matrix.type), open ? cat(" in blocks of ", matrix.block) : "");
+}
+
+// Kernels are compiled for a type, and one launch multiplies all experts.
+void require_alike(int64_t layer, const DenseSpec& spec, int64_t hidden,
+                   const ExpertsWeights& experts) {
+  std::map<std::string, PackedMatrix> first;  // of expert 0
+  for (size_t e = 0; e < experts.each.size(); ++e) {
+    const auto check = [&](const std::string& name, int64_t, int64_t, const PackedMatrix& matrix) {
+      const PackedMatrix& other = first.emplace(name, matrix).first->second;
+      const auto refuse = [&](const std::string& rule) {
+        throw CheckpointError(cat("load: weight \"layers.", layer, ".experts.", e, ".", name,
+                                  "\" must ", rule, ". Use `device=\"cpu\"`."));
+      };
+      if (matrix.order != nullptr) {
+        refuse("keep the order of its columns on a GPU, but is sorted by its groups");
+      }
+      if (matrix.type != other.type || matrix.block != other.block) {
+        refuse(cat("be stored as that of expert 0 is on a GPU, as ", storage_of(other), ", but is ",
+                   storage_of(matrix)));
+      }
+    };
+    for_each_mlp_matrix(spec, "", hidden, experts.each[e], check);
+  }
+}
+
+// Maps of experts that are next to each other in memory, all in the same way.
+void copy_each(const std::vector<MlpWeights>& each, const ExpertsSpec& spec, int64_t hidden,
+               Copier* copier, CudaExpertsWeights* to) {
+  const DenseSpec& expert = spec.expert;
+  const int64_t inner = expert.intermediate_size;
+  std::vector<Copier::Numbers> gate_up_biases, down_biases;
+  for (size_t e = 0; e < each.size(); ++e) {
+    const MlpWeights& from = each[e];
+    const PackedMatrix parts[] = {from.gate, from.up};
+    const CudaMap gate_up = copier->map(std::span(parts).last(expert.gated ? 2 : 1));
+    const CudaMap down = copier->map({from.down});
+    if (expert.gated) gate_up_biases.push_back({from.gate_bias, inner});
+    gate_up_biases.push_back({from.up_bias, inner});
+    down_biases.push_back({from.down_bias, hidden});
+    for (auto [map, all] : {std::pair{&gate_up, &to->gate_up}, {&down, &to->down}}) {
+      if (e == 0) all->first = *map;
+      const int64_t distance = map->parts[0].tiles - all->first.parts[0].tiles;
+      if (e == 1) all->expert_bytes = distance;
+      SINKSTREAM_CHECK(distance == static_cast<int64_t>(e) * all->expert_bytes, "expert ", e,
+                       " is ", distance, " bytes after the first");
+    }
+  }
+  to->gate_up.bias = copier->vector(gate_up_biases);
+  to->down.bias = copier->vector(down_biases);
+  for (CudaExpertMap* map : {&to->gate_up, &to->down}) {
+    map->chosen = spec.chosen;
+    map->experts = spec.experts;
+    copier->reserve_partials(spec.chosen * map->splits() * map->first.rows());
+  }
+}
+
+CudaExpertsWeights copy_experts(const ExpertsWeights& from, const ExpertsSpec& spec, int64_t hidden,
+                                Copier* copier) {
+  CudaExpertsWeights to;
+  to.router = copier->map({from.router});
+  copier->reserve_partials(2 * to.router.splits() * spec.experts);  // Note: [Exact logits]
+  to.router_bias = copier->vector(from.router_bias, spec.experts);
+  to.choice_bias = copier->vector(from.choice_bias, spec.experts);
+  to.expert_scale = copier->vector(from.expert_scale, spec.experts);
+  copy_each(from.each, spec, hidden, copier, &to);
+  if (spec.shared_size > 0) to.shared = copy_mlp(from.shared, spec.shared(), hidden, copier);
+  if (spec.shared_size > 0 && spec.shared_gate) to.shared_gate = copier->map({from.shared_gate});
+  return to;
+}
+
+void copy_feed_forward(const LayerWeights& from, const BlockSpec& block, int64_t hidden,
+                       Copier* copier, CudaLayerWeights* to) {
+  to->mlp_norm = norm(from.mlp_norm, hidden, copier);
+  if (const ExpertsSpec* const experts = block.experts()) {
+    to->experts = copy_experts(from.experts, *experts, hidden, copier);
+  } else {
+    to->mlp = copy_mlp(from.mlp, block.dense(), hidden, copier);
+  }
   to->mlp_post_norm = norm(from.mlp_post_norm, hidden, copier);
 }
 
@@ -156,15 +279,23 @@ CudaWeights fill_weights(const DecoderSpec& spec, const DecoderWeights& from, Co
     CudaLayerWeights& copied = to.layers.emplace_back();
     const BlockSpec& block = spec.block(layer);
     const int64_t before = copier->taken();
+    if (const ExpertsSpec* const experts = block.experts()) {
+      require_alike(layer, experts->expert, hidden, its_weights.experts);
+    }
     copy_attention(its_weights, block, hidden, copier, &copied);
-    copy_mlp(its_weights, block, hidden, copier, &copied);
+    copy_feed_forward(its_weights, block, hidden, copier, &copied);
     int64_t weights = before;
     for_each_weight(block, hidden, its_weights, [&](const auto&...) { ++weights; });
     SINKSTREAM_CHECK(copier->taken() == weights, "of layer ", layer, " ", copier->taken() - before,
                      " weights are copied instead of ", weights - before);
+    const CudaMap& shared = copied.experts.shared.down;
+    if (!shared.parts.empty()) {
+      to.shared_partials = std::max(to.shared_partials, shared.splits() * shared.rows());
+    }
     copied.slopes = slopes[static_cast<size_t>(spec.block_of_layer[static_cast<size_t>(layer)])];
   }
   to.layer_partials = copier->partials();
+  to.most_ordered = copier->most_ordered();
   to.bytes = copier->used();
   return to;
 }

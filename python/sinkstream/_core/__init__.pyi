@@ -176,12 +176,20 @@ class ModelBuilder:
 
     def __init__(self, spec: Mapping[str, Any]) -> None: ...
     def declare(
-        self, weight: str, file: str, storage: str, rows: int, cols: int, added: float = 0.0
+        self,
+        weight: str,
+        file: str,
+        storage: str,
+        rows: int,
+        cols: int,
+        added: float = 0.0,
+        is_transposed: bool = False,
     ) -> None:
         """Declare a weight: how the file stores it, and how it is kept.
 
         If these differ, it is rounded as it is read, to one of `quantizable`. `added`: to each
-        number of a vector.
+        number of a vector. `is_transposed`: the tensor's columns follow each other, each with all
+        rows.
         """
 
     def declare_split(

@@ -31,6 +31,8 @@ types are GGUF's blocks."""
 SPLIT_STORAGES: tuple[Storage, ...] = ("INT4", "INT8", "FP8")
 """Types of matrices whose codes, scales and zero points are tensors of their own."""
 
+_SHORT_RUN = 4096  # bytes: shorter runs are read with what lies between them
+
 _FALLBACKS: dict[Storage, Storage] = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
     "Q6_K": "Q8_0",
@@ -76,7 +78,7 @@ class SplitMatrix:
     csrc/kernels/pack_split.h has the layouts.
     """
 
-    layout: Literal["awq", "gptq", "rows"]
+    layout: Literal["awq", "columns", "gptq", "rows"]
     tensors: tuple[str, ...]
     """The names of the tensors of codes, of scales, and of zero points if there are any."""
     file_bytes: int
@@ -107,6 +109,8 @@ class TensorSource:
     """How it is stored, if its codes and scales are tensors of their own."""
     added: float = 0.0
     """The constant added to each number of a vector as it is read."""
+    is_transposed: bool = False
+    """Whether the columns follow each other in the file, each with all rows."""
 
     @property
     def kept(self) -> Storage:
@@ -183,6 +187,8 @@ class TensorEntry:
     """The bytes of each run of its rows, if other weights' rows lie in between; 0: contiguous."""
     stride_bytes: int = 0
     """From the start of a run to the start of the next."""
+    is_transposed: bool = False
+    """Whether its bytes are those of the columns, one after the other; `shape` has rows first."""
 
     def read(self) -> bytes:
         """Read all of it."""
@@ -191,8 +197,10 @@ class TensorEntry:
     def read_part(self, begin: int, size: int) -> bytes:
         """Read `size` of its bytes, from byte `begin` on."""
         what, run = f"tensor {quoted(self.name)}", self.run_bytes
-        if run == 0:
+        if run == 0 or size == 0:
             return self.file.read(self.offset + begin, size, what)
+        if run < _SHORT_RUN:
+            return self._read_short_runs(begin, size)
         runs = []
         end = begin + size
         while begin < end:
@@ -201,6 +209,22 @@ class TensorEntry:
             runs.append(self.file.read(offset, count, what))
             begin += count
         return b"".join(runs)
+
+    def _read_short_runs(self, begin: int, size: int) -> bytes:
+        """Read what lies between the runs, too: a call for each would take longer."""
+        import numpy as np
+
+        first, last = begin // self.run_bytes, (begin + size - 1) // self.run_bytes
+        length = (last - first) * self.stride_bytes + self.run_bytes
+        offset = self.offset + first * self.stride_bytes
+        content = self.file.read(offset, length, f"tensor {quoted(self.name)}")
+        runs = np.lib.stride_tricks.as_strided(
+            np.frombuffer(content, np.uint8),
+            (last - first + 1, self.run_bytes),
+            (self.stride_bytes, 1),
+        )
+        start = begin - first * self.run_bytes
+        return runs.tobytes()[start : start + size]
 
 
 class FileSource:
@@ -215,6 +239,7 @@ class FileSource:
         """
         self.stored = stored
         self.entries = stored if entries is None else entries
+        self._turned: tuple[str, bytes] = ("", b"")
 
     def extents(self, tensor: TensorSource) -> tuple[Extent, ...]:
         """Return where its tensors are."""
@@ -237,7 +262,24 @@ class FileSource:
             )
         entry = self.entries[tensor.tensor]
         row = row_bytes(tensor.storage, tensor.slot.cols)
+        if tensor.is_transposed:
+            return self._all_rows(tensor.tensor, entry)[begin * row : end * row]
         return entry.read_part(begin * row, (end - begin) * row)
+
+    def _all_rows(self, name: str, entry: TensorEntry) -> bytes:
+        """Return all rows of a transposed tensor, and keep them: the next call wants more of them.
+
+        These are of one expert at most.
+        """
+        import numpy as np
+
+        kept, content = self._turned
+        if kept != name:
+            rows, cols = entry.shape
+            columns = np.frombuffer(entry.read(), f"V{STORAGE_BLOCKS[entry.kind][1]}")
+            content = columns.reshape(cols, rows).T.tobytes()
+            self._turned = (name, content)
+        return content
 
     def close(self) -> None:
         """Close the files. May be called more than once."""

@@ -49,6 +49,15 @@ class Fields:
         absent = {self.name(name): value for name, value in defaults.items() if not self.has(name)}
         return Fields({**self._values, **absent}, self.where, self._prefix, self._other_names)
 
+    def without(self, *names: str) -> Fields:
+        """Return the same fields as if these were absent."""
+        left = {name: value for name, value in self._values.items() if name not in names}
+        return Fields(left, self.where, self._prefix, self._other_names)
+
+    def without_prefix(self) -> Fields:
+        """Return all fields of the file, by their own names."""
+        return Fields(self._values, self.where)
+
     def has(self, name: str) -> bool:
         """Return whether there is a value."""
         return self._values.get(self.name(name)) is not None

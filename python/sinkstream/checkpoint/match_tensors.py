@@ -1,17 +1,14 @@
-"""Matches the weights that a decoder needs with the tensors that a checkpoint has.
-
-A fused tensor holds the rows of several weights: each of them is some of its rows.
-"""
+"""Matches the weights that a decoder needs with the tensors that a checkpoint has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from sinkstream.checkpoint.checkpoint import Storage, TensorEntry, TensorSource
-from sinkstream.checkpoint.families.weight_names import EXPERTS, Fused, WeightNames
+from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, Experts, WeightSlot, weight_slots
+from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
@@ -72,12 +69,21 @@ def match_tensors(
             sources += [found.source] if found.source is not None else []
             continue
         needed.add(tensor)
-        problem = _problem(tensor, slot, entries.get(tensor), storages)
+        shape = shape_of(spec, slot)
+        problem = _problem(tensor, slot, shape, entries.get(tensor), storages)
         if problem is not None:
             problems.append(problem)
         else:
-            added = names.added_to(slot.name)
-            sources.append(TensorSource(slot, tensor, entries[tensor].kind, added=added))
+            entry = entries[tensor]
+            sources.append(
+                TensorSource(
+                    slot,
+                    tensor,
+                    entry.kind,
+                    added=names.added_to(slot.name),
+                    is_transposed=entry.is_transposed,
+                )
+            )
     surplus: dict[str, str] = {}
     other_parts: list[str] = []
     for name, entry in entries.items():
@@ -99,11 +105,21 @@ def match_tensors(
     return tuple(sources)
 
 
+def shape_of(spec: DecoderSpec, slot: WeightSlot) -> tuple[int, ...]:
+    """Return the shape of a slot's tensor; the core has the taps of a convolution as a vector."""
+    if slot.name.endswith(".conv"):
+        return (spec.hidden_size, slot.rows // spec.hidden_size)
+    return (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
+
+
 def _problem(
-    tensor: str, slot: WeightSlot, entry: TensorEntry | None, storages: Collection[str]
+    tensor: str,
+    slot: WeightSlot,
+    shape: tuple[int, ...],
+    entry: TensorEntry | None,
+    storages: Collection[str],
 ) -> str | None:
     """Return what is wrong with a slot's tensor, or None."""
-    shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
     if entry is None:
         return f"tensor {quoted(tensor)} of shape {list(shape)} is missing"
     if _without_ones(entry.shape) != _without_ones(shape):
@@ -111,7 +127,7 @@ def _problem(
     allowed = UNQUANTIZED if slot.cols == 1 else sorted(storages)
     if entry.kind not in allowed:
         return (
-            f"tensor {quoted(tensor)} must be stored as one of {', '.join(allowed)}, but is "
+            f"tensor {quoted(entry.name)} must be stored as one of {', '.join(allowed)}, but is "
             f"{entry.kind}"
         )
     return None
@@ -140,6 +156,7 @@ def _of_other_parts(tensors: list[str], where: str) -> str:
 
 
 def _error(problems: list[str], where: str) -> CheckpointError:
+    problems = list(dict.fromkeys(problems))  # one for each expert of a tensor
     if len(problems) == 1:
         return CheckpointError(f"load: {where}: {problems[0]}.")
     lines = problems[:_MAX_LISTED]
@@ -149,106 +166,3 @@ def _error(problems: list[str], where: str) -> CheckpointError:
         f"load: {where} does not match its own description in {len(problems)} places:\n  "
         + "\n  ".join(lines)
     )
-
-
-def split_fused(
-    spec: DecoderSpec, names: WeightNames, entries: Mapping[str, TensorEntry], where: str
-) -> Mapping[str, TensorEntry]:
-    """Replace each fused tensor with entries for its parts.
-
-    A tensor whose parts the decoder lacks stays as it is.
-
-    Raises:
-        CheckpointError: A fused tensor does not have the rows and columns of its parts.
-    """
-    if not names.fused:
-        return entries
-    found = dict(entries)
-    slots = {slot.name: slot for slot in weight_slots(spec)}
-    for layer in range(spec.layers):
-        for name, fused in names.fused.items():
-            held = [
-                [slots[slot] for slot in needed if slot in slots]
-                for needed in _slots_of(spec, layer, fused)
-            ]
-            for end in fused.tensors if held and all(held) else ():
-                tensor = names.layer_prefix.format(layer) + name + end
-                if tensor not in entries:
-                    continue
-                found.pop(tensor)
-                stacked = _stacked(entries[tensor], held, is_split=end != "", where=where)
-                for entry, parts in zip(stacked, held, strict=True):
-                    groups = fused.groups(spec, parts[0].rows)
-                    names_of_parts = (part_name(names.tensor(slot.name), end) for slot in parts)
-                    entries_of_parts = _parts_of(entry, parts, groups, where)
-                    found.update(zip(names_of_parts, entries_of_parts, strict=True))
-    return found
-
-
-def part_name(tensor: str, end: str) -> str:
-    """Return a name such as "gate_up_proj[experts.0.up]" with an end for the tensor itself."""
-    stored, bracket, part = tensor.partition("[")
-    return stored + end + bracket + part
-
-
-def _slots_of(spec: DecoderSpec, layer: int, fused: Fused) -> list[list[str]]:
-    """Return the slots of a fused tensor; those of each expert by themselves."""
-    slots = [f"layers.{layer}.{part}" for part in fused.parts]
-    if not fused.parts[0].startswith(EXPERTS):
-        return [slots]
-    block = spec.blocks[spec.block_of_layer[layer]]
-    count = block.feed_forward.experts if isinstance(block.feed_forward, Experts) else 0
-    return [[slot.replace("*", str(expert)) for slot in slots] for expert in range(count)]
-
-
-def _stacked(
-    entry: TensorEntry, held: Sequence[Sequence[WeightSlot]], *, is_split: bool, where: str
-) -> Iterator[TensorEntry]:
-    """Yield the entry of each expert in a tensor of all experts; of another tensor, itself.
-
-    If `is_split`, the tensor has what a row has of codes or scales, whatever that is.
-    """
-    slots = held[0]
-    shape = _shape_of(sum(slot.rows for slot in slots), slots[0].cols)
-    if is_split:
-        shape = (shape[0], *entry.shape[2:])
-    is_of_experts = slots[0].name.split(".")[2] + "." == EXPERTS
-    whole = (len(held), *shape) if is_of_experts else shape
-    if entry.shape != whole:
-        raise CheckpointError(
-            f"load: {where}: tensor {quoted(entry.name)} must have shape {list(whole)}, but has "
-            f"{list(entry.shape)}."
-        )
-    size = entry.size // len(held)
-    for i in range(len(held)):
-        yield replace(entry, shape=shape, offset=entry.offset + i * size, size=size)
-
-
-def _parts_of(
-    entry: TensorEntry, slots: Sequence[WeightSlot], groups: int, where: str
-) -> Iterator[TensorEntry]:
-    """Yield each part's entry. The tensor consists of `groups` equal groups with all parts."""
-    shape = entry.shape
-    # Of a storage type that cannot be loaded no row is read: matching refuses it.
-    of_row = entry.size // shape[0]
-    stride, offset = shape[0] // groups * of_row, entry.offset
-    for slot in slots:
-        if slot.rows % groups:
-            raise CheckpointError(
-                f"load: {where}: tensor {quoted(entry.name)} must hold the rows of {slot.name} "
-                f"in {groups} equal parts, but {slot.rows} is not a multiple of {groups}."
-            )
-        run = slot.rows // groups * of_row
-        yield replace(
-            entry,
-            shape=(slot.rows, *shape[1:]),
-            offset=offset,
-            size=slot.rows * of_row,
-            run_bytes=0 if groups == 1 else run,
-            stride_bytes=0 if groups == 1 else stride,
-        )
-        offset += run
-
-
-def _shape_of(rows: int, cols: int) -> tuple[int, ...]:
-    return (rows,) if cols == 1 else (rows, cols)

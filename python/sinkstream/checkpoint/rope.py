@@ -103,6 +103,8 @@ def rope_from_config(
     layer_type: str | None = None,
     base: float = 10_000.0,
     base_name: str = "rope_theta",
+    has_alpha: bool = False,
+    has_multipliers: bool = False,
 ) -> RopeSpec:
     """Read the rotary scheme of a config.json.
 
@@ -121,6 +123,9 @@ def rope_from_config(
             only one scheme, it is for "full_attention", and other layers have none.
         base: The base if the config does not give one.
         base_name: The field of the base in the older layout.
+        has_alpha: Whether `alpha` makes the dynamic scheme one with a larger, constant base.
+        has_multipliers: Whether longrope's attention factor is given as `short_mscale` and
+            `long_mscale`.
 
     Raises:
         CheckpointError: The scheme is unknown or depends on length, or a number is out of range.
@@ -139,8 +144,30 @@ def rope_from_config(
             scaling = None
     rotary_dim = _rotary_dim(config, scaling, head_dim, partial)
     base = config.number(base_name, *BASES, base)
+    if scaling is not None and has_alpha and scaling.has("alpha"):
+        return RopeSpec(_alpha_frequencies(scaling, rotary_dim, base), pairing)
+    if scaling is not None and has_multipliers and scaling.has("short_mscale"):
+        scaling = _with_one_multiplier(scaling)
     found = _from_scaling(config, scaling, rotary_dim, trained_length, base)
     return replace(found, pairing=pairing)
+
+
+def _alpha_frequencies(scaling: Fields, rotary_dim: int, base: float) -> tuple[float, ...]:
+    """Return the frequencies of Hunyuan's "dynamic" scheme, which depends on no length."""
+    scaling.must_be("rope_type" if scaling.has("rope_type") else "type", "dynamic")
+    alpha = scaling.number("alpha", 1e-3, _MAX_FACTOR)
+    base = scaling.number("rope_theta", *BASES, base)
+    base *= alpha ** (rotary_dim / max(rotary_dim - 2, 1))  # of a single pair, any base will do
+    return tuple(default_frequencies(base, rotary_dim))
+
+
+def _with_one_multiplier(scaling: Fields) -> Fields:
+    """Return the fields with one attention factor in place of Phi-3.5-MoE's two."""
+    factor = scaling.number("short_mscale", 1e-3, 1e3)
+    scaling.must_be("long_mscale", factor, "An endless text needs the same for every length.")
+    return scaling.without("short_mscale", "long_mscale").with_defaults(
+        {"attention_factor": factor}
+    )
 
 
 def _rotary_dim(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 from sinkstream import _core
@@ -16,15 +17,15 @@ Pairing = Literal["half", "interleaved"]
 NormKind = Literal["rms", "layer"]
 """`"rms"`: divided by the root of the mean square. `"layer"`: the mean is subtracted first."""
 
-QkNorm = Literal["none", "head", "full"]
-"""How queries and keys are normalized before they are rotated: not at all, each head by itself, or
-all heads together."""
+QkNorm = Literal["none", "head", "full", "rotated_head"]
+"""How queries and keys are normalized: not at all, before they are rotated each head by itself or
+all heads together, or each head after it is rotated."""
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "xielu"]
 """`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
 
 Recurrence = Literal["short_conv", "delta_net", "mamba2"]
-"""How a recurrent layer's state follows from the one before."""
+"""How a recurrent layer's state follows from the one before. Only `"short_conv"` is supported."""
 
 RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"]
 GroupScore = Literal["largest", "sum_of_two"]
@@ -144,13 +145,20 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A layer that keeps a state of fixed size instead of keys. Not supported yet."""
+    """A layer that keeps a state of fixed size instead of keys.
+
+    A short convolution (LFM2) splits `in(h)` into `b, c, x`, each as wide as the residual stream.
+    Its output is `out(c * conv(b * x))`, where `conv` sees the last `conv_size` tokens.
+    """
 
     kind: ClassVar[str] = "recurrent"
     recurrence: Recurrence
     conv_size: int
     """Inputs that its convolution sees, including the current one."""
     conv_bias: bool = False
+    """Whether the convolution has a bias."""
+    bias: bool = False
+    """Whether its projections have biases."""
     heads: int = 0
     """Heads of the state, each a matrix of `state_size` times `head_dim`; 0 without one."""
     key_heads: int = 0
@@ -173,6 +181,9 @@ class Dense:
     """Whether it computes `down(f(gate(x)) * up(x))`; otherwise `down(f(up(x)))`."""
     bias: bool = False
     """Whether its projections have biases."""
+    xielu: tuple[float, ...] = ()
+    """The trained numbers of the activation "xielu": alpha_p and alpha_n before their softplus,
+    beta and eps. Empty for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +281,14 @@ class CacheGroup:
         return self.sinks + self.window
 
 
-def cache_groups(
-    own_windows: Sequence[int], layers: int, sinks: int, window: int
-) -> list[CacheGroup]:
-    """Return the groups of a sequence's layers, in the order of `csrc/cache/cache_layers.h`."""
-    counts = Counter(own_windows) or {0: layers}
+def cache_groups(own_windows: Iterable[int], sinks: int, window: int) -> list[CacheGroup]:
+    """Return the groups of a sequence's layers, in the order of `csrc/cache/cache_layers.h`.
+
+    `own_windows`: of each layer with attention, 0 for none.
+    """
     return [
         CacheGroup(count, 0, own) if 0 < own <= window else CacheGroup(count, sinks, window)
-        for own, count in counts.items()
+        for own, count in Counter(own_windows).items()
     ]
 
 
@@ -308,6 +319,8 @@ class DecoderSpec:
     """Multiplies the logits (Cohere, Granite)."""
     logit_soft_cap: float = 0.0
     """The cap c: the scaled logits become `c * tanh(logit / c)` (Gemma 2); 0 means no cap."""
+    logit_bias: bool = False
+    """Whether the logits have a bias."""
 
     @classmethod
     def of_layers(cls, layers: Iterable[Block], **fields: Any) -> DecoderSpec:
@@ -331,19 +344,30 @@ class DecoderSpec:
         return len(self.block_of_layer)
 
     @property
+    def mixers(self) -> tuple[Attention | Recurrent, ...]:
+        """Return the mixer of each layer."""
+        return tuple(self.blocks[kind].mixer for kind in self.block_of_layer)
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Return the attention of each kind of layer that has it, in the order of `blocks`."""
+        mixers = (block.mixer for block in self.blocks)
+        return tuple(mixer for mixer in mixers if isinstance(mixer, Attention))
+
+    @property
     def heads(self) -> int:
         """Return the most query heads of a layer."""
-        return max(block.attention.heads for block in self.blocks)
+        return max(attention.heads for attention in self.attentions)
 
     @property
     def kv_heads(self) -> int:
         """Return the most key and value heads of a layer."""
-        return max(block.attention.kv_heads for block in self.blocks)
+        return max(attention.kv_heads for attention in self.attentions)
 
     @property
     def head_dim(self) -> int:
         """Return the width of the widest head."""
-        return max(block.attention.head_dim for block in self.blocks)
+        return max(attention.head_dim for attention in self.attentions)
 
     @property
     def intermediate_size(self) -> int:
@@ -353,28 +377,34 @@ class DecoderSpec:
     @property
     def own_windows(self) -> tuple[int, ...]:
         """Return each layer's own window, 0 for none; empty if no layer has one."""
-        windows = tuple(self.blocks[kind].attention.window for kind in self.block_of_layer)
+        windows = tuple(each.window if isinstance(each, Attention) else 0 for each in self.mixers)
         return windows if any(windows) else ()
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """Return the distinct rotary schemes of the layers, in the order of `blocks`."""
-        return tuple(dict.fromkeys(block.attention.rope for block in self.blocks))
+        return tuple(dict.fromkeys(attention.rope for attention in self.attentions))
 
     def kept(self, sinks: int, window: int) -> tuple[int, int]:
         """Return S and W of the layers that keep the most tokens.
 
         They are as given, unless every layer has its own window of at most `window` tokens.
         """
-        groups = cache_groups(self.own_windows, self.layers, sinks, window)
-        largest = max(groups, key=lambda group: group.capacity)
+        largest = max(self.groups(sinks, window), key=lambda group: group.capacity)
         return largest.sinks, largest.window
+
+    def groups(self, sinks: int, window: int) -> list[CacheGroup]:
+        """Return the layers that keep the same tokens; those without keys are in none."""
+        attentions = (mixer for mixer in self.mixers if isinstance(mixer, Attention))
+        return cache_groups((attention.window for attention in attentions), sinks, window)
 
     def at_capacity(self, sinks: int, window: int) -> DecoderSpec:
         """Return the spec with the frequencies for a cache with this S and W."""
         capacity = sum(self.kept(sinks, window))
 
         def resolved(block: Block) -> Block:
+            if isinstance(block.mixer, Recurrent):
+                return block
             rope = block.attention.rope.at_capacity(capacity)
             return replace(block, mixer=replace(block.attention, rope=rope))
 
@@ -406,6 +436,13 @@ class WeightSlot:
     name: str
     rows: int
     cols: int
+
+
+def share_per_token(spec: DecoderSpec, slot: WeightSlot) -> Fraction:
+    """Return the share of a weight that a token uses, on average over the experts of its layer."""
+    layer, part = (slot.name.split(".") + [""] * 2)[1:3]
+    experts = spec.blocks[spec.block_of_layer[int(layer)]].experts if part == "experts" else None
+    return Fraction(1) if experts is None else Fraction(experts.chosen, experts.experts)
 
 
 def weight_slots(spec: DecoderSpec) -> tuple[WeightSlot, ...]:

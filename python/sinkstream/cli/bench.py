@@ -62,6 +62,8 @@ def bench(
             figures = measure(loaded, rounds, show)
         setting = {
             "model": loaded.path,
+            "weight_bytes": loaded.capacity.weight_bytes,
+            "weight_bytes_per_token": loaded.capacity.weight_bytes_per_token,
             "processor": processor_name(),
             **{key: value for key, value in loaded.runtime.items() if key != "served_by"},
             "evicted_tokens": loaded.stats()["evicted_tokens"],
@@ -92,10 +94,13 @@ def prefill_seconds(model: Model, ids: list[int]) -> float:
 def decode_seconds(model: Model, ids: list[int], tokens: int) -> float:
     """Return the mean seconds per token, including sampling and delivery.
 
-    At least one token is decoded. The model must not run any other stream.
+    Each token has a step of its own: what was measured before would be guessed. At least one token
+    is decoded. The model must not run any other stream.
     """
     stamps = []
-    with model.stream(ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0) as stream:
+    with model.stream(
+        ids, max_tokens=tokens + 1, ignore_eos=True, temperature=0, speculation=0
+    ) as stream:
         for event in stream.events():
             if isinstance(event, Token):
                 stamps.append(time.perf_counter())

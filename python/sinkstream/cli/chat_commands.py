@@ -148,6 +148,8 @@ NAMES = tuple(entry.name for entry in fields(Replies))
 """The names of the options, as in `StreamOptions`."""
 
 _RESET = ("default", "none")
+_UNSET = {"max_tokens": "none", "seed": "random", "speculation": "automatic"}
+"""What options mean that are not set; the others have the model's defaults."""
 
 
 class Settings:
@@ -207,15 +209,11 @@ class Settings:
 
     def _written(self, name: str) -> str:
         value: Any = self.options.get(name)
-        if name == "max_tokens":
-            return "none" if value is None else str(value)
         if name == "stop":
             return quoted(list(value)) if value else "none"
-        if name == "seed":
-            return "random" if value is None else str(value)
         if value is None:
-            return f"{getattr(self._defaults, name):g} (the model's)"
-        return f"{value:g}"
+            return _UNSET.get(name) or f"{getattr(self._defaults, name):g} (the model's)"
+        return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def shown(name: str) -> str:

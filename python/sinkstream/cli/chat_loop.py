@@ -364,7 +364,9 @@ def _stats_of(conversation: Conversation) -> str:
         f"{stats.live_tokens:,} tokens live",
         f"{stats.evicted_tokens:,} evicted",
     ]
-    speed = None if conversation.last is None else conversation.last.stats.tokens_per_s
-    if speed is not None:
-        parts.append(f"last reply at {speed:.1f} tokens/s")
+    last = None if conversation.last is None else conversation.last.stats
+    if last is not None and last.tokens_per_s is not None:
+        parts.append(f"last reply at {last.tokens_per_s:.1f} tokens/s")
+    if last is not None and last.draft_tokens:
+        parts.append(f"{last.accepted_tokens:,} of its {last.draft_tokens:,} drafts accepted")
     return ", ".join(parts) + "."

@@ -58,6 +58,14 @@ Threads = Annotated[
     int | None, typer.Option(help="Compute threads. Default: one per available logical CPU.")
 ]
 
+Speculation = Annotated[
+    int | None,
+    typer.Option(
+        help="The most guessed tokens that a step verifies for a reply; 0: none. They change no "
+        "token. Default: no limit but what makes it faster."
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Loading:
@@ -160,6 +168,7 @@ class Replies:
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")
     ] = None
+    speculation: Speculation = None
 
     def as_options(self) -> StreamOptions:
         """Return them as the keyword arguments of `Model.stream`."""
@@ -265,9 +274,15 @@ def check_options(command: str, options: Mapping[str, Any]) -> None:
             )
 
 
+def in_command(command: str, sentence: str) -> str:
+    """Return a sentence that begins with the command that was typed, not with a part of it."""
+    return re.sub(r"^(chat|generate|load): ", f"{command}: ", sentence)
+
+
 def in_flags(command: str, sentence: str, names: Collection[str]) -> str:
-    """Return an error of the package with the arguments `names` as the user typed them."""
+    """Return an error of the package with the command and the arguments `names` as typed."""
     known = {*names, *_FLAGS, *_FLAGS_OF.get(command, {})}
+    sentence = in_command(command, sentence)
     return re.sub(
         r"`(\w+)`",
         lambda name: f"`{flag_of(command, name[1])}`" if name[1] in known else name[0],

@@ -203,6 +203,10 @@ def summary(stats: Stats, watch: Watch) -> str:
             f"; time between tokens {stats.token_p50_s * 1e3:.1f} ms (p50), "
             f"{stats.token_p99_s * 1e3:.1f} ms (p99)"
         )
+    if stats.accepted_tokens:
+        lines.append(
+            f"{stats.accepted_tokens:,} of {stats.draft_tokens:,} guessed tokens were right"
+        )
     lines.append(
         f"{stats.live_tokens:,} tokens are live, {stats.evicted_tokens:,} were evicted; the cache "
         f"always used {decimal(stats.cache_bytes)}"

@@ -101,7 +101,12 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
     return [
         Row("Model", "name", model.name),
         Row("Model", "family", model.family),
-        Row("Model", "size", f"{count(model.parameters)} parameters, {_weights(facts)}"),
+        Row("Model", "size", f"{_parameters(model)}, {_weights(facts)}"),
+        *(
+            [Row("Model", "experts", f"{model.chosen_experts} of {model.experts} for each token")]
+            if model.experts
+            else []
+        ),
         Row("Model", "format", _format(model)),
         Row("Model", "text", _text(model)),
         Row("Context", "kept", f"{cache.sinks:,} sinks + a window of {cache.window:,} tokens"),
@@ -172,6 +177,12 @@ def count(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f} {word}"
     return f"{number:,}"
+
+
+def _parameters(model: ModelFacts) -> str:
+    """Return the number of parameters and, of a model with experts, how many a token uses."""
+    active = f", {count(model.active_parameters)} active" if model.experts else ""
+    return f"{count(model.parameters)} parameters{active}"
 
 
 def shares(formats: dict[str, int]) -> str:

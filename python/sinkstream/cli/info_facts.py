@@ -14,7 +14,7 @@ from sinkstream import _build, _core
 from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
 from sinkstream.checkpoint.describe import Description, TypeShare, describe
 from sinkstream.checkpoint.open_tensors import open_tensors
-from sinkstream.checkpoint.spec import weight_slots
+from sinkstream.checkpoint.spec import share_per_token, weight_slots
 from sinkstream.checkpoint.stores import locate_model
 from sinkstream.cli.chat_loop import MOST
 from sinkstream.cli.common_options import Loading
@@ -31,7 +31,7 @@ from sinkstream.devices import available_bytes, find_gpu, huge_pages, instructio
 from sinkstream.errors import CheckpointError
 from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
-from sinkstream.loading.load import check_device, check_options
+from sinkstream.loading.load import check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
 
 SEQUENCES = {"chat": MOST, "serve": SERVED}
@@ -67,6 +67,12 @@ class ModelFacts:
     """All tensors of the files by block type, most bytes first."""
     quantize: str | None = None
     """The block format to which 16-bit and 32-bit matrices are quantized."""
+    active_parameters: int = 0
+    """The parameters that a token uses: all but those of the experts that it does not choose."""
+    experts: int = 0
+    """The experts of a layer; 0 if there are none."""
+    chosen_experts: int = 0
+    """How many of them each token uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +276,6 @@ def _open(path: Path, options: ModelOptions) -> Checkpoint:
     """Open a checkpoint, with its tokenizer, and close its files."""
     opened = open_tensors(path, headers_only=True)
     try:
-        check_device(options, opened)
         return with_text(rounded(opened, options.quantize))
     finally:
         opened.source.close()
@@ -280,11 +285,13 @@ def _model_facts(
     name: str, found: Description, checkpoint: Checkpoint, sizes: Sizes, quantize: str | None
 ) -> ModelFacts:
     spec = checkpoint.spec
+    slots = [(slot, slot.rows * slot.cols) for slot in weight_slots(spec)]
+    experts = next((block.experts for block in spec.blocks if block.experts is not None), None)
     return ModelFacts(
         name=name,
         path=checkpoint.path,
         family=spec.family,
-        parameters=sum(slot.rows * slot.cols for slot in weight_slots(spec)),
+        parameters=sum(numbers for _, numbers in slots),
         block_formats=block_formats(checkpoint.tensors),
         layers=spec.layers,
         hidden_size=spec.hidden_size,
@@ -301,6 +308,11 @@ def _model_facts(
         bytes_read_per_token=sizes.weights_per_token,
         tensor_types=dict(found.types),
         quantize=quantize,
+        active_parameters=int(
+            sum(numbers * share_per_token(spec, slot) for slot, numbers in slots)
+        ),
+        experts=0 if experts is None else experts.experts,
+        chosen_experts=0 if experts is None else experts.chosen,
     )
 
 

@@ -13,12 +13,20 @@ from dataclasses import asdict, dataclass, replace
 
 from sinkstream import _core
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Block, DecoderSpec, Dense, weight_slots
+from sinkstream.checkpoint.spec import (
+    Attention,
+    Block,
+    DecoderSpec,
+    Dense,
+    share_per_token,
+    weight_slots,
+)
 from sinkstream.host import ModelOptions
-from sinkstream.loading.default_window import PAGE_ROWS, packed_bytes, pages, sequence_pages
+from sinkstream.loading.default_window import packed_bytes, page_bytes, pages, state_bytes
 
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
 _SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
+_NGRAM_BYTES = 4 << 20  # csrc/engine/drafts.h
 _SIZE, _WINDOW = 32, 64  # of the small model that `probe` loads
 
 
@@ -40,14 +48,18 @@ class Probed:
 def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
     """Return how a model of this description would run with these options.
 
-    A model of one small layer knows: kernels, types, bytes of a page. It is loaded with the same
-    options, from zeros, which takes milliseconds and hardly any memory.
+    A model of one small layer knows: kernels, types, bytes of a page, tokens of a step. It is
+    loaded with the same options, from zeros, which takes milliseconds and hardly any memory.
 
     Raises:
         InvalidArgument: An option does not fit this machine.
     """
-    block = spec.blocks[0]
-    block = replace(block, feed_forward=Dense(_SIZE))
+    small_mlp = Dense(_SIZE)
+    experts = next((block.experts for block in spec.blocks if block.experts is not None), None)
+    if experts is not None:  # their number decides how many tokens of a prompt make a step
+        experts = replace(experts, expert=small_mlp, shared_size=0, shared_gate=False)
+    attends = next(block for block in spec.blocks if isinstance(block.mixer, Attention))
+    block = replace(attends, feed_forward=experts or small_mlp)
     small = replace(spec, vocab_size=_SIZE, hidden_size=_SIZE, blocks=(block,), block_of_layer=(0,))
     builder = _core.ModelBuilder(small.as_dict())
     zeros = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
@@ -72,7 +84,8 @@ def probe(spec: DecoderSpec, options: ModelOptions) -> Probed:
             kv_dtype=native.kv_dtype,
             threads=native.threads,
             prefill_chunk=native.prefill_chunk,
-            bytes_per_token=native.bytes_per_token * spec.layers,
+            bytes_per_token=native.bytes_per_token
+            * sum(isinstance(mixer, Attention) for mixer in spec.mixers),
         )
     finally:
         native.close()
@@ -84,7 +97,7 @@ class Sizes:
 
     weights: int
     weights_per_token: int
-    """The bytes of the weights that the forward pass of one token reads."""
+    """The bytes of the weights that the forward pass of one token reads: of experts, the chosen."""
     sequence: int
     """The cache of one endless stream."""
     scratch: int
@@ -97,13 +110,16 @@ def sizes_of(
 
     Block formats whose panels are wider than the file's blocks take up to 4 % more than this says.
     """
-    weights = {tensor.slot.name: packed_bytes(tensor) for tensor in tensors}
-    total = sum(weights.values())
-    sequence = sequence_pages(spec, options.sinks, options.window) * PAGE_ROWS
+    read = sum(
+        packed_bytes(tensor) * share_per_token(spec, tensor.slot)
+        for tensor in tensors
+        if spec.tie_embeddings or tensor.slot.name != "embedding"
+    )
+    held = page_bytes(spec, options.sinks, options.window, probed.bytes_per_token)
     return Sizes(
-        weights=total,
-        weights_per_token=total if spec.tie_embeddings else total - weights["embedding"],
-        sequence=sequence * probed.bytes_per_token // spec.layers,
+        weights=sum(map(packed_bytes, tensors)),
+        weights_per_token=int(read),
+        sequence=held + state_bytes(spec),
         scratch=_scratch(spec, tensors, options, probed),
     )
 
@@ -120,8 +136,8 @@ def largest_window(
     low, high = 0, max(0, spec.trained_length - options.sinks)
     while low < high:
         window = (low + high + 1) // 2
-        rows = sequence_pages(spec, options.sinks, window) * PAGE_ROWS
-        cache = options.max_sequences * rows * probed.bytes_per_token // spec.layers
+        held = page_bytes(spec, options.sinks, window, probed.bytes_per_token)
+        cache = options.max_sequences * (held + state_bytes(spec))
         scratch = _scratch(spec, tensors, options.with_window(window), probed)
         if weights + cache + scratch <= available:
             low = window
@@ -133,7 +149,7 @@ def largest_window(
 def _angles(spec: DecoderSpec) -> int:
     """Return the cosines and sines for a row: its index, a kept row's index, and its rank."""
     pairs = [rope.rotary_dim // 2 for rope in spec.ropes]
-    views = dict.fromkeys((block.attention.window, block.attention.rope) for block in spec.blocks)
+    views = dict.fromkeys((attention.window, attention.rope) for attention in spec.attentions)
     by_rank = sum(rope.rotary_dim // 2 for _, rope in views)
     return 2 * (sum(pairs) + max(pairs) + by_rank)
 
@@ -159,20 +175,21 @@ def _scratch(
     options: ModelOptions,
     probed: Probed,
 ) -> int:
-    """Return the workspace of one step: activations, split attention, logits and sampling."""
+    """Return the workspace of one step: activations, split attention, logits, sampling, drafts."""
     rows = probed.prefill_chunk + options.max_sequences
-    attentions = [block.attention for block in spec.blocks]
+    attentions = spec.attentions
     query = max(each.heads * each.head_dim for each in attentions)
     kv = max(each.kv_heads * each.head_dim for each in attentions)
-    # Attention and the feed-forward of a block use the same memory.
+    # The mixer and the feed-forward of a block use the same memory.
     feed_forward = max(_feed_forward(spec, block) for block in spec.blocks)
-    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, feed_forward)
+    convolution = 4 * spec.hidden_size if state_bytes(spec) else 0
+    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, convolution, feed_forward)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size
     if any(each.temperature for each in attentions):
         numbers += 1
-    widest = max(spec.hidden_size, spec.intermediate_size, query)
+    widest = max(tensor.slot.cols for tensor in tensors)
     if any(tensor.split is not None and tensor.split.order for tensor in tensors):
         numbers += widest  # inputs in the order of columns
     linear = max(rows + 16, probed.threads) * -(-widest // 64) * 64 * 12
@@ -183,4 +200,6 @@ def _scratch(
     )
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
-    return 4 * rows * numbers + linear + attention + logits + 16 * spec.vocab_size + 65536 + 8192
+    drafts = _NGRAM_BYTES if probed.device == "cpu" else 0
+    fixed = 16 * spec.vocab_size + 65536 + 8192
+    return 4 * rows * numbers + linear + attention + logits + drafts + fixed

@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, TextIO
 
@@ -43,7 +44,7 @@ COMMANDS = {
     "info": "Show the model, the memory it takes, and what would make it faster on this machine.",
     "models": "List the models on this machine, and whether each can be loaded.",
     "quantize": "Quantize a model to a GGUF file, as llama.cpp's quantizer does.",
-    "run": "Chat with a model, or with PROMPT, get one reply.",
+    "run": "Chat with a model, or get one reply to PROMPT.",
     "serve": "Serve a model over an OpenAI-compatible API. Options can be set in the environment.",
 }
 
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = partial(_show_warning, _called(arguments))
             app = build_app(arguments)
             with raising():
                 result = app(args=arguments, prog_name="sinkstream", standalone_mode=False)
@@ -250,6 +251,7 @@ def _sentence(error: OSError) -> str:
 
 
 def _show_warning(
+    called: str | None,
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -257,4 +259,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(fold(f"sinkstream: {message}", sys.stderr), file=sys.stderr)
+    from sinkstream.cli.common_options import in_command
+
+    sentence = in_command(called, str(message)) if called in COMMANDS else message
+    print(fold(f"sinkstream: {sentence}", sys.stderr), file=sys.stderr)

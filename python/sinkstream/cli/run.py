@@ -33,7 +33,7 @@ def run(
     replies: common_options.Replies,
     loading: common_options.Loading,
 ) -> int:
-    """Chat with a model, or with PROMPT, get one reply."""
+    """Chat with a model, or get one reply to PROMPT."""
     options = {**asdict(replies), **asdict(loading)}
     if prompt is None:
         return chat(**{**options, "model": model, "sinks": str(loading.sinks)}, system=system)

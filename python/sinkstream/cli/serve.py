@@ -24,6 +24,7 @@ from sinkstream.server.config import (
     CLUSTER,
     LIMITS,
     LISTEN,
+    REQUESTS,
     SETTINGS,
     ServerConfig,
     check_log,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _AFTER = {
     "name": "cors_origin",
     "max_sequences": "strict_model",
+    "speculation": "continue_final_message",
     "ray": "no_page",
     "replicas": "ray",
 }
@@ -110,6 +112,14 @@ def serve(
         int,
         typer.Option(help="Replies that are generated at the same time.", rich_help_panel=LIMITS),
     ] = SERVED,
+    speculation: Annotated[
+        int | None,
+        typer.Option(
+            help="Guessed tokens that a step verifies for a reply, of which a request can ask for "
+            "fewer; 0: none. They change no token. Default: as many as make replies faster.",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
     ray: Annotated[
         bool,
         typer.Option(
@@ -145,20 +155,40 @@ def serve(
     config = replace(config, model_name=shown)
     check_log(config)
     log_to_stderr(config.log_level, config.log_format)
+    further: dict[str, Any] = {"max_sequences": max_sequences, "speculation": speculation}
+    given, loading = loading, _with_stored_window(config, loading, max_sequences)
     if ray:
-        return _serve_with_ray(loading, config, 2 if replicas is None else replicas, max_sequences)
+        return _serve_with_ray(loading, config, 2 if replicas is None else replicas, further)
     if replicas is not None:
         raise InvalidArgument("serve: `replicas` must be given together with `ray`. Add --ray.")
 
     def load() -> Model:
-        loaded = load_model(loading, max_sequences=max_sequences)
+        loaded = load_model(loading, **further)
         # Warnings about requests quote them, and a log must not.
         warnings.simplefilter("ignore")
         return loaded
 
     keep_heap_small()
-    run(config, load, _report, sharing=_sharing(config))
+    report = functools.partial(_report, config, is_of_store=loading != given)
+    run(config, load, report, sharing=_sharing(config))
     return 0
+
+
+def _with_stored_window(
+    config: ServerConfig, loading: common_options.Loading, max_sequences: int
+) -> common_options.Loading:
+    """Return the loading options with the window of the store, if none is given."""
+    from sinkstream.loading.load import check_options
+    from sinkstream.server.store_choice import stored_window
+
+    if loading.window is not None:
+        return loading
+    options = asdict(loading)
+    path, download = options.pop("model"), options.pop("download")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # loading warns of the same
+        checked = check_options(**options, max_sequences=max_sequences)
+        return replace(loading, window=stored_window(config, checked, path, download=download))
 
 
 def _sharing(config: ServerConfig) -> Alone | None:
@@ -171,7 +201,7 @@ def _sharing(config: ServerConfig) -> Alone | None:
 
 
 def _serve_with_ray(
-    loading: common_options.Loading, config: ServerConfig, replicas: int, max_sequences: int
+    loading: common_options.Loading, config: ServerConfig, replicas: int, further: dict[str, Any]
 ) -> int:
     if replicas < 1:
         raise InvalidArgument(f"serve: `replicas` must be at least 1, but is {replicas}.")
@@ -188,22 +218,28 @@ def _serve_with_ray(
             f"serve: Ray must be installed, but {error.name} is not. "
             f"{how_to_install('serve', 'cluster')} installs it."
         ) from None
-    load = {**asdict(loading), "max_sequences": max_sequences}
+    load = {**asdict(loading), **further}
     model = load.pop("model")
     application = app(model, replicas=replicas, num_cpus=0, server=config, **load)
     run(application, config, lambda address: print(f"Listening on {address}", flush=True))
     return 0
 
 
-def _report(address: str, model: Model) -> None:
+def _report(config: ServerConfig, address: str, model: Model, *, is_of_store: bool) -> None:
+    """Say where the server listens, what the model sees, and what memory and disk it takes."""
+    from sinkstream.server.store_choice import store_sentences
+
     capacity = model.capacity
     total = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
     replies = "1 reply" if capacity.max_sequences == 1 else f"{capacity.max_sequences} replies"
+    of_store = " (that of its conversations)" if is_of_store else ""
     print(f"Listening on {address}", flush=True)
     print(
         f"{Path(model.path).name} with {capacity.sinks:,} sinks and a window of "
-        f"{capacity.window:,} tokens, {replies} at a time. Ctrl-C ends the server.\n"
+        f"{capacity.window:,} tokens{of_store}, {replies} at a time. Ctrl-C ends the server.\n"
         f"Memory: {decimal(total)}, fixed. It does not grow with conversations.",
+        *store_sentences(model, config),
+        sep="\n",
         file=sys.stderr,
     )
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from sinkstream.cluster.owners import Claim, Owner, Owners, Replica
+from sinkstream.conversations.database import GONE_S
 from sinkstream.conversations.fence import Fence, Noted
 from sinkstream.conversations.running_turns import RunningTurns
 from sinkstream.conversations.snapshot_files import SnapshotFolder
@@ -23,6 +24,7 @@ AskRelease = Callable[[Replica, str], bool]
 
 _MOST = 1 << 12  # claims that are remembered: less than 2 MB
 _BEAT_S = 5.0  # a replica that is not seen for 30 s is gone
+_STEP_S = 5.0  # of a clock: a look at it takes less
 _ORPHANS_S = 3600.0
 """How often files without a row are deleted, and how old they must be: others are being written."""
 
@@ -50,6 +52,11 @@ class ReplicaFence(Fence):
         self._held: OrderedDict[str, Claim] = OrderedDict()  # the least recently used first
         self._changing: set[str] = set()  # being taken or given up by a thread
         self._swept = time.monotonic()
+        ((clock,),) = owners.store.rows(f"SELECT {owners.store.clock}")
+        self._looked = float(clock), time.monotonic()
+        """What the store's clock and the monotonic one said at the last look."""
+        self._trusted_at = float("-inf")
+        """From when on the store's clock is trusted again."""
         self._heartbeat = Heartbeat(owners, address)
 
     def watch(self, running: RunningTurns) -> None:
@@ -279,9 +286,14 @@ class ReplicaFence(Fence):
 
         Once an hour, also delete files without a row.
         """
-        sessions: list[str] = []
+        is_trusted = False
         with noted():
-            sessions = self.owners.abandoned()
+            is_trusted = self._trusts_clock()
+        sessions: list[str] = []
+        if is_trusted:
+            super().look_after(noted)
+            with noted():
+                sessions = self.owners.abandoned()
         for session in sessions:
             with noted():
                 self.adopt(session)
@@ -289,6 +301,19 @@ class ReplicaFence(Fence):
             self._swept = time.monotonic()
             with noted():
                 self._delete_orphans()
+
+    def _trusts_clock(self) -> bool:
+        """Return whether the store's clock says which replicas are gone.
+
+        If it was set, all of them look gone, or none, until each has said that it is alive.
+        """
+        ((clock,),) = self.store.rows(f"SELECT {self.store.clock}")
+        before, self._looked = self._looked, (float(clock), time.monotonic())
+        passed, should_have = (new - old for new, old in zip(self._looked, before, strict=True))
+        if abs(passed - should_have) > _STEP_S:
+            logger.warning("store: its clock was set by %+.0f s", passed - should_have)
+            self._trusted_at = self._looked[1] + GONE_S
+        return self._looked[1] >= self._trusted_at
 
     def _delete_orphans(self) -> None:
         files = self.store.files

@@ -16,8 +16,8 @@ from hashlib import blake2b
 from json.encoder import encode_basestring
 from typing import Any
 
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.checks import ArgumentName
-from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.messages import Message, check_messages, text_of, without_unknown
 
 MESSAGES = ArgumentName("stream", "messages")
@@ -98,10 +98,11 @@ def identifying(message: Message) -> Message:
 def _identifying_call(call: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in call.items() if key not in ("index", "type")}
     function = call.get("function")
-    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-        with suppress(ValueError, RecursionError):
-            arguments = encode(json.loads(function["arguments"]))
-            kept["function"] = {**function, "arguments": arguments}
+    if isinstance(function, Mapping):
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and len(arguments) <= _SLICE:  # longer ones are text
+            with suppress(ValueError, RecursionError):
+                kept["function"] = {**function, "arguments": encode(json.loads(arguments))}
     return kept
 
 

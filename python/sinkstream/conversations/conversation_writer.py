@@ -213,6 +213,15 @@ class ConversationWriter:
 
         return self._submit(job)
 
+    def rename(self, title: str) -> Future[None]:
+        """Queue another title of the conversation."""
+
+        def job(connection: Connection) -> None:
+            query = "UPDATE conversations SET title = ? WHERE id = ?"
+            connection.execute(query, (title.encode(), self.conversation))
+
+        return self._submit(job)
+
     def _insert_part(self, connection: Connection, row: tuple[str, int, bytes, bytes]) -> None:
         inserted = connection.execute(
             "INSERT INTO parts SELECT ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM nodes WHERE id = ?) "

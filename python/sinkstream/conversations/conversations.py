@@ -15,14 +15,14 @@ from sinkstream.conversations.conversation_writer import ConversationWriter
 from sinkstream.conversations.errors import SessionMoved, closed_error
 from sinkstream.conversations.lookup import Lookup, TurnStarts
 from sinkstream.conversations.maintenance import Maintenance
-from sinkstream.conversations.open_store import Opener, Settings, identity_of, open_folder
+from sinkstream.conversations.open_store import Identity, Opener, Settings, open_folder
 from sinkstream.conversations.plain_turns import PlainTurn, begin_text
 from sinkstream.conversations.restore import StateRestorer
 from sinkstream.conversations.running_turns import RunningTurn, RunningTurns
 from sinkstream.conversations.session_at import SessionAt
 from sinkstream.conversations.snapshots import Snapshots, SnapshotThread
 from sinkstream.conversations.thoughts_dropped import ThoughtsDropped
-from sinkstream.conversations.transcript import StoredTurn, TurnOutline
+from sinkstream.conversations.transcript import ListedConversation, StoredTurn, TurnOutline
 from sinkstream.conversations.turn_starter import TurnStarter
 from sinkstream.conversations.turns import (
     NotFound,
@@ -61,7 +61,7 @@ class Conversations:
         if not turns.is_exact:
             logger.warning("%s", turns.difference)
         capacity = model.capacity
-        identity = identity_of(self._host)
+        identity = str(Identity.of(self._host))
         if isinstance(store, Path):
             self.fence = open_folder(store, identity, settings)
         else:
@@ -193,17 +193,26 @@ class Conversations:
             turn.on_end = stack.pop_all().close
             return turn
 
-    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+    def conversations(
+        self, tenant: str, limit: int, after: str | None = None
+    ) -> list[ListedConversation]:
         """Return a tenant's conversations, latest first; see `Turns.conversations`."""
-        return self._store.listed(tenant)
+        if after is not None and not self._store.has_conversation(tenant, after):
+            raise _no_session(after)
+        return self._store.listed(tenant, limit, after)
 
-    def titles(self, tenant: str) -> dict[str, str]:
-        """Return how a tenant's conversations begin."""
-        return self._store.titles(tenant)
+    def rename(self, tenant: str, name: str, title: str) -> None:
+        """Give a conversation another title; see `Turns.rename`.
 
-    def session_keys(self, tenant: str) -> dict[str, str]:
-        """Return the clients' names of a tenant's conversations; see `Turns.session_keys`."""
-        return self._store.session_keys(tenant)
+        Raises:
+            SessionMoved: Another process has taken the conversation.
+        """
+        writer = None
+        if self._store.has_conversation(tenant, name):
+            writer = self._idle_writer(name, f"rename: {name}")
+        if writer is None:
+            raise NotFound(f"sessions: there is no conversation {name[:80]!r}.")
+        writer.rename(title).result()
 
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
         """Return a conversation's turns without their text; see `Turns.outline`."""
@@ -249,9 +258,7 @@ class Conversations:
         else:
             raise NotFound(f"delete: `name` must name a turn or a conversation, but {name[:80]!r} "
                            "names neither.")  # fmt: skip
-        if self.fence.is_elsewhere(conversation) and self._store.is_running(conversation):
-            raise SessionBusy(f"delete: {name} must be idle, but a turn is running.")
-        writer = self.fence.own(conversation)
+        writer = self._idle_writer(conversation, f"delete: {name}")
         if writer is None:
             return  # its only turn had not been finished
         if not self._running.close_sessions(conversation):
@@ -260,6 +267,15 @@ class Conversations:
             writer.delete_tree(name).result()
         else:
             writer.delete_all().result()
+
+    def _idle_writer(self, conversation: str, call: str) -> ConversationWriter | None:
+        """Return the writer of a conversation of which no other process is running a turn.
+
+        None if its only turn had not been finished.
+        """
+        if self.fence.is_elsewhere(conversation) and self._store.is_running(conversation):
+            raise SessionBusy(f"{call} must be idle, but a turn is running.")
+        return self.fence.own(conversation)
 
     def _delete_idle(self, writer: ConversationWriter, tick: int) -> bool:
         if not self._running.close_sessions(writer.conversation):

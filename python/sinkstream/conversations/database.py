@@ -150,6 +150,9 @@ class Connection(Protocol):
 class Tables(Protocol):
     """The tables of an open store, for what keeps one of them. Any thread may call any method."""
 
+    clock: str
+    """As for `Connection`."""
+
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a query."""
         ...

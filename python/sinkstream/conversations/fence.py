@@ -67,6 +67,8 @@ class Fence:
 
     def look_after(self, noted: Noted) -> None:
         """Do what is due between turns; a failure does not prevent the rest."""
+        with noted():
+            self.promises.break_gone()
 
     def close(self) -> None:
         """Give up all conversations, before the store is closed. May be called more than once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -9,14 +10,14 @@ from pathlib import Path
 
 from sinkstream.conversations.fence import Fence
 from sinkstream.conversations.snapshot_files import SnapshotFiles, SnapshotFolder, folder_of
-from sinkstream.conversations.sqlite_store import SqliteStore
+from sinkstream.conversations.sqlite_store import SqliteStore, outline_facts
 from sinkstream.host import Host
 from sinkstream.sessions.pinned import Sinks
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Limits of memory, disk and time. None means no limit."""
+    """Limits of memory, disk and time. None means no limit; `server/config.py` has a server's."""
 
     seats: int | None = None
     """Sequences of the model to use; None for all of them."""
@@ -31,12 +32,12 @@ class Settings:
     taken; None for a quarter of the seats, but at least one."""
     max_replay: int | None = None
     """The most tokens to read again for a turn whose state is lost."""
-    ttl_s: float | None = 30 * 86400.0
+    ttl_s: float | None = None
     """Conversations that have not been used for this long are deleted. Only time in which the store
     is in use counts."""
-    single_ttl_s: float | None = 86400.0
+    single_ttl_s: float | None = None
     """The same of a single turn that was never continued, and that its client cannot name."""
-    max_bytes: int | None = 20 << 30
+    max_bytes: int | None = None
     """The size of the store beyond which the tenant that takes most loses its oldest snapshots,
     then its oldest conversations."""
     max_conversations: int | None = None
@@ -78,8 +79,54 @@ def snapshot_folder(folder: str) -> Callable[[bytes], SnapshotFiles]:
     return lambda secret: SnapshotFolder(path / folder_of(secret))
 
 
-def identity_of(host: Host) -> str:
-    """Describe what stored token ids and hashes depend on."""
-    sinks, window = host.spec.kept(*host.window)
-    template = blake2b((host.text.chat_template or "").encode(), digest_size=8).hexdigest()
-    return f"{host.native.fingerprint()}, sinks {sinks}, window {window}, template {template}"
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What stored token ids and hashes depend on: a store belongs to it."""
+
+    weights: str
+    """The fingerprint of the weights."""
+    sinks: int
+    window: int
+    template: str
+    """A hash of the chat template."""
+
+    def __str__(self) -> str:
+        return f"{self.weights}, sinks {self.sinks}, window {self.window}, template {self.template}"
+
+    @classmethod
+    def of(cls, host: Host) -> Identity:
+        """Return that of a loaded model."""
+        template = blake2b((host.text.chat_template or "").encode(), digest_size=8).hexdigest()
+        return cls(host.native.fingerprint(), *host.spec.kept(*host.window), template)
+
+    @classmethod
+    def read(cls, text: str) -> Identity | None:
+        """Return what `str` has written; None for any other text."""
+        if (found := _IDENTITY.fullmatch(text)) is None:
+            return None
+        return cls(found[1], int(found[2]), int(found[3]), found[4])
+
+
+_IDENTITY = re.compile(r"(.*), sinks (\d+), window (\d+), template (\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutline:
+    """A store in a folder, as it looks without being opened."""
+
+    folder: Path
+    identity: Identity
+    conversations: int
+    """Of all keys, also those that are not listed."""
+    used_at: float
+    """When it was last written, by the clock of the file system."""
+
+
+def outline_of(folder: Path) -> StoreOutline | None:
+    """Describe the store in a folder; None if there is none that can be read.
+
+    Another process may be using it.
+    """
+    found = outline_facts(folder)
+    identity = found and Identity.read(found[0])
+    return StoreOutline(folder, identity, *found[1:]) if found and identity else None

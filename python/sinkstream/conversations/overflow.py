@@ -58,5 +58,5 @@ def warning_of(prompt: Prompt, dropped: int, capacity: int) -> str:
         return ""
     return (
         f"The request adds {prompt.added:,} tokens, but the model sees {capacity:,} at a time: it "
-        f"does not see {dropped:,} of them."
+        f"does not see {dropped:,} of them, at the beginning."
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sinkstream.conversations.canonical import canonical_messages
 from sinkstream.conversations.overflow import Prompt, check_fits, warning_of
-from sinkstream.conversations.transcript import StoredTurn, TurnOutline
+from sinkstream.conversations.transcript import ListedConversation, StoredTurn, TurnOutline
 from sinkstream.conversations.turns import (
     NotFound,
     TextRequest,
@@ -42,8 +42,8 @@ class PlainTurn:
         self.stream.close()
         on_end, self.on_end = self.on_end, lambda: None
         on_end()
-        thoughts = self.stream.thought_tokens
-        return TurnEnd(node="", finish_reason=reason, stats=stats, thought_tokens=thoughts)
+        thoughts, has_calls = self.stream.thought_tokens, bool(self.stream.tool_calls)
+        return TurnEnd("", reason, stats, thoughts, has_calls)
 
 
 class PlainTurns:
@@ -110,17 +110,17 @@ class PlainTurns:
     def note(self, name: str, note: str) -> None:
         """Do nothing: no turn is stored."""
 
-    def conversations(self, tenant: str) -> list[tuple[str, float]]:
+    def conversations(
+        self, tenant: str, limit: int, after: str | None = None
+    ) -> list[ListedConversation]:
         """Return none: nothing is kept."""
+        if after is not None:
+            raise NotFound("sessions: this server does not store conversations.")
         return []
 
-    def titles(self, tenant: str) -> dict[str, str]:
-        """Return none: nothing is kept."""
-        return {}
-
-    def session_keys(self, tenant: str) -> dict[str, str]:
-        """Return none: nothing is kept."""
-        return {}
+    def rename(self, tenant: str, name: str, title: str) -> None:
+        """Refuse with `NotFound`: nothing is kept."""
+        raise NotFound("sessions: this server does not store conversations.")
 
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:
         """Refuse with `NotFound`: nothing is kept."""

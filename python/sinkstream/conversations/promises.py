@@ -106,24 +106,31 @@ class Promises:
 
         self._store.submit(job).result()
 
-    def remove_old(self, aged_before: float) -> None:
-        """Remove the promises that ended before an age of the store, and break those of the dead.
+    def break_gone(self) -> None:
+        """Break the promises of replicas that are gone.
 
         Raises:
             StoreError: It cannot be written.
         """
-
-        def job(connection: Connection) -> None:
-            connection.execute(
+        self._store.submit(
+            lambda connection: connection.execute(
                 "UPDATE promises SET outcome = ? WHERE outcome = '' AND replica <> ? AND replica "
-                f"NOT IN (SELECT name FROM replicas WHERE seen > {connection.clock} - ?)",
+                f"NOT IN (SELECT name FROM replicas WHERE seen > {self._store.clock} - ?)",
                 (BROKEN, self._replica, GONE_S),
             )
-            connection.execute(
+        ).result()
+
+    def remove_old(self, aged_before: float) -> None:
+        """Remove the promises that ended before an age of the store.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self._store.submit(
+            lambda connection: connection.execute(
                 "DELETE FROM promises WHERE outcome <> '' AND aged < ?", [aged_before]
             )
-
-        self._store.submit(job).result()
+        ).result()
 
     def ended(self, tenant: str) -> list[tuple[str, int]]:
         """Return a tenant's promises that have ended, and their bytes, oldest first."""

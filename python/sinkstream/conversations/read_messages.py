@@ -12,6 +12,7 @@ from typing import Literal
 
 from sinkstream.conversations.canonical import without_reasoning
 from sinkstream.text.messages import Message
+from sinkstream.text.template_turns import Calls
 from sinkstream.text.turn_format import TurnFormat
 
 
@@ -46,6 +47,7 @@ def read_messages(
     continue_final: bool,
     has_thoughts: bool = False,
     drops: Drops = "never",
+    calls: Calls = (),
 ) -> list[int]:
     """Return the ids of canonical messages, up to the beginning of the model's reply.
 
@@ -57,6 +59,7 @@ def read_messages(
         has_thoughts: Whether the model thinks. If so, earlier replies are written as the template
             writes them, with or without thoughts, not as the model would have written them.
         drops: When the conversation loses the thoughts of earlier replies.
+        calls: Those of the reply before, if it has some.
 
     Raises:
         InvalidArgument: The template does not allow a message there.
@@ -64,7 +67,7 @@ def read_messages(
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
     earlier = _count_earlier(drops, users[-1] if users else 0, len(messages))
     said = [without_reasoning(one) if i < earlier else one for i, one in enumerate(messages)]
-    return _read(turns, said, start, continue_final, has_thoughts, earlier, drops)
+    return _read(turns, said, start, continue_final, has_thoughts, earlier, drops, calls)
 
 
 def read_earlier(
@@ -74,6 +77,7 @@ def read_earlier(
     *,
     has_thoughts: bool,
     drops: Drops,
+    calls: Calls = (),
 ) -> list[int]:
     """Return the ids of canonical messages that end with a reply, as later messages follow them.
 
@@ -84,7 +88,7 @@ def read_earlier(
         InvalidArgument: The template does not allow a message there.
     """
     said = messages if drops == "never" else [*map(without_reasoning, messages)]
-    return _read(turns, [*said, _LATER], start, False, has_thoughts, len(messages), drops)
+    return _read(turns, [*said, _LATER], start, False, has_thoughts, len(messages), drops, calls)
 
 
 def _count_earlier(drops: Drops, last_user: int, count: int) -> int:
@@ -102,6 +106,7 @@ def _read(
     has_thoughts: bool,
     earlier: int,
     drops: Drops,
+    calls: Calls,
 ) -> list[int]:
     after = start.after
     ids: list[int] = []
@@ -114,26 +119,29 @@ def _read(
         if system is not None:
             after, at = "system", 1
     elif start.open_reply:
-        ids += turns.closing(start.last_id)
+        ids += turns.closing(start.last_id, calls if messages[0]["role"] == "tool" else ())
     while at < end:
         one, left = messages[at], len(messages) - at
+        calls = messages[at - 1].get("tool_calls", calls) if at else calls
         following = messages[at + 1] if left > 1 else None
         if continue_final and (left == 1 or (left == 2 and one["role"] in _ASKING)):
-            ids += turns.open_reply(*messages[at:], after=after)
+            ids += turns.open_reply(*messages[at:], after=after, calls=calls)
             break
         if following is not None and left > 2 and _has_calls(one, following):
             is_earlier = drops == "before_user" and at + 1 < earlier
-            ids += turns.exchange(one, following, after=after, is_earlier=is_earlier)
+            ids += turns.exchange(one, following, after=after, is_earlier=is_earlier, calls=calls)
             after, at = "assistant", at + 2
         elif following is not None and left > 2 and _is_reply(one, following):
             if has_thoughts:
-                ids += turns.exchange(one, following, after=after)
+                ids += turns.exchange(one, following, after=after, calls=calls)
             else:  # as the model would have read and written it
-                ids += turns.request(one, after=after) + turns.reply(following["content"])
+                ids += turns.request(one, after=after, calls=calls)
+                ids += turns.reply(following["content"])
                 ids += turns.closing(None)
             after, at = "assistant", at + 2
         else:
-            ids += turns.request(one, after=after) if left == 1 else turns.read(one, after=after)
+            read = turns.request if left == 1 else turns.read
+            ids += read(one, after=after, calls=calls)
             after, at = one["role"], at + 1
     return ids
 

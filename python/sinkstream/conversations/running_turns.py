@@ -171,8 +171,8 @@ class RunningTurn:
                 finally:
                     self.stream.record = None
                     self._on_end(self)
-                stream = self.stream
-                self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens)
+                stream, has_calls = self.stream, bool(self.stream.tool_calls)
+                self._end = TurnEnd(node_id, reason, stream.stats, stream.thought_tokens, has_calls)
             return self._end
 
     def _commit(self, reason: FinishReason) -> str:

@@ -193,7 +193,7 @@ class SessionAt:
     def _read(
         self, session: TokenSession, ids: array[int], node: Node, deadline: Deadline | None
     ) -> None:
-        """Read ids up to a form.
+        """Read ids up to the end of a turn, or up to a form.
 
         Raises:
             ReadingCancelled: The request has ended meanwhile.
@@ -237,7 +237,7 @@ class SessionAt:
         try:
             ids = found.ids[: -len(NOTHING)]
             if ids:
-                session.read(ids.tolist(), state_at(node))
+                self._read(session, ids, node, None)
             session.save(path, wanted)
         except BaseException:
             self._restorer.residency.discard(found.resident)

@@ -226,6 +226,29 @@ def _create(connection: sqlite3.Connection, model: str) -> None:
     connection.execute("COMMIT")
 
 
+def outline_facts(folder: Path) -> tuple[str, int, float] | None:
+    """Return what a folder's store belongs to, its number of conversations, and its last write.
+
+    None if there is no store that can be read. Nothing is locked or changed, whatever its version.
+    """
+    path = folder / "turns.sqlite"
+    try:
+        logs = [file for file in folder.glob("turns.sqlite*") if file.suffix != ".sqlite-shm"]
+        written = [found for file in logs if (found := file.stat()).st_size]
+        reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+    except (OSError, sqlite3.Error):
+        return None
+    try:
+        (model,) = reader.execute("SELECT value FROM meta WHERE key = 'model'").fetchone()
+        (count,) = reader.execute("SELECT COUNT(*) FROM conversations").fetchone()
+    except (sqlite3.Error, TypeError):
+        return None
+    finally:
+        reader.close()
+    # A reader may leave an empty log, which says nothing.
+    return str(model), count, max(found.st_mtime for found in written)
+
+
 class SqliteWriteConnection:
     """Implements `WriteConnection`. SQLite lets one transaction write at a time."""
 

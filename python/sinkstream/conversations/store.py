@@ -36,7 +36,7 @@ from sinkstream.conversations.snapshot_files import (
     doom,
     forget,
 )
-from sinkstream.conversations.transcript import StoredTurn, TurnOutline
+from sinkstream.conversations.transcript import ListedConversation, StoredTurn, TurnOutline
 from sinkstream.conversations.turns import TurnText
 
 logger = logging.getLogger("sinkstream")
@@ -208,13 +208,25 @@ class Store(ABC):
             )
         ]
 
-    def listed(self, tenant: str) -> list[tuple[str, float]]:
-        """Do the same as `conversations`, but for single turns that were never continued."""
-        query = (
-            "SELECT id, used FROM conversations WHERE tenant = ? AND is_single = 0 "
-            "ORDER BY tick DESC"
+    def listed(self, tenant: str, limit: int, after: str | None = None) -> list[ListedConversation]:
+        """Return a tenant's conversations, latest first, at most `limit`; see `Turns`.
+
+        Those that follow the conversation `after` are returned; none if there is no such one.
+        """
+        last = "(SELECT tick, id FROM conversations WHERE id = ? AND tenant = ?)"
+        further = "" if after is None else f"AND (tick, id) < {last} "
+        rows = self.rows(
+            # Without COALESCE, SQLite might look at the first turns of all conversations.
+            "SELECT id, used, title, (SELECT session_key FROM nodes WHERE conversation = "
+            "conversations.id AND COALESCE(parent, '') = '' AND session_key IS NOT NULL LIMIT 1) "
+            f"FROM conversations WHERE tenant = ? AND is_single = 0 {further}"
+            "ORDER BY tick DESC, id DESC LIMIT ?",
+            [tenant, *(() if after is None else (after, tenant)), limit],
         )
-        return list(self.rows(query, [tenant]))
+        return [
+            ListedConversation(name, used, title.decode(), _text(key))
+            for name, used, title, key in rows
+        ]
 
     def has_conversation(self, tenant: str, name: str) -> bool:
         """Return whether a tenant has a conversation with an id."""
@@ -243,20 +255,6 @@ class Store(ABC):
             [conversation],
         )
         return [_node(row) for row in rows]
-
-    def titles(self, tenant: str) -> dict[str, str]:
-        """Return the beginning of the first user message of a tenant's conversations."""
-        rows = self.rows("SELECT id, title FROM conversations WHERE tenant = ?", [tenant])
-        return {name: title.decode() for name, title in rows}
-
-    def session_keys(self, tenant: str) -> dict[str, str]:
-        """Return the clients' names of a tenant's conversations that have one."""
-        rows = self.rows(
-            "SELECT conversation, session_key FROM nodes "
-            "WHERE parent IS NULL AND tenant = ? AND session_key IS NOT NULL",
-            [tenant],
-        )
-        return {name: key.decode() for name, key in rows}
 
     def transcript(self, tenant: str, name: str) -> list[StoredTurn]:
         """Return the completed turns of a tenant's conversation, oldest first, or one turn."""

@@ -9,6 +9,7 @@ import logging
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sinkstream.conversations.canonical import canonical_messages, has_reasoning
 from sinkstream.conversations.conversation_writer import ConversationWriter
@@ -32,6 +33,7 @@ from sinkstream.structured.lru_cache import LruCache
 from sinkstream.text.find_thoughts import shows_thoughts_of_calls
 from sinkstream.text.messages import Message
 from sinkstream.text.template_turns import TemplateTurns
+from sinkstream.text.templates.sandbox import written_at
 from sinkstream.text.turn_format import TurnFormat
 
 logger = logging.getLogger("sinkstream")
@@ -195,7 +197,8 @@ class ThoughtsDropped:
         turns = self._host.formats.turns(None)
         after = None if system is None else "system"
         # Templates write tools before the first message of the user, if they write any.
-        beginning = turns.opening(system) + turns.read(said[0], after=after)
+        with written_at(self._begun_at(first)):
+            beginning = turns.opening(system) + turns.read(said[0], after=after)
         has_tools = self._store.ids_of(first.id).tolist()[: len(beginning)] != beginning
         return End(turn) if has_tools else end
 
@@ -213,12 +216,27 @@ class ThoughtsDropped:
             if parent is not None and at is None:
                 raise deleted(turn.id)
         forms: list[Form] = []
+        calls = self.calls_of(unknown[-1].tenant, unknown[-1].parent) if unknown else []
         for one in reversed(unknown):
             said = self._messages_of(one)
-            ids = read_earlier(turns, said, start_after(at), has_thoughts=True, drops=drops)
+            with written_at(self._begun_at(one)):
+                ids = read_earlier(
+                    turns, said, start_after(at), has_thoughts=True, drops=drops, calls=calls
+                )
+            calls = said[-1].get("tool_calls", [])
             forms.append(draft_of(one, at, array("i", ids)))
             at = forms[-1].node
         return End(at, forms)
+
+    def calls_of(self, tenant: str, turn: str | None) -> list[dict[str, Any]]:
+        """Return the calls of a stored reply, or of that whose settled form it is."""
+        text = None if turn is None else self._store.text_of(tenant, turn_of(turn))
+        return [] if text is None else calls_of(text)
+
+    def _begun_at(self, turn: Node) -> float | None:
+        """Return when a stored turn was read, in seconds."""
+        text = self._store.text_of(turn.tenant, turn.id)
+        return None if text is None else text.created_at
 
     def _messages_of(self, turn: Node) -> list[Message]:
         """Return the messages of a turn and its reply, as a client sends them back."""

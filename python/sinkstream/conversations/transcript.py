@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -41,6 +41,18 @@ class StoredTurn:
     form_ids: array[int] = field(default_factory=lambda: array("i"))
     sinks: int | None = None
     """S of the conversation; None for the model's."""
+
+
+class ListedConversation(NamedTuple):
+    """A conversation in a list of them."""
+
+    id: str
+    used: float
+    """When it was used last."""
+    title: str
+    """How its first user message begins, unless it was renamed."""
+    session_key: str | None
+    """The client's name of it."""
 
 
 class TurnOutline(NamedTuple):
@@ -84,11 +96,31 @@ def shown_messages(turn: StoredTurn, table: TokenBytes) -> list[ShownMessage]:
         reply = {"role": "assistant", "content": turn.given + turn.reply}
         begin = turn.form_tokens - len(turn.form_ids)
         return _found([*read, reply], _spelled(turn.form_ids, table), begin)
-    shown = _found(read, _spelled(turn.read_ids, table), replied - len(turn.read_ids))
-    pieces = _spelled(turn.reply_ids, table)
-    offsets = None if turn.given else _offsets_of_reply(pieces, turn.reply)
+    asked = _spelled(turn.read_ids, table)
+    shown = _found(read, asked, replied - len(turn.read_ids))
+    before = _offsets_of_given(asked, turn.given)
+    offsets = _offsets_of_reply(_spelled(turn.reply_ids, table), turn.reply)
+    if before is None or offsets is None:
+        offsets = None
+    else:
+        offsets = before + [len(turn.given) + one for one in offsets]
+    begin = replied - len(before or ())
     content = turn.given + turn.reply
-    return [*shown, ShownMessage("assistant", content, replied, turn.tokens, offsets)]
+    return [*shown, ShownMessage("assistant", content, begin, turn.tokens, offsets)]
+
+
+def _offsets_of_given(pieces: list[bytes], given: str) -> list[int] | None:
+    """Return the offsets of a reply's beginning, whose tokens are the last ones that were read."""
+    if not given:
+        return []
+    text, wanted = b"".join(pieces), given.encode()
+    if not text.endswith(wanted):
+        return None  # the template leaves out white space
+    starts = [0, *accumulate(map(len, pieces))]
+    at = len(text) - len(wanted)
+    begin = bisect_right(starts, at) - 1
+    skipped = len(text[starts[begin] : at].decode("utf-8", "replace"))
+    return [max(0, one) for one in _offsets(pieces[begin:], -skipped)]
 
 
 def _offsets_of_reply(pieces: list[bytes], reply: str) -> list[int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sinkstream.conversations.canonical import (
     encode_all,
@@ -123,8 +124,15 @@ class TurnStarter:
             continue_final=request.continue_final,
             has_thoughts=self._host.formats.tags(request.thinking) is not None,
             drops=self._dropped.drops(request.thinking),
+            calls=self._calls_before(match),
         )
         return array("i", ids)
+
+    def _calls_before(self, match: Match) -> list[dict[str, Any]]:
+        """Return the calls of the last stored reply, if the messages have their results."""
+        if match.base is None or match.unread[0]["role"] != "tool":
+            return []
+        return self._dropped.calls_of(match.base.tenant, match.base.id)
 
     def prompt_tokens(self, request: TurnRequest) -> int:
         """Return the tokens of a conversation before its reply; see `Turns.prompt_tokens`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from sinkstream.conversations.promises import Promises
-from sinkstream.conversations.transcript import StoredTurn, TurnOutline
+from sinkstream.conversations.transcript import ListedConversation, StoredTurn, TurnOutline
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
@@ -28,10 +28,10 @@ snapshot file, in the store as token ids, or nowhere."""
 
 
 def engine_salt(tenant: str, cache_salt: str) -> str:
-    """Return what the engine compares before a request shares another's cached beginning.
+    """Return what requests must have in common to share a cached beginning, or to be guessed.
 
-    Otherwise the time to the first token and `cached_tokens` would show how the conversations of
-    another tenant begin.
+    Otherwise the time to the first token, the time between tokens and `cached_tokens` would show
+    what another tenant's conversations say.
     """
     parts = json.dumps([tenant, cache_salt]).encode()
     return blake2b(parts, digest_size=16).hexdigest()
@@ -154,6 +154,8 @@ class TurnEnd:
     stats: Stats
     thought_tokens: int = 0
     """How many of the generated tokens were thoughts and the tags around them."""
+    has_calls: bool = False
+    """Whether the reply calls tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,20 +259,26 @@ class Turns(Protocol):
         """Keep a note with a stored turn, if it exists. Blocks briefly."""
         ...
 
-    def conversations(self, tenant: str) -> list[tuple[str, float]]:
-        """Return a tenant's kept conversations and when each was used, latest first.
+    def conversations(
+        self, tenant: str, limit: int, after: str | None = None
+    ) -> list[ListedConversation]:
+        """Return a tenant's kept conversations, latest first: at most `limit`, after a given one.
 
         A single turn that was never continued, and that its client did not name, is not listed: it
         may be a title that a program asked for.
+
+        Raises:
+            NotFound: The tenant has no conversation `after`.
         """
         ...
 
-    def titles(self, tenant: str) -> dict[str, str]:
-        """Return how a tenant's kept conversations begin: their first user message, shortened."""
-        ...
+    def rename(self, tenant: str, name: str, title: str) -> None:
+        """Give a conversation another title. Blocks briefly.
 
-    def session_keys(self, tenant: str) -> dict[str, str]:
-        """Return the clients' names of a tenant's kept conversations that have one."""
+        Raises:
+            NotFound: The tenant has no such conversation.
+            SessionBusy: Another process is running a turn of it.
+        """
         ...
 
     def outline(self, tenant: str, name: str) -> list[TurnOutline]:

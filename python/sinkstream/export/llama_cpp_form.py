@@ -129,6 +129,9 @@ def rope_metadata(
         found[_LENGTH] = fields.value(_ORIGINAL)
     if scheme == "linear":
         found |= {"rope.scaling.type": scheme, "rope.scaling.factor": factor}
+    if scaling.has("alpha"):
+        found |= {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+        found[_LENGTH] = spec.trained_length
     if scheme == "yarn":
         original = fields.value(_ORIGINAL) or scaling.value(_ORIGINAL) or spec.trained_length
         found |= {"rope.scaling.type": scheme, _LENGTH: original}
@@ -148,6 +151,8 @@ def rope_metadata(
 def _base(fields: Fields, scaling: Fields, rope: RopeSpec, factor: float) -> float:
     """Return the base, which a config may give under another name or leave to its family."""
     stated = scaling.value("rope_theta") or fields.value("rope_theta")
+    if scaling.has("alpha"):  # a larger base than the one that is stated
+        stated = None
     unscaled = [frequency * factor for frequency in rope.inverse_frequencies]
     return float(stated or base_of(unscaled))
 

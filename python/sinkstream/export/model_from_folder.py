@@ -13,13 +13,19 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from sinkstream.checkpoint.checkpoint import FolderText, TensorsOnly, TensorSource, as_float32
+from sinkstream.checkpoint.checkpoint import (
+    FolderText,
+    Storage,
+    TensorsOnly,
+    TensorSource,
+    as_float32,
+)
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
-from sinkstream.checkpoint.match_tensors import UNQUANTIZED
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, shape_of
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -34,6 +40,7 @@ from sinkstream.export.llama_cpp_form import (
     rope_metadata,
     stacked_rows,
 )
+from sinkstream.export.quantized_mixes import is_quantized
 from sinkstream.export.tokenizer_metadata import tokenizer_metadata
 from sinkstream.loading.open_checkpoint import with_text
 
@@ -51,9 +58,10 @@ def model_from_folder(opened: TensorsOnly) -> GgufModel:
     _check_matrices(opened, where)
     check_form(form, opened, config, where)
     rope, divisors = rope_metadata(config, spec, has_log_multiplier=form.has_log_multiplier)
-    found = {name: value(spec) for name, value in form.fields.items()}
-    found = {**_decoder(spec), **{k: v for k, v in found.items() if v is not None}, **rope}
+    found = {**_decoder(spec), **{name: value(spec) for name, value in form.fields.items()}}
+    found = {**{name: value for name, value in found.items() if value is not None}, **rope}
     decoder = {f"{form.name}.{name}": value for name, value in found.items()}
+    decoder |= {name: value(spec) for name, value in form.bare_fields.items()}
     tensors = _tensors(opened, form)
     names = {tensor.name for tensor in tensors}
     _check_description(spec, form, decoder, names, divisors, where)
@@ -167,11 +175,17 @@ def _tensor(
     if first.slot.cols == 1:
         numbers = as_float32(read(0, rows), first.storage)
         content = (numbers + first.added if first.added else numbers).tobytes()
-        return _vector(name, content, experts)
-    shape = (*experts, rows // math.prod(experts), first.slot.cols)
+        return _vector(name, content, experts or shape_of(spec, first.slot)[:-1])
     if kind == "shared_gate":  # a vector to llama.cpp
-        shape = shape[1:]
+        return _vector(name, as_float32(read(0, rows), first.storage).tobytes())
+    shape = (*experts, rows // math.prod(experts), first.slot.cols)
+    if not is_quantized(name, shape):
+        return GgufTensor(name, shape, "F32", _float32_rows(read, first.storage))
     return GgufTensor(name, shape, first.storage, read)
+
+
+def _float32_rows(read: Read, storage: Storage) -> Read:
+    return lambda begin, end: as_float32(read(begin, end), storage).tobytes()
 
 
 def _experts(sources: list[TensorSource]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ llama.cpp uses the same names for the same types, so it treats one of our files 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ class MatrixRole:
     """Where a matrix is in a decoder."""
 
     part: str
-    """`"attn_v"`, `"ffn_down"`, …; `"token_embd"` or `"output"`."""
+    """`"attn_v"`, `"ffn_down"`, `"ffn_down_exps"`, …; `"token_embd"` or `"output"`."""
     layer: int
     """0 outside layers."""
     cols: int
@@ -34,6 +35,8 @@ class Decoder:
     kv_heads: int
     is_tied: bool
     """Whether the file has no output matrix of its own."""
+    experts: int = 0
+    """Experts of a layer; 0 without any."""
 
 
 _Condition = Callable[[int, Decoder], bool]
@@ -142,8 +145,25 @@ MIXES: dict[str, tuple[Storage, _Rules]] = {
 """For each mix: the type of most matrices, and rules for the others by part; the first applies."""
 
 
-_PARTS = {"attn_qkv": "attn_v"}
-"""Matrices that follow another matrix's rules, because they contain it."""
+VALUES = ("attn_v", "attn_qkv")
+"""The matrices with a layer's values."""
+_PARTS = {"attn_qkv": "attn_v", "ffn_down_exps": "ffn_down", "ffn_down_shexp": "ffn_down"}
+"""Matrices that follow another matrix's rules: they contain it, or are experts' or shared ones."""
+
+_EIGHT = 8
+"""The number of experts for which llama.cpp has rules: Mixtral's, whose attention is small.
+Keys and values get 8 bits."""
+_MORE_OUTPUT_OF_EIGHT = ("Q2_K", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ4_XS")
+"""Mixes that give Q5_K to `attn_output` of a model with eight experts. It has no other rule."""
+
+
+def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor of a GGUF file is a matrix that a mix gives a type to.
+
+    Vectors, biases, norms, routers and the taps of convolutions keep the type that they have.
+    """
+    kept = ("_norm.weight", ".ffn_gate_inp.weight", ".shortconv.conv.weight")
+    return math.prod(shape[:-1]) > 1 and name.endswith(".weight") and not name.endswith(kept)
 
 
 def type_of(mix: str, role: MatrixRole, decoder: Decoder) -> Storage:
@@ -159,6 +179,11 @@ def _chosen(mix: str, role: MatrixRole, decoder: Decoder) -> Storage:
         has_six = usual != "Q8_0" and has_blocks(usual, role.cols)
         return "Q6_K" if has_six and not _is_falcon(0, decoder) else "Q8_0"
     part = _PARTS.get(role.part, role.part)
+    if decoder.experts == _EIGHT:
+        if part in ("attn_k", "attn_v"):
+            return "Q8_0"
+        if part == "attn_output":
+            return "Q5_K" if mix in _MORE_OUTPUT_OF_EIGHT else usual
     for applies, storage in rules.get(part, ()):
         if applies(role.layer, decoder):
             usual = storage

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +35,7 @@ from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already, string
 from sinkstream.export.model_from_folder import model_from_folder
-from sinkstream.export.quantized_mixes import Decoder, MatrixRole, type_of
+from sinkstream.export.quantized_mixes import VALUES, Decoder, MatrixRole, is_quantized, type_of
 from sinkstream.files import expand_home, replace_whole
 from sinkstream.request.checks import as_int
 
@@ -110,14 +110,29 @@ def write_quantized(
 
 
 def choose_types(model: GgufModel, spec: DecoderSpec, mix: str) -> dict[str, Storage]:
-    """Return the type of every tensor: the mix's for matrices, the source's for vectors."""
-    names = {tensor.name for tensor in model.tensors}
-    is_tied = "output.weight" not in names
-    decoder = Decoder(spec.family, spec.layers, spec.heads, spec.kv_heads, is_tied)
+    """Return the type of every tensor: the mix's for matrices, the source's for all others."""
+    roles = {tensor.name: _role(tensor) for tensor in model.tensors}
+    of_values = sorted({role.layer for role in roles.values() if role.part in VALUES})
+    decoder = Decoder(
+        family=spec.family,
+        layers=1 + max(role.layer for role in roles.values()),
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        is_tied="output.weight" not in roles,
+        experts=max((block.experts.experts for block in spec.blocks if block.experts), default=0),
+    )
+
+    def chosen(role: MatrixRole) -> Storage:
+        if role.part not in VALUES:
+            return type_of(mix, role, decoder)
+        # llama.cpp counts the layers that have values.
+        among = replace(role, layer=of_values.index(role.layer))
+        return type_of(mix, among, replace(decoder, layers=len(of_values)))
+
     return {
-        tensor.name: tensor.storage
-        if len(tensor.shape) == 1
-        else type_of(mix, _role(tensor), decoder)
+        tensor.name: chosen(roles[tensor.name])
+        if is_quantized(tensor.name, tensor.shape)
+        else tensor.storage
         for tensor in model.tensors
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sinkstream import devices
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
+from sinkstream.checkpoint.spec import Attention, DecoderSpec
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import ModelOptions
 from sinkstream.sessions.record import KV_DTYPE_BYTES
@@ -19,6 +19,7 @@ PAGE_ROWS = 64  # csrc/kernels/page.h
 _PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
 _ALIGNMENT = 64  # csrc/model/weights.cc
 _SCALE_BYTES = 4  # of int8, for each token and head
+_LANES = 3  # of a state on a CPU; csrc/cache/state_pool.h
 LEAST = 4096
 """What a default capacity is never halved below: memory for it is demanded, or the load fails."""
 _SHARE = 4  # the caches take at most a quarter of the memory that is free
@@ -68,14 +69,24 @@ def default_capacity(
     """
     room = (free - sum(map(packed_bytes, tensors))) // _SHARE
     capacity = spec.trained_length
-    per_token = bytes_per_token(spec, options.kv_dtype)
     while capacity // 2 >= LEAST:
-        window = max(1, capacity - options.sinks)
-        rows = sequence_pages(spec, options.sinks, window) * PAGE_ROWS
-        if options.max_sequences * rows * per_token // spec.layers <= room:
+        if _cache_bytes(options.with_window(max(1, capacity - options.sinks)), spec) <= room:
             break
         capacity //= 2
     return capacity
+
+
+def fits(options: ModelOptions, spec: DecoderSpec, tensors: Sequence[TensorSource]) -> bool:
+    """Return whether the weights, and the caches of all sequences, fit into the free memory."""
+    taken = sum(map(packed_bytes, tensors)) + _cache_bytes(options, spec)
+    return taken <= _free_bytes(options)
+
+
+def _cache_bytes(options: ModelOptions, spec: DecoderSpec) -> int:
+    """Return the bytes of the caches of all sequences."""
+    per_token = bytes_per_token(spec, options.kv_dtype)
+    held = page_bytes(spec, options.sinks, options.window, per_token)
+    return options.max_sequences * (held + state_bytes(spec))
 
 
 def _free_bytes(options: ModelOptions) -> int:
@@ -90,8 +101,18 @@ def bytes_per_token(spec: DecoderSpec, kv_dtype: str) -> int:
     """Return the bytes of the keys and values of a token in all layers."""
     size = KV_DTYPE_BYTES["float16" if kv_dtype == "auto" else kv_dtype]
     scale = _SCALE_BYTES if kv_dtype == "int8" else 0
-    attentions = [spec.blocks[kind].attention for kind in spec.block_of_layer]
+    attentions = (mixer for mixer in spec.mixers if isinstance(mixer, Attention))
     return sum(2 * each.kv_heads * (each.head_dim * size + scale) for each in attentions)
+
+
+def state_bytes(spec: DecoderSpec) -> int:
+    """Return the bytes of a sequence's states, all lanes included."""
+    sizes = (
+        4 * (mixer.conv_size - 1) * spec.hidden_size
+        for mixer in spec.mixers
+        if not isinstance(mixer, Attention)
+    )
+    return _LANES * sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
 
 def pages(capacity: int) -> int:
@@ -101,13 +122,19 @@ def pages(capacity: int) -> int:
 
 def sequence_pages(spec: DecoderSpec, sinks: int, window: int) -> int:
     """Return the pages of all layers of a sequence, as csrc/cache/cache_layers.h does."""
-    groups = cache_groups(spec.own_windows, spec.layers, sinks, window)
+    groups = spec.groups(sinks, window)
     largest = max(group.capacity for group in groups)
     return sum(
         group.layers
         * (pages(largest) if group.capacity == largest else -(-group.window // PAGE_ROWS) + 1)
         for group in groups
     )
+
+
+def page_bytes(spec: DecoderSpec, sinks: int, window: int, per_token: int) -> int:
+    """Return the bytes of these pages, given those of a token in all layers."""
+    layers = sum(group.layers for group in spec.groups(sinks, window))
+    return sequence_pages(spec, sinks, window) * PAGE_ROWS * per_token // layers
 
 
 def packed_bytes(tensor: TensorSource) -> int:

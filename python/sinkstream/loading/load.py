@@ -46,6 +46,7 @@ def load(
     window: int | None = None,
     max_sequences: int = DEFAULT_SEQUENCES,
     prefill_chunk: int | None = None,
+    speculation: int | None = None,
     threads: int | None = None,
     revision: str | None = None,
     download: bool = False,
@@ -85,8 +86,14 @@ def load(
             quarter, and so on, but not below 4,096 tokens.
         max_sequences: Number of streams that can run at the same time. Each has a fixed cache of
             its own; an open session holds one between turns as well.
-        prefill_chunk: Prompt tokens processed in one step. If None, 256, or 1,024 on a GPU. It does
-            not change any result.
+        prefill_chunk: Prompt tokens processed in one step. If None, 256, up to 1,024 for a model
+            with experts, of which each token uses only a few, and 1,024 on a GPU. It does not
+            change any result.
+        speculation: How many guessed tokens a step verifies for each stream. If None, as many as
+            make it faster; 0 for none; another number, all that are guessed up to it. Guesses come
+            from what was said before, and change no token of a reply. A step has at most 32 rows
+            with logits, fewer for a large vocabulary. With recurrent layers nothing is guessed, and
+            on a GPU nothing if this is None.
         threads: Compute threads, including the generation thread. If None, as many as the
             affinity mask and the CPU quota allow; a larger number causes a warning.
         revision: The branch, tag or commit of a checkpoint named `"org/name"`.
@@ -115,6 +122,7 @@ def load(
         window=window,
         max_sequences=max_sequences,
         prefill_chunk=prefill_chunk,
+        speculation=speculation,
         threads=threads,
     )
     download = as_bool("load", "download", download)
@@ -122,7 +130,6 @@ def load(
     opened = open_tensors(path, revision=revision, download=download)
     with ExitStack() as at_the_end:
         at_the_end.callback(opened.source.close)
-        check_device(options, opened)
         opened = rounded(opened, options.quantize)
         options = choose_window(options, opened.spec, opened.tensors)
         spec = opened.spec.at_capacity(options.sinks, options.window)
@@ -153,6 +160,7 @@ def check_options(
     window: int | None = None,
     max_sequences: int = DEFAULT_SEQUENCES,
     prefill_chunk: int | None = None,
+    speculation: int | None = None,
     threads: int | None = None,
 ) -> ModelOptions:
     """Check the arguments of `load`, and return them. If no window is given, it is 0.
@@ -173,6 +181,9 @@ def check_options(
         prefill_chunk=0
         if prefill_chunk is None
         else as_int("load", "prefill_chunk", prefill_chunk, 1, 1 << 16),
+        speculation=None
+        if speculation is None
+        else as_int("load", "speculation", speculation, 0, 63),
         threads=0 if threads is None else _choose_threads(threads),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
         cuda_library=devices.cuda_library_path(),
@@ -216,22 +227,6 @@ def _log_loaded(model: Model) -> None:
     )
 
 
-def check_device(options: ModelOptions, opened: TensorsOnly) -> None:
-    """Refuse a GPU for weights that its kernels do not support.
-
-    Raises:
-        InvalidArgument: There is such a weight.
-    """
-    split = [tensor for tensor in opened.tensors if tensor.split is not None]
-    if options.device == "cuda" and split:
-        raise InvalidArgument(
-            f'load: `device` must be "cpu" for a quantized Hugging Face folder, but is "cuda". '
-            f"GPU kernels do not support matrices such as {quoted(split[0].tensor)}, which is "
-            f"{split[0].storage}. Use a GGUF file of the model on the GPU.",
-            param="device",
-        )
-
-
 def _choose_threads(threads: int) -> int:
     """Return the requested number; warn if there are fewer logical CPUs, and refuse far more."""
     threads, usable = as_int("load", "threads", threads, 1, 1024), _core.usable_threads()
@@ -273,7 +268,15 @@ def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: in
 def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
     slot, split = tensor.slot, tensor.split
     if split is None:
-        builder.declare(slot.name, tensor.storage, tensor.kept, slot.rows, slot.cols, tensor.added)
+        builder.declare(
+            slot.name,
+            tensor.storage,
+            tensor.kept,
+            slot.rows,
+            slot.cols,
+            tensor.added,
+            tensor.is_transposed,
+        )
         return
     builder.declare_split(
         slot.name,

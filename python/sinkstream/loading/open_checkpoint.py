@@ -26,6 +26,7 @@ from sinkstream.checkpoint.checkpoint import (
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.quoting import quoted
+from sinkstream.checkpoint.spec import WeightSlot
 from sinkstream.errors import CheckpointError, warn_caller
 from sinkstream.request.checks import as_choice
 from sinkstream.text.tokenizers import from_folder, from_gguf
@@ -44,6 +45,8 @@ _FINE: Storage = "Q8_0"
 _FINE_SLOTS = ("embedding", "output")
 """Weights whose rounding is seen most, and that are read by rows or once per token: always in
 8 bits, as every quantizer gives them more bits than the rest."""
+_EXACT = ("router", "shared_gate")
+"""The last part of the names of matrices that keep their type: they are small, and decide."""
 
 
 def open_checkpoint(
@@ -172,21 +175,25 @@ def rounded(opened: TensorsOnly, storage: Storage | None) -> TensorsOnly:
 
     Matrices whose rows are not whole blocks get the type that `block_type` names. Matrices that are
     already quantized stay as they are, and so do matrices that no type fits; a warning says so.
+    Routers always keep their type.
     """
     if storage is None:
         return opened
     tensors = tuple(_rounded(tensor, storage) for tensor in opened.tensors)
-    matrices = [tensor for tensor in tensors if tensor.slot.cols > 1]
-    _warn_of(matrices)
+    _warn_of(tensor for tensor in tensors if _is_rounded(tensor.slot))
     return replace(opened, tensors=tensors)
 
 
 def _rounded(tensor: TensorSource, storage: Storage) -> TensorSource:
     slot = tensor.slot
-    if slot.cols == 1 or tensor.storage not in UNQUANTIZED:
+    if not _is_rounded(slot) or tensor.storage not in UNQUANTIZED:
         return tensor
     wanted = _FINE if slot.name in _FINE_SLOTS else storage
     return replace(tensor, rounded_to=block_type(wanted, slot.cols))
+
+
+def _is_rounded(slot: WeightSlot) -> bool:
+    return slot.cols > 1 and slot.name.rpartition(".")[2] not in _EXACT
 
 
 def _warn_of(matrices: Iterable[TensorSource]) -> None:

@@ -198,6 +198,18 @@ _FAMILIES = (
         "Tokens evicted from the cache because the window moved on.",
         _one("evicted_tokens"),
     ),
+    _Family(
+        "sinkstream_draft_tokens_total",
+        "counter",
+        "Guessed tokens that steps have verified.",
+        _one("draft_tokens"),
+    ),
+    _Family(
+        "sinkstream_accepted_tokens_total",
+        "counter",
+        "Guessed tokens that were right: they had no step of their own.",
+        _one("accepted_tokens"),
+    ),
     _Family("sinkstream_cache_pages", "gauge", "Cache pages, by state.", _pages),
     _Family(
         "sinkstream_shared_cache_pages",

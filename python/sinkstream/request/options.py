@@ -20,6 +20,7 @@ from sinkstream.request.value_kinds import (
     JsonSchema,
     Kind,
     Number,
+    Predicted,
     Strings,
     TokenBias,
     TokenIds,
@@ -145,6 +146,24 @@ class StreamOptions(TypedDict, total=False):
     ]
     stream_interval: Annotated[
         int, Option(1, Integer(1, 1 << 20), "Number of tokens delivered at a time.")
+    ]
+    speculation: Annotated[
+        int | None,
+        Option(
+            None,
+            Integer(0, 63),
+            "The most guessed tokens that a step verifies: 0 for none; None sets no limit of its "
+            "own. It changes how fast the reply is, and no token of it.",
+        ),
+    ]
+    prediction: Annotated[
+        str | Sequence[int],
+        Option(
+            (),
+            Predicted(),
+            "What the reply probably says, such as a file that it changes in places: guesses are "
+            "learned from it. Text, or token ids. It changes no token of the reply.",
+        ),
     ]
     timeout_s: Annotated[
         float | None,

@@ -124,6 +124,17 @@ class TokenIds:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """Ids of the vocabulary; a caller may give their text, which is encoded before."""
+
+    rule = "At most 131,072 tokens."
+
+    def check(self, name: str, value: Any, vocab_size: int) -> list[int]:
+        """Return a list of ids in [0, vocab_size); empty for None."""
+        return [] if value is None else as_ids("stream", name, value, vocab_size)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenBias:
     """Numbers for some ids of the vocabulary."""
 

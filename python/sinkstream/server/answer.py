@@ -6,22 +6,25 @@ What may be long is written on the pool, in parts: a call of the JSON writer hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
 from starlette.responses import Response
 
+from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.server.errors import ApiError, StreamAborted, from_exception
-from sinkstream.server.pool import Pool
 from sinkstream.server.request_log import RequestLog, Scope, request_log_of
 from sinkstream.server.running_replies import as_api_error, in_time
 from sinkstream.server.server_sent_events import Send, error_event
+from sinkstream.server.service import Service
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Work = Callable[[Send], Awaitable[None]]
 _T = TypeVar("_T")
 _WRITTEN_AT_ONCE = 4096  # items of an array
+_SENT_AT_ONCE = 1 << 16  # bytes
+_MESSAGES = {"prompt": "messages"}
 
 
 class Answer(Response):
@@ -87,28 +90,55 @@ def json_array(
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
-def json_response(pool: Pool, log: RequestLog, make: Callable[[], Any]) -> Answer:
+def json_response(
+    service: Service,
+    log: RequestLog,
+    make: Callable[[], Any],
+    names: Mapping[str, str] = _MESSAGES,
+) -> Answer:
     """Return what a blocking call returns, as JSON.
 
-    The call ends if the client leaves, or with the time of its request, which `log` knows. `prompt`
-    is the messages in its errors.
+    The call ends if the client leaves, or with the time of its request, which `log` knows. `names`
+    are the request's fields, for errors, by the arguments that they are.
     """
 
     async def work(send: Send) -> None:
         try:
             async with in_time(log.arrived_at, log.timeout_s):
-                body = await pool.run(lambda: orjson.dumps(make()))
+                body = await service.pool.run(lambda: orjson.dumps(make()))
+        except ReadingCancelled:
+            raise service.reason_of_cancel() from None
         except Exception as error:
-            known = from_exception(error, {"prompt": "messages"})
-            raise known or error from None
-        await send_json(send, body)
+            raise from_exception(error, names) or error from None
+        await send_counted(service, log, send, body)
 
     return Answer(work)
 
 
+async def send_counted(
+    service: Service,
+    log: RequestLog,
+    send: Send,
+    body: bytes,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> None:
+    """Send a whole response; a long one counts until its client has read it.
+
+    Raises:
+        ApiError: Those that are sent now have no room for it.
+    """
+    size = len(body) if len(body) > _SENT_AT_ONCE else 0
+    with service.unread.taken(min(size, service.largest_unread), log.tenant):
+        await send_json(send, body, headers)
+
+
 async def send_json(send: Send, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """Send a whole response with the status 200."""
+    """Send a whole response with the status 200, and return when nearly all of it is read."""
     length = (b"content-length", str(len(body)).encode())
     head = [(b"content-type", b"application/json"), length, *headers]
     await send({"type": "http.response.start", "status": 200, "headers": head})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    # A call waits until the kernel has taken what was sent before.
+    for begin in range(0, max(1, len(body)), _SENT_AT_ONCE):
+        end = begin + _SENT_AT_ONCE
+        more = end < len(body)
+        await send({"type": "http.response.body", "body": body[begin:end], "more_body": more})

@@ -27,10 +27,11 @@ from sinkstream.server.request_bodies import (
     CompletionRequest,
     DetokenizeRequest,
     TemplateRequest,
+    TitleRequest,
     TokenizeRequest,
     schema_of,
 )
-from sinkstream.server.request_log import request_log_of
+from sinkstream.server.request_log import request_log_of, shown_path
 from sinkstream.server.responses import route as responses
 from sinkstream.server.responses.response_bodies import ReadRequest, ResponseRequest
 from sinkstream.server.responses.socket_route import serve_socket
@@ -88,6 +89,7 @@ def _routes() -> APIRouter:
         ("/completions", completions_route.completions, CompletionRequest),
         ("/responses", responses.create_response, ResponseRequest),
         ("/responses/input_tokens", responses.input_tokens, ReadRequest),
+        ("/sessions/{name}", sessions_route.rename_session, TitleRequest),
         ("/tokenize", tokenize_route.tokenize, TokenizeRequest),
         ("/detokenize", tokenize_route.detokenize, DetokenizeRequest),
         ("/apply-template", tokenize_route.apply_template, TemplateRequest),
@@ -125,7 +127,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 async def _failed(request: Request, error: Exception) -> Response:
     """Respond to a request that fails before its response has begun."""
-    known = from_exception(error, {"prompt": "messages"}) or internal()
+    known = from_exception(error) or internal()
     request_log_of(request.scope).finish = known.code
     response = Response(known.as_json(), known.status, media_type="application/json")
     response.raw_headers.extend(known.headers)
@@ -141,7 +143,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         _CODES.get(error.status_code, "invalid_argument"),
         "server: the method is not allowed for this path."
         if error.status_code == 405
-        else "server: there is no such path.",
+        else f"server: there is no path {shown_path(request.scope)}.",
     )
     headers = {"content-type": "application/json", **(error.headers or {})}
     return Response(known.as_json(), error.status_code, headers)

@@ -26,16 +26,16 @@ from sinkstream.request.template_variables import (
 )
 from sinkstream.request.tools import Tools, check_tools
 from sinkstream.server.config import OVERFLOW, ServerConfig
-from sinkstream.server.errors import invalid, not_supported
+from sinkstream.server.errors import from_exception, invalid, not_supported
+from sinkstream.server.reply_rules import rule_of
 from sinkstream.server.request_bodies import (
     ChatRequest,
     CompletionRequest,
     Generation,
-    TemplateRequest,
-    TokenizeRequest,
+    Prediction,
 )
-from sinkstream.server.structured import rule_of
 from sinkstream.sessions.pinned import Sinks, check_sinks
+from sinkstream.text.messages import text_of_parts
 from sinkstream.text.templates.chat_template import compile_template
 
 _logger = logging.getLogger("sinkstream.server")
@@ -48,7 +48,9 @@ COMPLETION_TOKENS = 16
 """OpenAI's default for completions."""
 
 NO_LIMIT = -1
-_COPIED = (*SAMPLING, "timeout_s")
+ANY_SEED = -1
+"""Asks for a random one, as in llama.cpp and vLLM."""
+_COPIED = (*SAMPLING, "speculation", "timeout_s")
 _TOOL_FIELDS = ("tool_choice", "parallel_tool_calls", "tools")
 
 
@@ -61,7 +63,29 @@ def chat_options(body: ChatRequest, default_tokens: int) -> StreamOptions:
         raise invalid("body: `top_logprobs` requires `logprobs` to be true.", "top_logprobs")
     if body.top_logprobs is not None:
         options["logprobs"] = body.top_logprobs
+    if body.prediction is not None:
+        options["prediction"] = _predicted(body.prediction)
     return options
+
+
+def _predicted(prediction: Prediction) -> str:
+    """Return the text of a prediction, which is encoded where the reply begins."""
+    if prediction.type != "content":
+        raise invalid(
+            f'body: `prediction.type` must be "content", but is "{prediction.type[:_SHOWN]}".',
+            "prediction",
+        )
+    content = prediction.content
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(
+                f'body: `prediction.content.{i}` must have the `type` "text" and a string as '
+                "`text`. Only text is supported.",
+                "prediction",
+            )
+    return text_of_parts(content)
 
 
 def completion_options(body: CompletionRequest, default_tokens: int) -> StreamOptions:
@@ -106,7 +130,7 @@ def response_options(body: Generation, tokens: int, logprobs: int | None) -> Str
 
 def with_seed(options: StreamOptions, seed: int | None, index: int) -> StreamOptions:
     """Return the options of one of several choices: with a seed, choice i uses seed + i."""
-    return options if seed is None else {**options, "seed": (seed + index) % 2**64}
+    return options if seed in (None, ANY_SEED) else {**options, "seed": (seed + index) % 2**64}
 
 
 def names_of(body: Generation) -> dict[str, str]:
@@ -210,18 +234,23 @@ def refuses_overflow(body: Generation, config: ServerConfig) -> bool:
 
 
 def continues_final(
-    body: ChatRequest | TemplateRequest | TokenizeRequest, *, by_default: bool
+    messages: Sequence[Mapping[str, Any]] | None,
+    said: bool | None,
+    prompted: bool | None = None,
+    *,
+    by_default: bool,
 ) -> bool:
     """Return whether a conversation's last message is the beginning of the reply.
 
     Args:
-        body: The request. What it says itself comes first.
+        messages: The conversation.
+        said: The request's `continue_final_message`, which comes first.
+        prompted: Its `add_generation_prompt`.
         by_default: The server's setting, for conversations that end with the assistant's text.
 
     Raises:
         ApiError: The request asks for another message as well.
     """
-    said, prompted = body.continue_final_message, body.add_generation_prompt
     if said and prompted:
         raise invalid(
             "body: `add_generation_prompt` must not be true with `continue_final_message`.",
@@ -229,7 +258,7 @@ def continues_final(
         )
     if said is not None or prompted is not None or not by_default:
         return bool(said)
-    last = body.messages[-1] if body.messages else {}
+    last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and not last.get("tool_calls")
 
 
@@ -245,7 +274,7 @@ def thinking_of_chat(
     switch = next((kwargs[name] for name in SWITCHES if name in kwargs), None)
     _check_type(effort, str, EFFORT, KWARGS)
     _check_type(switch, bool, "enable_thinking", KWARGS)
-    thinking, read = _as_the_template_reads(host, effort, switch)
+    thinking, read = _as_the_template_reads(host, effort, switch, EFFORT)
     own = (*SWITCHES, EFFORT, *OWN_FIELDS)
     named = {k: v for k, v in kwargs.items() if k in OWN_FIELDS or k in read - {*own}}
     try:
@@ -258,17 +287,17 @@ def thinking_of_response(host: Host, reasoning: dict[str, Any] | None) -> Thinki
     """Return what the `reasoning` of a response says, in the same way."""
     effort = (reasoning or {}).get("effort")
     _check_type(effort, str, "effort", "reasoning")
-    return _as_the_template_reads(host, effort, None)[0]
+    return _as_the_template_reads(host, effort, None, "reasoning")[0]
 
 
 def _as_the_template_reads(
-    host: Host, effort: str | None, switch: bool | None
+    host: Host, effort: str | None, switch: bool | None, field: str
 ) -> tuple[bool | str | None, frozenset[str]]:
     """Return `thinking` if the model's chat template reads it; and the variables that it reads."""
     try:
         check_thinking(effort, "body")
     except InvalidArgument as error:
-        raise invalid(str(error), EFFORT) from None
+        raise from_exception(error, {"thinking": field}) or error from None
     source = host.text.chat_template
     names = frozenset[str]() if source is None else compile_template(source).variables
     if effort == "none" or switch is False:

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import TurnRequest
+from sinkstream.request.options import StreamOptions
+from sinkstream.request.template_variables import Thinking
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import whole_bytes
@@ -40,17 +42,22 @@ async def chat(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, ChatRequest)
     service.check_model(body.model)
-    read = partial(chat_options, body, service.config.max_tokens)
-    options = await service.pool.run_if(body.is_long, read)
-    n, names = _check_n(service, body.n), _names(body)
+    options, names, thinking = await service.pool.run_if(
+        body.is_long, partial(_read, service, body)
+    )
+    n = _check_n(service, body.n)
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
-    thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
     asked = body.tools, body.tool_choice, body.parallel_tool_calls, service.config.tools
     async with in_time(terms.arrived_at, terms.timeout_s):
         read_tools = partial(tools_of, *asked)
         tools = await service.pool.run_if(bool(body.tools), read_tools)
-    by_default = service.config.continue_final_message
+    is_open = continues_final(
+        body.messages,
+        body.continue_final_message,
+        body.add_generation_prompt,
+        by_default=service.config.continue_final_message,
+    )
     shared = partial(
         TurnRequest,
         tenant=log.tenant,
@@ -58,7 +65,7 @@ async def chat(request: Request) -> Response:
         session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
-        continue_final=continues_final(body, by_default=by_default),
+        continue_final=is_open,
         sinks=sinks_of(body),
         refuses_overflow=refuses_overflow(body, service.config),
         has_siblings=n > 1,
@@ -66,13 +73,20 @@ async def chat(request: Request) -> Response:
         tools=tools,
     )
     turns = [shared(options=with_seed(options, body.seed, i)) for i in range(n)]
-    given = turns[0].given
+    given = await service.pool.run_if(body.is_long, lambda: turns[0].given)
     async with in_time(terms.arrived_at, terms.timeout_s):
         await service.grammars.compile(service.host, options, names, tools, thinking, given)
     starts = [partial(service.turns.begin, turn) for turn in turns]
     dialect = ChatDialect(service, body)
     job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)
     return Answer(job.run)
+
+
+def _read(service: Service, body: ChatRequest) -> tuple[StreamOptions, dict[str, str], Thinking]:
+    """Return the options of a request, its fields by the names of arguments, and `thinking`."""
+    options = chat_options(body, service.config.max_tokens)
+    thinking = thinking_of_chat(service.host, body.chat_template_kwargs, body.reasoning_effort)
+    return options, _names(body), thinking
 
 
 class ChatDialect:
@@ -84,7 +98,7 @@ class ChatDialect:
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = bool(body.logprobs)
         self.with_tokens = self.is_long = self._with_ids or self._with_logprobs
-        self._bytes = service.texts.piece
+        self._texts = service.texts
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 
     def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
@@ -124,7 +138,7 @@ class ChatDialect:
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
-        return logprobs.of_chat(piece.tokens, self._bytes, self._name)
+        return logprobs.of_chat(piece.tokens, self._texts, self._name)
 
     def _ids(self, piece: Piece) -> dict[str, Any]:
         return {"token_ids": [token.id for token in piece.tokens]} if self._with_ids else {}

@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import TextRequest, engine_salt
+from sinkstream.request.options import StreamOptions
 from sinkstream.server import logprobs
 from sinkstream.server import server_sent_events as events
-from sinkstream.server.admission import prompt_bytes, whole_bytes
+from sinkstream.server.admission import echo_bytes, prompt_bytes, whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
     completion_options,
@@ -38,8 +39,7 @@ async def completions(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, CompletionRequest)
     service.check_model(body.model)
-    read = partial(completion_options, body, service.config.max_tokens)
-    options = await service.pool.run_if(body.is_long, read)
+    options, names = await service.pool.run_if(body.is_long, partial(_read, service, body))
     given = prompts = _prompts(body)
     n = body.n or 1
     if len(prompts) * n > service.admission.limit:
@@ -58,7 +58,6 @@ async def completions(request: Request) -> Response:
         tokens = sum(map(len, prompts))
         name = "logprobs" if body.echo and body.logprobs is not None else "prompt_logprobs"
         held += prompt_bytes(tokens * n, scored, name)
-    names = names_of(body)
     async with in_time(terms.arrived_at, terms.timeout_s):
         await service.grammars.compile(service.host, options, names)
     asked = partial(
@@ -73,9 +72,15 @@ async def completions(request: Request) -> Response:
         for i in range(n)
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
+    held += echo_bytes(sum(map(len, echoes)) * n)
     dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
     job = Job(service, log, form_of(body), dialect, terms, starts, len(prompts), names, held)
     return Answer(job.run)
+
+
+def _read(service: Service, body: CompletionRequest) -> tuple[StreamOptions, dict[str, str]]:
+    """Return the options of a request, and its fields by the names of arguments."""
+    return completion_options(body, service.config.max_tokens), names_of(body)
 
 
 class CompletionDialect:
@@ -177,5 +182,6 @@ def _encoded(service: Service, prompts: Sequence[str | list[int]]) -> list[str |
 
 def _echoes(service: Service, prompts: Sequence[str | list[int]]) -> list[str]:
     return [
-        prompt if isinstance(prompt, str) else service.texts.decode(prompt) for prompt in prompts
+        prompt if isinstance(prompt, str) else service.texts.decode(prompt, "prompt")
+        for prompt in prompts
     ]

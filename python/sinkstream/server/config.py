@@ -72,8 +72,8 @@ class ServerConfig:
         str,
         Setting(
             LISTEN,
-            "A file with further keys, one in a line. A number after a key and a space is its "
-            "weight: a key with 2 gets twice as much of a busy server as one with 1.",
+            "A file with further keys, one per line. A key may be followed by a space and its "
+            "weight: a key of weight 2 gets twice as much of a busy server as one of weight 1.",
             metavar="FILE",
         ),
     ] = ""
@@ -130,7 +130,7 @@ class ServerConfig:
             "Where conversations are kept: a folder, or postgresql://user@host/database for "
             'replicas on several hosts; "none" keeps none. Default: a folder for this model and '
             "window in ~/.local/state/sinkstream/conversations; XDG_STATE_HOME replaces "
-            "~/.local/state.",
+            "~/.local/state. Without --window, the server takes the window of what is kept there.",
             metavar="FOLDER",
         ),
     ] = ""
@@ -170,7 +170,7 @@ class ServerConfig:
             "server uses the store does not count.",
             Number(0, 1e10),
         ),
-    ] = 30 * 86400.0
+    ] = 90 * 86400.0
     single_turn_ttl: Annotated[
         float,
         Setting(
@@ -184,8 +184,8 @@ class ServerConfig:
         float,
         Setting(
             CONVERSATIONS,
-            "Maximum size of the store in GB; 0: no limit. Beyond it, the key that takes most "
-            "loses its oldest saved states, then its oldest conversations.",
+            "Maximum size of the store in GB; 0: no limit. Beyond it, the key that uses the most "
+            "space loses its oldest saved states, then its oldest conversations.",
             Number(0, 1e6),
         ),
     ] = 20.0
@@ -291,8 +291,8 @@ class ServerConfig:
         str,
         Setting(
             LOG,
-            "The least level that is logged: debug, which includes health checks, info, warning or "
-            "error.",
+            "The lowest level that is logged: debug, which includes health checks, info, warning "
+            "or error.",
             metavar="LEVEL",
         ),
     ] = "info"
@@ -301,6 +301,13 @@ class ServerConfig:
         Setting(LOG, "How each line of the log is written.", metavar="|".join(LOG_FORMATS)),
     ] = "text"
     public_metrics: Annotated[bool, Setting(LOG, "Answer /metrics without a key.")] = False
+    key_metrics: Annotated[
+        bool,
+        Setting(
+            LOG,
+            "Show in /metrics what each key does. Otherwise, a key sees only what it does itself.",
+        ),
+    ] = False
     no_page: Annotated[bool, Setting(LISTEN, "Serve no web page at /.")] = False
     address: Annotated[
         str,
@@ -412,16 +419,11 @@ def check_config(config: ServerConfig) -> None:
             raise _refusal("api_key", "must be printable ASCII without spaces.")
     _check_peers(config)
     _ = config.pinned  # is checked
-    if config.on_overflow not in OVERFLOW:
-        raise _refusal(
-            "on_overflow", f'must be "evict" or "refuse", but is {config.on_overflow[:40]!r}.'
-        )
-    if config.store_sync not in SYNCS:
-        raise _refusal(
-            "store_sync", f'must be "full" or "normal", but is {config.store_sync[:40]!r}.'
-        )
-    if config.thoughts not in ("", *THOUGHTS):
-        raise _refusal("thoughts", f'must be "drop" or "keep", but is {config.thoughts[:40]!r}.')
+    thoughts = {"thoughts": THOUGHTS} if config.thoughts else {}
+    for name, (one, other) in {"on_overflow": OVERFLOW, "store_sync": SYNCS, **thoughts}.items():
+        value = getattr(config, name)
+        if value not in (one, other):
+            raise _refusal(name, f'must be "{one}" or "{other}", but is {value[:40]!r}.')
     if config.tools not in TOOLS:
         raise _refusal("tools", f"must be one of {', '.join(TOOLS)}, but is {config.tools[:40]!r}.")
     check_log(config)

@@ -32,7 +32,13 @@ _OF_ARGUMENT = re.compile(r"(stream|session): ")
 
 
 # A client knows neither the functions of Python that refuse a value, nor what a model is read from.
-_OF_CALL = re.compile(r"(body: (?=`)|(delete|responses|session|sessions|stream): )")
+_OF_CALL = re.compile(r"(body: (?!must )|(delete|responses|session|sessions|stream): )")
+_NONE = re.compile(r"\bbut is (None|of type NoneType)\b")
+# Only the operator can change what the model is loaded with.
+_LOAD_AGAIN = re.compile(
+    r"\b([Ll])?(?:oad (?:it|the model) with|use) (?=an? [a-z ]*`(?:window|max_sequences)`)"
+)
+_OPTION = re.compile(r"`(window|max_sequences)`")
 _CHECKPOINT = re.compile(r"\b([Tt])he checkpoint\b")
 
 
@@ -41,7 +47,13 @@ def _for_clients(message: str) -> str:
     if (found := _OF_CALL.match(message)) is not None:
         message = message[found.end() :]
         message = message[:1].upper() + message[1:]
-    return _CHECKPOINT.sub(r"\1he model", message)
+    message = _LOAD_AGAIN.sub(_restart, message)
+    message = _OPTION.sub(lambda found: f"`--{found[1].replace('_', '-')}`", message)
+    return _NONE.sub("but is null", _CHECKPOINT.sub(r"\1he model", message))
+
+
+def _restart(found: re.Match[str]) -> str:
+    return ("Restart" if found[1] == "L" else "restart") + " the server with "
 
 
 @dataclass(slots=True)

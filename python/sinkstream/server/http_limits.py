@@ -12,6 +12,8 @@ import socket
 import struct
 import sys
 import termios
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from httptools import HttpParserError
@@ -28,12 +30,17 @@ _TLS, _HTTP_2 = b"\x16\x03", b"PRI * HTTP/2.0"  # how these begin
 _OWN_FILES = 128  # of a process apart from its connections: the store, the model, the event loop
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 20.0
+_GRACE_S = 1.0  # for the head of a new connection to arrive, before others may take its place
 CONNECTION = "connection"
 """The key of the `Connection` in the state of an ASGI scope."""
 
 
 class Transport(Protocol):
     """The parts of asyncio's transport that are needed."""
+
+    def close(self) -> None:
+        """Close, once what is held has been sent."""
+        ...
 
     def abort(self) -> None:
         """Close immediately, without sending what is held."""
@@ -60,10 +67,13 @@ class Connection:
         all_of_them: Connections,
         transport: Transport,
         loop: asyncio.AbstractEventLoop,
-        *,
-        is_surplus: bool,
+        is_idle: Callable[[], bool],
     ) -> None:
-        self.is_surplus = is_surplus
+        self.is_idle = is_idle
+        """Returns whether no request is in progress."""
+        self.is_surplus = False
+        """Whether it is one too many."""
+        self.opened_at = time.monotonic()
         self.is_stalled = False
         """Whether it was cut off because its client did not read."""
         self._all = all_of_them
@@ -101,9 +111,15 @@ class Connection:
         in_kernel = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
         return self._transport.get_write_buffer_size() + int.from_bytes(in_kernel, sys.byteorder)
 
+    def close(self) -> None:
+        """Close it: it is idle."""
+        self._transport.close()
+        self.leave()
+
     def leave(self) -> None:
         """Count the connection as closed. May be called more than once."""
         self.resume()
+        self.is_idle = lambda: False  # what it refers to refers to this connection
         self._all.remove(self)
 
 
@@ -116,24 +132,38 @@ class Connections:
         self.send_timeout_s = send_timeout_s
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         """What has just arrived for one of them."""
-        self._open: set[Connection] = set()
+        self._open: dict[Connection, None] = {}
+        """In the order in which they were opened."""
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> Connection:
-        """Count a connection; abort it if even the surplus is used up."""
-        is_surplus = len(self._open) >= self.limit
-        connection = Connection(self, transport, loop, is_surplus=is_surplus)
+    def enter(
+        self,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        is_idle: Callable[[], bool] = lambda: False,
+    ) -> Connection:
+        """Count a connection. If there are too many, the oldest one without a request is closed.
+
+        If all have requests in progress, it is surplus; if even those are too many, it is aborted.
+        """
+        connection = Connection(self, transport, loop, is_idle)
+        if len(self._open) >= self.limit:
+            opened_before = time.monotonic() - _GRACE_S
+            idle = (one for one in self._open if one.opened_at <= opened_before and one.is_idle())
+            if (oldest := next(idle, None)) is not None:
+                oldest.close()
+        connection.is_surplus = len(self._open) >= self.limit
         if len(self._open) >= self.limit + SURPLUS:
             transport.abort()
         else:
-            self._open.add(connection)
+            self._open[connection] = None
         return connection
 
     def remove(self, connection: Connection) -> None:
         """Count a connection as closed."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
 
 
 def check_descriptors(connections: int) -> None:
@@ -181,8 +211,13 @@ class Counted:
     def connection_made(self, transport: Any) -> None:
         """Count the connection."""
         super().connection_made(transport)  # type: ignore[misc]
-        self._connection = self._connections.enter(transport, self.loop)  # type: ignore[attr-defined]
+        loop = self.loop  # type: ignore[attr-defined]
+        self._connection = self._connections.enter(transport, loop, self.is_idle)
         self.app_state = {**self.app_state, CONNECTION: self._connection}
+
+    def is_idle(self) -> bool:
+        """Return whether no request is in progress."""
+        return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -222,6 +257,10 @@ class BoundedHttp(Counted, HttpToolsProtocol, asyncio.BufferedProtocol):
     _must_close = False
     """Whether another request arrived before the response to the last one was complete."""
     _head_timer: asyncio.TimerHandle | None = None
+
+    def is_idle(self) -> bool:
+        """Return whether the last request has been answered, and no further one has begun."""
+        return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
         """Expect the head of the first request within the time."""

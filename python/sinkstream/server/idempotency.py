@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from sinkstream.server.admission import refusal
+from sinkstream.server.admission import KeyShares, Weights, refusal
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.request_log import KEY, RequestLog, Scope
 from sinkstream.server.server_sent_events import Send
-from sinkstream.server.shares import Shares, Weights
 
 CREATING = ("/chat/completions", "/completions", "/responses")
 """The paths, after /v1 or without it, whose requests are repeated."""
@@ -96,9 +95,10 @@ class Repeats:
     """The responses that can be repeated. Belongs to one event loop."""
 
     def __init__(self, weights: Weights, clock: Callable[[], float] = time.monotonic) -> None:
-        self.shares = Shares(MOST_BYTES, weights)
+        self.shares = KeyShares(MOST_BYTES, weights)
         self._clock = clock
-        self._kept: OrderedDict[_Name, _Kept] = OrderedDict()
+        self._kept: dict[str, OrderedDict[str, _Kept]] = {}
+        """By tenant and by key, oldest first."""
 
     async def run(self, app: App, key: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app for a request, or follow the response that it has for it already.
@@ -118,7 +118,7 @@ class Repeats:
         await self._follow(kept, log, receive, send)
 
     def _find(self, name: _Name, digest: bytes) -> _Kept | None:
-        kept = self._kept.get(name)
+        kept = self._found(name)
         if kept is None:
             return None
         if kept.digest != digest:
@@ -147,25 +147,37 @@ class Repeats:
         kept = _Kept(digest, replace(log), self._clock() + KEPT_S)
         log.body = b""
         self.shares.take(name[0], kept.size)
-        self._kept[name] = kept
+        self._kept.setdefault(name[0], OrderedDict())[name[1]] = kept
         kept.task = asyncio.create_task(self._produce(app, name, kept, {**scope, KEY: kept.log}))
         return kept
+
+    def _found(self, name: _Name) -> _Kept | None:
+        of_key = self._kept.get(name[0])
+        return None if of_key is None else of_key.get(name[1])
 
     def _make_room(self, tenant: str, size: int) -> None:
         """Forget what is old, then a key's own oldest responses that have ended."""
         now = self._clock()
-        for name, kept in list(self._kept.items()):
-            is_running = kept.task is not None
-            is_own = name[0] == tenant and not self.shares.has_room(tenant, size)
-            if not is_running and (kept.ends_at <= now or is_own):
-                self._forget(name, kept)
+        for of_key in list(self._kept):
+            while (oldest := self._oldest(of_key)) and oldest[1].ends_at <= now:
+                self._forget(*oldest)
+        while not self.shares.has_room(tenant, size) and (oldest := self._oldest(tenant)):
+            self._forget(*oldest)
         if not self.shares.has_room(tenant, size):
             rule = f"responses that can be repeated have at most {MOST_BYTES} bytes"
             raise refusal(self.shares, tenant, size, rule, f"and {size} more are needed")
 
+    def _oldest(self, tenant: str) -> tuple[_Name, _Kept] | None:
+        """Return a key's oldest response that has ended: few run, and there may be very many."""
+        of_key = self._kept.get(tenant, OrderedDict[str, _Kept]())
+        ended = (((tenant, key), kept) for key, kept in of_key.items() if kept.task is None)
+        return next(ended, None)
+
     def _forget(self, name: _Name, kept: _Kept) -> None:
-        if self._kept.get(name) is kept:
-            del self._kept[name]
+        if self._found(name) is kept:
+            del self._kept[name[0]][name[1]]
+            if not self._kept[name[0]]:
+                del self._kept[name[0]]
             self.shares.give_back(name[0], kept.size)
 
     async def _produce(self, app: App, name: _Name, kept: _Kept, scope: Scope) -> None:
@@ -200,7 +212,7 @@ class Repeats:
 
     def _count(self, name: _Name, kept: _Kept, size: int) -> None:
         kept.size += size
-        if self._kept.get(name) is kept:
+        if self._found(name) is kept:
             self.shares.take(name[0], size)
 
     async def _watch(self, kept: _Kept) -> None:

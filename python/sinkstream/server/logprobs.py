@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sinkstream.streams.events import PromptToken, Token
 
@@ -11,6 +11,18 @@ Bytes = Callable[[int], bytes]
 """Returns the bytes of a token."""
 Naming = Callable[[int, bytes], str]
 """Returns what stands for a token, which has these bytes."""
+
+
+class Vocabulary(Protocol):
+    """What is known of tokens."""
+
+    def piece(self, token_id: int) -> bytes:
+        """Return the bytes of a token; for a control token, those of its literal."""
+        ...
+
+    def is_control(self, token_id: int) -> bool:
+        """Return whether a token is not part of any text."""
+        ...
 
 
 def as_text(token_id: int, raw: bytes) -> str:
@@ -35,13 +47,15 @@ def as_id(token_id: int, raw: bytes) -> str:
     return f"token_id:{token_id}"
 
 
-def of_chat(tokens: Sequence[Token], piece: Bytes, name: Naming = as_text) -> dict[str, Any]:
+def of_chat(
+    tokens: Sequence[Token], vocabulary: Vocabulary, name: Naming = as_text
+) -> dict[str, Any]:
     """Return `logprobs` of a chat's choice."""
     return {
         "content": [
             {
-                **_entry(token.id, token.logprob, piece, name),
-                "top_logprobs": [_entry(*pair, piece, name) for pair in token.alternatives],
+                **_entry(token.id, token.logprob, vocabulary, name),
+                "top_logprobs": [_entry(*pair, vocabulary, name) for pair in token.alternatives],
             }
             for token in tokens
         ],
@@ -138,6 +152,8 @@ def _top(
     return top | {own: token.logprob}
 
 
-def _entry(token_id: int, logprob: float, piece: Bytes, name: Naming) -> dict[str, Any]:
-    raw = piece(token_id)
-    return {"token": name(token_id, raw), "logprob": logprob, "bytes": list(raw)}
+def _entry(token_id: int, logprob: float, vocabulary: Vocabulary, name: Naming) -> dict[str, Any]:
+    """Return OpenAI's form; `bytes` are what a token adds to the text, which may be nothing."""
+    raw = vocabulary.piece(token_id)
+    added = [] if vocabulary.is_control(token_id) else list(raw)
+    return {"token": name(token_id, raw), "logprob": logprob, "bytes": added}

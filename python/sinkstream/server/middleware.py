@@ -18,6 +18,7 @@ from typing import Any
 from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
+from sinkstream.server.admission import CALLER, refusal
 from sinkstream.server.answer import Receive
 from sinkstream.server.content_codings import decoded
 from sinkstream.server.errors import (
@@ -87,6 +88,8 @@ class Middleware:
             await self._answer(scope, receive, self._send_to_client(send, scope, log), log)
         finally:
             self._service.open_requests -= not is_socket
+            if log.is_counted:
+                self._service.requests_of_keys.give_back(log.tenant)
             log.drop_body()
             self._note(scope, log, time.perf_counter() - started_at)
 
@@ -94,6 +97,8 @@ class Middleware:
         try:
             self._check_connections(scope)
             log.tenant = self._checks.check(scope)
+            CALLER.set(log.tenant)
+            self._count_request(scope, log)
             log.on_dropped = partial(self._service.bodies.give_back, tenant=log.tenant)
             if scope.get("method") == "OPTIONS" and self._checks.allowed_origin(scope["headers"]):
                 await _respond(scope, receive, send, 204, b"", _PREFLIGHT)
@@ -150,6 +155,18 @@ class Middleware:
             limit = self._service.connections.limit
             rule = f"server: at most {limit} connections can be open. Try again later."
             raise unavailable("connections", rule)
+
+    def _count_request(self, scope: Scope, log: RequestLog) -> None:
+        """Count what a key has in progress, if there are others: each takes a connection."""
+        shares = self._service.requests_of_keys
+        is_health_check = is_probe(scope["path"]) and scope.get("method") in ("GET", "HEAD")
+        if shares.reserve == 0 or is_health_check:
+            return
+        if not shares.has_room(log.tenant):
+            rule = f"at most {shares.limit} requests and sockets can be in progress"
+            raise refusal(shares, log.tenant, 1, rule, "and this is one more")
+        shares.take(log.tenant)
+        log.is_counted = True
 
     async def _read_body(self, receive: Receive, log: RequestLog) -> None:
         config, held = self._service.config, bytearray()
@@ -215,7 +232,9 @@ class Middleware:
             if kind in ("http.response.start", "websocket.http.response.start"):
                 log.status = int(str(message["status"]))
                 log.is_stream = _STREAM in _pairs(message)
-                message = {**message, "headers": [*_pairs(message), *headers]}
+                names = ", ".join(log.ignored).encode()
+                ignored = [(b"x-sinkstream-ignored", names)] if names else []
+                message = {**message, "headers": [*_pairs(message), *headers, *ignored]}
             elif kind == "websocket.accept":
                 log.status = 101
                 message = {**message, "headers": [*_pairs(message), *headers]}
@@ -242,7 +261,8 @@ class Middleware:
         if _connection_of(scope).is_stalled:
             log.finish = "client_stalled"
         route = getattr(scope.get("route"), "path", "none")
-        self._service.responses[route, log.status] += 1
+        self._service.count_response(route, log)
+        self._service.note_ignored(log.ignored)
         log.write(scope.get("method", "SOCKET"), route, seconds)
 
 

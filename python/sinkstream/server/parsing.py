@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -30,6 +31,11 @@ _SLICE = 1 << 18  # bytes
 # What precedes or begins a key, an array or an object in JSON; a comma, any other value. The first
 # value of an array is not counted.
 _PARTS = (b":", b"[", b"{")
+MOST_DEPTH = 200
+"""Levels of arrays and objects: what a response repeats of a request has a few more, and may have
+254."""
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_FLAT = bytes(set(range(256)) - _STEPS.keys())
 _SHOWN = 40
 
 _RULES = {
@@ -44,9 +50,10 @@ _RULES = {
     "model_type": "must be an object",
     "greater_than_equal": "must be at least {ge}",
     "too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
 }
-_SAY_ALL = ("missing", "too_short")  # what was found follows from these rules
-_MEMBERS = ("str",)  # of unions, and named like keys; the others have brackets
+_SAY_ALL = ("missing", "string_too_long", "too_short")  # what was found follows from these rules
+_MEMBERS = ("int", "str")  # of unions, and named like keys; the others have brackets
 # Names that clients give their conversations, the most explicit one first.
 _SESSION_HEADERS = (
     "x-session-id",
@@ -70,6 +77,7 @@ async def parse(log: RequestLog, pool: Pool, kind: type[_Body]) -> _Body:
         log.drop_body()  # only now: until then it is held, and counts
     if isinstance(outcome, ApiError):
         raise outcome
+    log.ignored = outcome.ignored
     return outcome
 
 
@@ -93,34 +101,51 @@ def parse_body(body: bytes | bytearray, kind: type[_Body]) -> tuple[_Body, int]:
     return read, len(body) if is_plain else _WIDEST * len(body)
 
 
-def object_of(body: bytes | str) -> dict[str, Any]:
+def object_of(body: bytes | bytearray | str) -> dict[str, Any]:
     """Return the JSON object that a body is; refuse any other body."""
     return _object_of(body.encode() if isinstance(body, str) else body)[0]
 
 
 def _object_of(body: bytes | bytearray) -> tuple[dict[str, Any], bool]:
     """Return the JSON object that a body is, and whether all of its characters are ASCII."""
-    values, parts, is_plain = shape_of(body)
-    if values > MOST_VALUES:
+    shape = shape_of(body)
+    if shape.values > MOST_VALUES:
         raise too_large(f"at most {MOST_VALUES} keys and values")
-    if parts > MOST_PARTS:
+    if shape.parts > MOST_PARTS:
         raise too_large(f"at most {MOST_PARTS} keys, arrays and objects")
+    if shape.depth > MOST_DEPTH:
+        raise invalid(
+            f"body: must be nested at most {MOST_DEPTH} levels deep, but is {shape.depth}.",
+            code="invalid_json",
+        )
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise invalid(f"body: must be JSON, but is not: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid(f"body: must be a JSON object, but is {_kind(value)}.", code="invalid_json")
-    return value, is_plain
+    return value, shape.is_plain
 
 
-def shape_of(body: bytes | bytearray) -> tuple[int, int, bool]:
-    """Count the keys and values of a JSON text, and those that are keys, arrays or objects.
+class Shape(NamedTuple):
+    """What a JSON text takes in memory."""
 
-    Also return whether all of its characters are ASCII. It need not be valid. A slice is looked at
-    at a time: other threads wait for the GIL during each call.
+    values: int
+    """Keys and values."""
+    parts: int
+    """Those of them that are keys, arrays or objects."""
+    depth: int
+    """How deep arrays and objects are nested; not counted to the end if there are too many."""
+    is_plain: bool
+    """Whether all characters are ASCII."""
+
+
+def shape_of(body: bytes | bytearray) -> Shape:
+    """Return the shape of a JSON text, which need not be valid.
+
+    A slice is looked at at a time: other threads wait for the GIL during each call.
     """
-    values = parts = begin = 0
+    values = parts = begin = level = depth = 0
     is_plain, is_string = body.isascii(), False
     while begin < len(body):
         part = bytes(body[begin : begin + _SLICE])
@@ -134,7 +159,11 @@ def shape_of(body: bytes | bytearray) -> tuple[int, int, bool]:
         is_string ^= len(pieces) % 2 == 0
         parts += sum(map(outside.count, _PARTS))
         values += outside.count(b",")
-    return values + parts, parts, is_plain
+        if parts <= MOST_PARTS:
+            steps = map(_STEPS.__getitem__, outside.translate(None, _FLAT))
+            levels = list(accumulate(steps, initial=level))
+            level, depth = levels[-1], max(depth, max(levels))
+    return Shape(values + parts, parts, depth, is_plain)
 
 
 def as_kind(value: dict[str, Any], kind: type[_Body]) -> _Body:
@@ -193,10 +222,12 @@ def _kind(value: Any) -> str:
 
 def session_key(headers: Headers, cache_key: str | None) -> str | None:
     """Return the name in the headers, or else the body's `prompt_cache_key`; refuse long ones."""
-    given = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
-    key = given or cache_key
+    header = next((name for name in _SESSION_HEADERS if headers.get(name)), None)
+    key = cache_key if header is None else headers[header]
     if key is not None and len(key) > _MAX_SESSION_KEY:
-        raise invalid(f"headers: a session's name must have at most {_MAX_SESSION_KEY} characters.")
+        where, name = ("body", "prompt_cache_key") if header is None else ("headers", header)
+        rule = f"must have at most {_MAX_SESSION_KEY} characters, but has {len(key)}."
+        raise invalid(f"{where}: `{name}` {rule}", name)
     return key or None
 
 

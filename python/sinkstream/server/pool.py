@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sinkstream.conversations.errors import ReadingCancelled
-from sinkstream.structured.abandoned import checking
+from sinkstream.request.cancellation import checking
+from sinkstream.server.admission import CALLER, KeyShares, Weights
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,8 @@ class _Call:
     call: Callable[[], Any]
     may_end: bool
     """Whether nothing is lost if it ends before it is complete."""
+    tenant: str
+    """Whose request it belongs to."""
     future: Future[Any] = field(default_factory=Future)
     cancellation: Cancellation = field(default_factory=Cancellation)
     cancel: Callable[[], object] | None = None
@@ -55,21 +58,27 @@ class Pool:
     Two are at work at a time. Those that wait, inside `waiting`, do not count. There are as many
     threads as calls have begun and not ended, and at most two more, which are idle.
 
+    If there are several keys, three may be at work, but only two of the same key: however many long
+    calls a key has, one of another begins at once. Keys take turns as for seats.
+
     Threads hand their places on without the event loop, which anyio's limiter needs for each: while
     a thousand streams keep the loop busy for 20 ms a turn, that lets a tenth of the calls pass.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Weights | None = None) -> None:
         lock = threading.Lock()  # of all below
+        spare = 1 if len(weights or {}) > 1 else 0
+        self._shares = KeyShares(THREADS + spare, weights or {}, reserve=spare)
+        """Of what is at work."""
         self._may_begin = threading.Condition(lock)  # a call of the queue
         self._may_return = threading.Condition(lock)  # a call that has waited
         self._has_ended = threading.Condition(lock)  # a call, or a thread
         self._lock = lock
-        self._queue: deque[_Call] = deque()
+        self._queues: dict[str, deque[_Call]] = {}
+        """By tenant; one whose call begins goes to the end."""
         self._threads: dict[threading.Thread, _Call | None] = {}  # and what they run
         self._starting: set[threading.Thread] = set()  # each will take a call of the queue
         self._idle = 0
-        self._at_work = 0
         self._returning = 0  # they have waited, and go before those in the queue
         self._waiting = 0
         self._is_closed = False
@@ -94,7 +103,7 @@ class Pool:
             return
         with self._lock:
             call.cancel = cancel
-            self._at_work -= 1
+            self._shares.give_back(call.tenant)
             self._waiting += 1
             self._let_on()
         try:
@@ -105,26 +114,33 @@ class Pool:
             with self._lock:
                 call.cancel = None
                 self._returning += 1
-                self._may_return.wait_for(lambda: self._at_work < THREADS)
+                self._may_return.wait_for(lambda: self._shares.held < self._shares.limit)
                 self._returning -= 1
                 self._waiting -= 1
-                self._at_work += 1
+                self._shares.take(call.tenant)
 
     def _submit(self, call: Callable[[], Any], *, may_end: bool = False) -> _Call:
-        queued = _Call(call, may_end)
+        queued = _Call(call, may_end, CALLER.get())
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(
                     "pool: the pool is closed. This is a bug in sinkstream; please report it."
                 )
             self._event_loop = asyncio.get_running_loop()
-            self._queue.append(queued)
+            self._queues.setdefault(queued.tenant, deque()).append(queued)
             try:
                 self._let_on()
             except RuntimeError:
-                self._queue.remove(queued)
+                self._remove(queued)
                 raise
         return queued
+
+    def _remove(self, queued: _Call) -> None:
+        """Take a call out of the queue. The caller holds the lock."""
+        queue = self._queues.pop(queued.tenant)
+        queue.remove(queued)
+        if queue:  # the next call of this key comes after those of the others
+            self._queues[queued.tenant] = queue
 
     def _let_on(self) -> None:
         """Let calls return or begin if there is room. The caller holds the lock."""
@@ -165,17 +181,23 @@ class Pool:
 
         As many threads as are `starting` will each take a call before that one.
         """
-        at_work = self._at_work + self._returning + starting
-        return len(self._queue) > starting and at_work < THREADS
+        at_work = self._shares.held + self._returning + starting
+        queued = sum(map(len, self._queues.values()))
+        return (
+            at_work < self._shares.limit
+            and queued > starting
+            and self._shares.next_of(self._queues) is not None
+        )
 
     def _loop(self) -> None:
         while (queued := self._next()) is not None:
             with self.context():
                 _run(queued)
+            tenant = queued.tenant
             del queued  # what it holds is not kept while the thread is idle
             with self._lock:
                 self._threads[threading.current_thread()] = None
-                self._at_work -= 1
+                self._shares.give_back(tenant)
                 self._may_return.notify()
                 self._has_ended.notify_all()
 
@@ -183,13 +205,14 @@ class Pool:
         """Return a call that begins now, or None if the thread is to end."""
         with self._lock:
             self._starting.discard(threading.current_thread())
-            if self._idle < THREADS:
+            if self._idle < self._shares.limit:
                 self._idle += 1
                 self._may_begin.wait_for(lambda: self._has_room() or self._is_closed)
                 self._idle -= 1
                 if self._has_room():
-                    self._at_work += 1
-                    queued = self._queue.popleft()
+                    queued = self._queues[self._shares.next_of(self._queues) or ""][0]
+                    self._remove(queued)
+                    self._shares.take(queued.tenant)
                     self._threads[threading.current_thread()] = queued
                     self._let_on()
                     return queued
@@ -247,9 +270,11 @@ class Pool:
         """End the threads after the calls that have begun, which need not wait any longer."""
         self.cancel_waits()
         with self._lock:
-            while self._queue:
-                self._queue.popleft().future.cancel()
-            self._has_ended.wait_for(lambda: self._at_work + self._waiting == 0)
+            for queue in self._queues.values():
+                for queued in queue:
+                    queued.future.cancel()
+            self._queues.clear()
+            self._has_ended.wait_for(lambda: self._shares.held + self._waiting == 0)
             self._is_closed = True
             self._may_begin.notify_all()
             self._has_ended.wait_for(lambda: not self._threads)

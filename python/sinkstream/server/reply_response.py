@@ -13,7 +13,7 @@ import orjson
 from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
-from sinkstream.server.request_bodies import Generation, StreamSettings
+from sinkstream.server.request_bodies import ChatRequest, Generation, StreamSettings
 from sinkstream.server.request_log import RequestLog
 from sinkstream.server.running_replies import Reply, Start, Terms, running
 from sinkstream.server.server_sent_events import EventWriter, Frames, Send
@@ -72,6 +72,8 @@ class Form:
     """Whether each chunk has the usage so far."""
     has_progress: bool
     has_timings: bool
+    has_prediction: bool
+    """Whether the usage says how much of what was guessed was right."""
 
 
 def form_of(body: Generation) -> Form:
@@ -83,6 +85,7 @@ def form_of(body: Generation) -> Form:
         has_continuous_usage=bool(settings.include_usage and settings.continuous_usage_stats),
         has_progress=bool(body.return_progress),
         has_timings=bool(body.timings_per_token),
+        has_prediction=isinstance(body, ChatRequest) and body.prediction is not None,
     )
 
 
@@ -141,7 +144,12 @@ def _ends_of(replies: Sequence[Reply]) -> list[tuple[TurnFacts, TurnEnd]]:
 def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
     if not ends:
         return {}
-    usage = usage_of(ends, job.prompts)
+    usage = usage_of(
+        ends,
+        job.prompts,
+        has_prediction=job.form.has_prediction,
+        ignored=job.log.ignored,
+    )
     job.log.prompt_tokens = usage["prompt_tokens"]
     job.log.generated_tokens = usage["completion_tokens"]
     job.log.note_window(ends)
@@ -210,7 +218,6 @@ def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
     usage = _count(job, [(turn.facts, end) for _, turn, end in results])
-    usage["sinkstream"]["finish_reason"] = results[0][2].finish_reason
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
     further = _further(job, results[0][1].facts, results[0][2])
     write = partial(
@@ -223,7 +230,7 @@ async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
 
 def _written(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]], **further: Any) -> bytes:
     choices = [
-        dialect.whole(index, piece, finish_reason(end.finish_reason, has_calls=bool(piece.calls)))
+        dialect.whole(index, piece, finish_reason(end))
         for index, (piece, end) in enumerate(replies)
     ]
     return orjson.dumps({**dialect.head, "choices": choices, **further})
@@ -265,7 +272,7 @@ async def _deliver(
     if job.form.has_progress:
         async for progress in prompt_progress(turn):
             await writer.write(frames.without_choices(prompt_progress=progress))
-    offset, is_begun, has_calls = 0, False, False
+    offset, is_begun = 0, False
     flush_s = job.service.config.flush_s
     read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens)
     async for piece in read:
@@ -274,11 +281,10 @@ async def _deliver(
         choices.append(dialect.piece(reply.index, piece, offset))
         is_begun = True
         offset += len(piece.text)
-        has_calls = has_calls or piece.delta is not None
         await writer.write(b"".join(frames.with_choice(choice, usage) for choice in choices))
     end = await reply.end()
-    last = dialect.last(reply.index, finish_reason(end.finish_reason, has_calls=has_calls))
-    own = {"finish_reason": end.finish_reason, **own_facts(turn.facts, end)}
+    last = dialect.last(reply.index, finish_reason(end))
+    own = own_facts(turn.facts, end, job.log.ignored)
     usage = _usage_now(turn) if continuous else None
     choices = [] if is_begun else await _first(job, reply, turn)
     begun = b"".join(frames.with_choice(choice, usage) for choice in choices)

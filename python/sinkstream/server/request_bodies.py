@@ -1,17 +1,29 @@
 """The bodies of requests, and what each field means, for the OpenAPI document.
 
-Unknown fields are ignored, as OpenAI's clients expect. Types are checked here; ranges of request
-options are checked by `Model.stream`, as for all callers.
+Unknown fields are ignored, as OpenAI's clients expect, and named in the response. Types are checked
+here; ranges of request options are checked by `Model.stream`, as for all callers.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from itertools import chain, islice
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ModelWrapValidatorHandler,
+    WithJsonSchema,
+    model_validator,
+)
 
 SMALL_BYTES = 1 << 16
 """What is done with a longer body takes more than a millisecond: it moves to the pool."""
+_MOST_IGNORED = 16  # unknown fields that are named
+_SHOWN = 64  # characters of such a name
 
 # Not copied, as a mapping would be: in a list of many, that takes as long as parsing them.
 Object = Annotated[
@@ -22,6 +34,7 @@ Messages = Annotated[list[Object], Field(min_length=1, fail_fast=True)]
 Objects = Annotated[list[Object], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
+Salt = Annotated[str, Field(max_length=512)]
 
 
 class Body(BaseModel):
@@ -29,15 +42,50 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
     _bytes: int = 0
+    _ignored: tuple[str, ...] = ()
 
     @property
     def is_long(self) -> bool:
         """Return whether what is done with all of it belongs on the pool."""
         return self._bytes > SMALL_BYTES
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Return the first fields of the JSON object that are unknown, for people to read."""
+        return self._ignored
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        body = read(given)
+        if isinstance(given, dict):
+            body._note_ignored(given)
+        return body
+
+    def _note_ignored(self, given: Mapping[str, Any]) -> None:
+        """Remember which fields of the JSON object, and of bodies in it, are unknown.
+
+        Null asks for nothing.
+        """
+        names = (name for name, value in given.items() if value is not None)
+        unknown = (name for name in names if name not in type(self).model_fields)
+        within = (
+            f"{name}.{inner}"
+            for name, part in self
+            if isinstance(part, Body)
+            for inner in part.ignored
+        )
+        found = islice(chain(unknown, within), _MOST_IGNORED)
+        self._ignored = tuple(map(_printable, found))
+
     def note_size(self, text: bytes | bytearray | str) -> None:
         """Remember how long the body was as JSON."""
         self._bytes = len(text)
+
+
+def _printable(name: str) -> str:
+    """Return a name without what would be harmful in a log or in a header."""
+    return ascii(name[:_SHOWN])[1:-1]
 
 
 class StreamSettings(Body):
@@ -45,6 +93,13 @@ class StreamSettings(Body):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class Prediction(Body):
+    """`prediction`: what the reply probably says, as text or as parts with text."""
+
+    type: str
+    content: str | Objects
 
 
 class Generation(Body):
@@ -74,6 +129,7 @@ class Generation(Body):
     sinks: int | str | None = None
     on_overflow: str | None = None
     priority: int | None = None
+    speculation: int | None = None
     # What the reply follows: vLLM's field, and two of llama.cpp's.
     structured_outputs: dict[str, Any] | None = None
     json_schema: dict[str, Any] | None = None
@@ -83,7 +139,7 @@ class Generation(Body):
     return_progress: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
 
 
 class ChatRequest(Generation):
@@ -106,6 +162,7 @@ class ChatRequest(Generation):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     prompt_cache_key: str | None = None
+    prediction: Prediction | None = None
     store: bool | None = None
 
 
@@ -153,6 +210,12 @@ class TemplateRequest(Body):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class TitleRequest(Body):
+    """The body of `POST /v1/sessions/{name}`."""
+
+    title: str
+
+
 # By name; "Model.name" where the same name means something else.
 FIELDS = {
     "add_generation_prompt": "Whether the generation prompt follows the messages. Default: true.",
@@ -162,11 +225,12 @@ FIELDS = {
     "background": "Whether the reply continues without its client; the response is read later by "
     "its id.",
     "best_of": "Refused unless it equals `n`.",
-    "cache_salt": "Only requests with the same salt continue a conversation or share a cached "
-    "prefix.",
+    "cache_salt": "Only requests with the same salt continue a conversation, share a cached prefix "
+    "or learn guesses from each other. At most 512 characters.",
     "chat_template_kwargs": "Variables of the chat template by name, such as "
     "`enable_thinking`; those that it does not read are ignored.",
     "content": "The text, with llama.cpp's names for the other fields.",
+    "Prediction.content": "The text: a string, or a list of text parts, which are lines of it.",
     "continue_final_message": "Whether the reply continues the text of the last message, which "
     "must be the assistant's.",
     "continuous_usage_stats": "Whether every chunk with text has `usage`.",
@@ -212,6 +276,8 @@ FIELDS = {
     "`--on-overflow`.",
     "parallel_tool_calls": "Whether a reply may call several tools. Default: true.",
     "parse_special": "Whether text that spells a control token becomes that token. Default: false.",
+    "prediction": "What the reply probably says, such as a file that it changes in places. Where "
+    "it is right, the reply comes faster; it changes no token of it.",
     "presence_penalty": "Subtracted from the logit of each token in the cache.",
     "previous_response_id": "The response to continue; the input then holds only what is new.",
     "priority": "Of the waiting requests of the same key, those with lower numbers begin first, as "
@@ -237,9 +303,11 @@ FIELDS = {
     "`token_id:42`.",
     "return_token_strs": "Whether the text of each token is returned as well.",
     "safety_identifier": "Accepted, but has no effect.",
-    "seed": "Makes the reply reproducible; a 64-bit integer. Default: random.",
+    "seed": "Makes the reply reproducible; a 64-bit integer. Default, and with -1: random.",
     "sinks": "What stays in the window for good: `system`, the system prompt and the tools, or a "
     "number of tokens at the start of the conversation. Default: the server's `--sinks`.",
+    "speculation": "The most guessed tokens that a step verifies: 0 for none. It changes no token "
+    "of the reply. Default: no limit but the server's `--speculation`.",
     "stop": "A string, or a list of up to 64, that ends the reply and is not part of it.",
     "stop_token_ids": "Further tokens that end the reply.",
     "store": "Whether the conversation is kept on disk. Default: true.",
@@ -254,10 +322,12 @@ FIELDS = {
     "`json_schema` with a schema.",
     "timeout_s": "Ends the reply after this number of seconds.",
     "timings_per_token": "Whether the response has `timings`, in llama.cpp's format.",
+    "title": "Another title, of at most 200 characters.",
     "tokens": "Token ids.",
     "tool_choice": "Whether tools are called: `none`, `auto`, `required`, or a function that must "
     "be called.",
     "tools": "Functions that the model may call; at most 128.",
+    "type": 'Must be `"content"`.',
     "top_k": "Keeps this many of the most probable tokens; 0 keeps all.",
     "top_logprobs": "How many of the most probable tokens to return for each token; needs "
     "`logprobs`.",

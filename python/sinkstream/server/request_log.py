@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("sinkstream.server")
 Scope = MutableMapping[str, Any]
 CLIENT_LEFT = 499
 """The status of a request whose client left before the response began, as in nginx's log."""
+_KEY_LETTERS = 8
+_MOST_PATH = 100  # characters
 FACTS = "facts"
 """The attribute of a log record with what its line says, by name."""
 KEY = "sinkstream"
@@ -53,6 +56,8 @@ class RequestLog:
     """Finish reasons of the replies, or an error's code."""
     arrived_at: float = field(default_factory=time.monotonic)
     """When the request's head arrived: `timeout_s` counts from here."""
+    ignored: Sequence[str] = ()
+    """Fields of the body that are unknown."""
     timeout_s: float | None = None
     """Seconds after which the server ends what precedes the response; None without a limit."""
     is_stream: bool = False
@@ -61,10 +66,17 @@ class RequestLog:
     """Whether the rest of the app's response is no longer sent."""
     is_complete: bool = False
     """Whether the end of the response has been sent."""
+    is_counted: bool = False
+    """Whether it counts among the requests of its key that are in progress."""
     parsed_bytes: int = 0
     """What the text of the body takes in memory, once it is parsed."""
     on_dropped: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
+
+    @property
+    def key(self) -> str:
+        """Return what stands for the client's API key."""
+        return short(self.tenant)
 
     def note_left(self) -> None:
         """Note that the client has left; the status says so unless the response had begun."""
@@ -85,6 +97,7 @@ class RequestLog:
     def write(self, method: str, route: str, seconds: float) -> None:
         """Write the line: what fails is a warning, and probes are for debugging."""
         facts = {
+            "key": self.key,
             "queued": f"{self.queued_s:.3f}s",
             "choices": self.choices,
             "prompt_tokens": self.prompt_tokens,
@@ -118,6 +131,16 @@ class RequestLog:
                 }
             },
         )
+
+
+def short(tenant: str) -> str:
+    """Return what stands for an API key in the log and in metrics: how its SHA-256 hash begins."""
+    return tenant[:_KEY_LETTERS] or "none"
+
+
+def shown_path(scope: Scope) -> str:
+    """Return a path that no route has, for the answer only: it may hold what is secret."""
+    return quote(scope["path"])[:_MOST_PATH]
 
 
 def is_probe(path: str) -> bool:

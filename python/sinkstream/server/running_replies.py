@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.conversations.turns import Turn, TurnEnd
@@ -27,6 +27,7 @@ from sinkstream.server.stalled_engine import leave
 
 logger = logging.getLogger("sinkstream.server")
 
+_T = TypeVar("_T")
 _GRACE_S = 1.0  # in which a reply whose time is over ends by itself, with what it has
 Start = Callable[[], Turn]
 """Begins a reply; blocks."""
@@ -196,7 +197,7 @@ class Reply:
 
     def _leave(self, turn: Turn) -> None:
         if (end := self.ended) is not None:
-            self._service.count_window(turn.facts, end)
+            self._service.count_reply(self._terms.tenant, turn.facts, end)
         self._service.replies.discard(turn.stream)
         self._service.seats.release(self._terms.tenant)
 
@@ -223,7 +224,7 @@ async def _begin(
     """Return a reply's turn once there is a seat for it, and it has begun."""
     await service.take_seat(wait, terms.tenant, terms.priority)
     try:
-        begin = partial(_in_origin, start, service, terms)
+        begin = partial(in_origin, start, service, terms)
         turn = await service.pool.run(begin, discard=_drop)
     except BaseException as error:
         service.seats.release(terms.tenant)
@@ -234,11 +235,11 @@ async def _begin(
     return turn
 
 
-def _in_origin(start: Start, service: Service, terms: Terms) -> Turn:
-    """Begin a turn; all of its work for the model is the key's, and its time has begun before."""
+def in_origin(call: Callable[[], _T], service: Service, terms: Terms) -> _T:
+    """Call what needs the model: its work there is the key's, and its time has begun before."""
     weight = service.seats.shares.weight(terms.tenant)
     with ACTIVITIES.during("engine"), originating(Origin(terms.tenant, weight, terms.arrived_at)):
-        return start()
+        return call()
 
 
 def _late(timeout_s: float) -> ApiError:

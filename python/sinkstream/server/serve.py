@@ -168,7 +168,7 @@ class _Run:
         with contextlib.ExitStack() as stack:
             if self._has_signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, self._on_signal)
+                    loop.add_signal_handler(number, self._on_signal, number)
                     stack.callback(loop.remove_signal_handler, number)
             serving = asyncio.create_task(self._server.serve(sockets=[listener]))  # type: ignore[list-item]
             upkeep = [
@@ -203,8 +203,15 @@ class _Run:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({serving, *upkeep})
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1
+        if self._signals == 1:
+            logger.info(
+                "server: ends after %s; %d replies in progress have %g s to finish.",
+                number.name,
+                self._service.admission.in_progress,
+                self._service.config.drain_s,
+            )
 
     @property
     def _must_end(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -23,6 +25,7 @@ from sinkstream.server.admission import (
     Admission,
     ByteBudget,
     Downloads,
+    KeyShares,
 )
 from sinkstream.server.api_keys import weights_of
 from sinkstream.server.config import ServerConfig
@@ -30,14 +33,17 @@ from sinkstream.server.errors import ApiError, unavailable
 from sinkstream.server.health import Health
 from sinkstream.server.http_limits import Connections
 from sinkstream.server.pool import Pool
+from sinkstream.server.reply_rules import GrammarQueue
+from sinkstream.server.request_log import RequestLog, short
 from sinkstream.server.responses.live_responses import LiveResponses
-from sinkstream.server.shares import Seats, Shares
-from sinkstream.server.structured import GrammarQueue
+from sinkstream.server.seats import Seats
 from sinkstream.server.texts import Texts
+from sinkstream.server.usage import cached_tokens
 from sinkstream.streams.slices import Slices
 from sinkstream.streams.stream import Stream
 from sinkstream.text.tokenizers.encoding_limit import limiting
 
+logger = logging.getLogger("sinkstream.server")
 _BODIES = 4  # of the largest size may be held at the same time
 _SMALLEST_MESSAGES = 1 << 20  # bytes: even empty messages take some
 MAX_SOCKETS = 1000
@@ -45,6 +51,7 @@ MAX_SOCKETS = 1000
 _WINDOWS = 32  # the length of the text that may be encoded for a request
 _LEAST_TEXT = 1 << 18  # tokens that it may have in any case
 _BEGUN_AT_ONCE = 2  # requests, in one turn of the event loop
+_MOST_IGNORED = 256  # names that the log has room for
 _ENDLESS = 1 << 20  # tokens: clients want a number
 _SENTENCES = {
     "loading": "server: the model is loading.",
@@ -65,13 +72,13 @@ class Service:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.pool = Pool()
+        weights = self.weights = weights_of(config)
+        self.pool = Pool(weights)
         self.slices = Slices(_BEGUN_AT_ONCE)
         self.sends = Slices()
         """What is sent to clients: a send gives up the GIL, and a busy thread takes it."""
-        self.grammars = GrammarQueue()
+        self.grammars = GrammarQueue(weights)
         self.health = Health(config.watchdog_s)
-        weights = self.weights = weights_of(config)
         self.bodies = ByteBudget(
             _BODIES * config.max_body_bytes, "the bodies of all requests", weights
         )
@@ -87,6 +94,11 @@ class Service:
         self.whole_replies = ByteBudget(
             MOST_WHOLE_AT_ONCE * MOST_WHOLE_BYTES, "all replies that are not streamed", weights
         )
+        self.largest_unread = config.max_body_bytes
+        self.unread = ByteBudget(
+            _BODIES * self.largest_unread, "the responses that their clients are reading", weights
+        )
+        """Whole responses, unless they are short; the largest count as `largest_unread` bytes."""
         self.connections = Connections(config.max_connections, config.send_timeout_s)
         self.admission = Admission(config.max_queue, weights)
         self.downloads = Downloads()
@@ -95,15 +107,23 @@ class Service:
         """Replies that end early, as if they had reached their length."""
         self.responses: Counter[tuple[str, int]] = Counter()
         """The number of responses by route and status."""
+        self.responses_of_keys: Counter[tuple[str, int]] = Counter()
+        """The same by key and status, if clients need keys."""
+        self.tokens_of_keys: Counter[tuple[str, str]] = Counter()
+        """The tokens that replies have read and generated, by key."""
         self.window_tokens: Counter[str] = Counter(evicted=0, pinned=0, dropped=0)
         """Of all replies, what has become of their conversations' tokens."""
         self.started_at = int(time.time())
         self.seats = Seats(0, weights)
         self.open_requests = 0
-        self.open_sockets = Shares(MAX_SOCKETS, weights)
+        self.requests_of_keys = KeyShares(config.max_connections, weights)
+        """Requests and sockets in progress."""
+        self.open_sockets = KeyShares(MAX_SOCKETS, weights)
         self.left: set[asyncio.Future[Any]] = set()
         """Work whose clients have been told that the engine has stalled, and that waits for it."""
         self.live = LiveResponses()
+        self._ignored: set[str] = set()
+        """Unknown fields that the log has named."""
         self.is_draining = False
         self.drain_begins = asyncio.Event()
         self.fingerprint = ""
@@ -206,8 +226,25 @@ class Service:
             "model",
         )
 
-    def count_window(self, facts: TurnFacts, end: TurnEnd) -> None:
-        """Count what the model has seen of a reply's conversation."""
+    def count_response(self, route: str, log: RequestLog) -> None:
+        """Count a response that has ended."""
+        self.responses[route, log.status] += 1
+        if self.weights:
+            self.responses_of_keys[log.key, log.status] += 1
+
+    def note_ignored(self, fields: Sequence[str]) -> None:
+        """Log the unknown fields of requests, each name once."""
+        for name in fields:
+            if name not in self._ignored and len(self._ignored) < _MOST_IGNORED:
+                self._ignored.add(name)
+                logger.warning("server: the field `%s` of requests is unknown, and ignored.", name)
+
+    def count_reply(self, tenant: str, facts: TurnFacts, end: TurnEnd) -> None:
+        """Count what a reply has cost, and what the model has seen of its conversation."""
+        if self.weights:
+            key, cached = short(tenant), cached_tokens(facts, end.stats)
+            self.tokens_of_keys[key, "read"] += max(0, facts.prompt_tokens - cached)
+            self.tokens_of_keys[key, "generated"] += end.stats.generated_tokens
         self.window_tokens.update(
             evicted=end.stats.evicted_tokens,
             pinned=facts.pinned_tokens,

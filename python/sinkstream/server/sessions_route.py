@@ -1,4 +1,4 @@
-"""`/v1/sessions`: lists, shows, saves and deletes a key's conversations, and shows their turns."""
+"""`/v1/sessions`: lists, shows, renames, saves and deletes a key's conversations."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.types import Receive, Scope, Send
 
-from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.conversations.errors import ReadingCancelled, folder_error
 from sinkstream.conversations.transcript import StoredTurn, TurnOutline, shown_messages
 from sinkstream.conversations.turns import NotFound
-from sinkstream.server.answer import json_response
+from sinkstream.server.answer import Answer, json_response
 from sinkstream.server.errors import ApiError, invalid
-from sinkstream.server.parsing import number_in
-from sinkstream.server.request_log import request_log_of
+from sinkstream.server.parsing import number_in, parse
+from sinkstream.server.request_bodies import TitleRequest
+from sinkstream.server.request_log import RequestLog, request_log_of
+from sinkstream.server.running_replies import Terms, in_origin, in_time
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service, ready_service
 
 _T = TypeVar("_T")
 _SESSIONS, _MOST_SESSIONS = 100, 1000  # of a page, if the client names no number, and at most
 _TURNS, _MOST_TURNS = 100, 100
 _PAGE_BYTES = 4 << 20  # of the ids of a page's turns, unless the first one has more
+_MOST_OF_TITLE = 200  # characters
 _DOWNLOAD = "sinkstream-file-of-a-session-to-be-sent-"  # 40 characters
 
 
@@ -37,7 +39,7 @@ async def list_sessions(request: Request) -> Response:
     service = ready_service(request)
     limit, after = _page_of(request, _SESSIONS, _MOST_SESSIONS)
     log = request_log_of(request.scope)
-    return json_response(service.pool, log, partial(_sessions, service, log.tenant, limit, after))
+    return json_response(service, log, partial(_sessions, service, log.tenant, limit, after))
 
 
 def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None]:
@@ -46,30 +48,36 @@ def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None
 
 
 def _sessions(service: Service, tenant: str, limit: int, after: str | None) -> dict[str, Any]:
-    found = service.turns.conversations(tenant)
-    titles, keys = service.turns.titles(tenant), service.turns.session_keys(tenant)
-    begin = _begin_of([name for name, _ in found], after, "conversation")
+    try:
+        found = service.turns.conversations(tenant, limit + 1, after)
+    except NotFound:
+        found = None
+    if found is None:
+        raise _not_listed("conversation")
     data = [
         {
-            "id": name,
+            "id": one.id,
             "object": "session",
-            "last_used_at": int(used),
-            "title": titles.get(name, ""),
-            "session_key": keys.get(name),
+            "last_used_at": int(one.used),
+            "title": one.title,
+            "session_key": one.session_key,
         }
-        for name, used in found[begin : begin + limit]
+        for one in found[:limit]
     ]
-    return _listed(data, has_more=begin + limit < len(found))
+    return _listed(data, has_more=len(found) > limit)
 
 
-def _begin_of(ids: Sequence[str], after: str | None, kind: str) -> int:
-    """Return the index of the first item of a page, which follows the item `after`."""
+def _not_listed(kind: str) -> ApiError:
+    return invalid(f"query: `after` must be the id of a {kind} in this list.", "after")
+
+
+def _begin_of(ids: Sequence[str], after: str | None) -> int:
+    """Return the index of the first turn of a page, which follows the turn `after`."""
     if after is None:
         return 0
-    try:
-        return ids.index(after) + 1
-    except ValueError:
-        raise invalid(f"query: `after` must be the id of a {kind} in this list.", "after") from None
+    if after not in ids:
+        raise _not_listed("turn")
+    return ids.index(after) + 1
 
 
 def _listed(data: Sequence[dict[str, Any]], *, has_more: bool, **further: Any) -> dict[str, Any]:
@@ -85,16 +93,14 @@ def _listed(data: Sequence[dict[str, Any]], *, has_more: bool, **further: Any) -
 
 async def get_session(request: Request, name: str) -> Response:
     """Describe a conversation, or the one that a turn belongs to."""
-    service = ready_service(request)
-    tenant = request_log_of(request.scope).tenant
-    found = await _found(service, partial(_described, service, tenant, name))
-    return Response(found, media_type="application/json")
+    service, log = ready_service(request), request_log_of(request.scope)
+    return json_response(service, log, _if_found(partial(_described, service, log.tenant, name)))
 
 
-def _described(service: Service, tenant: str, name: str) -> bytes:
+def _described(service: Service, tenant: str, name: str) -> dict[str, Any]:
     turns = service.turns.outline(tenant, name)
     parents = {turn.parent for turn in turns}
-    found = {
+    return {
         "id": turns[0].conversation,
         "object": "session",
         "created_at": int(turns[0].created),
@@ -103,46 +109,38 @@ def _described(service: Service, tenant: str, name: str) -> bytes:
         "tokens": max(turn.tokens for turn in turns),
         "heads": [turn.id for turn in turns if turn.id not in parents],
     }
-    return orjson.dumps(found)
 
 
 async def get_file(request: Request, name: str) -> Response:
     """Return a session file for a conversation's last turn, or for a given turn."""
     service = ready_service(request)
     log = request_log_of(request.scope)
+
+    async def work(send: Send) -> None:
+        with service.downloads.counted(log.tenant), await _saved(service, log, name) as file:
+            path, kind = f"/proc/self/fd/{file.fileno()}", "application/octet-stream"
+            response = FileResponse(path, media_type=kind, filename=f"{name}.session")
+            await response(request.scope, request.receive, send)
+
+    return Answer(work)
+
+
+async def _saved(service: Service, log: RequestLog, name: str) -> BinaryIO:
+    """Return a file with the state at the end of a turn: making it needs a seat, as a reply."""
     save = partial(_save, service, log.tenant, name)
-    service.downloads.enter(log.tenant)
+    save_as_key = partial(in_origin, save, service, Terms(log.tenant, log.arrived_at))
+    service.admission.enter(1, log.tenant)
     try:
-        service.admission.enter(1, log.tenant)
-        try:
+        async with in_time(log.arrived_at, log.timeout_s):
             await service.take_seat(log, log.tenant)
             try:
-                file = await _found(service, save, BinaryIO.close)
+                return await service.pool.run(_if_found(save_as_key), BinaryIO.close)
+            except ReadingCancelled:
+                raise service.reason_of_cancel() from None
             finally:
                 service.seats.release(log.tenant)
-        finally:
-            service.admission.leave(1, log.tenant)
-    except BaseException:
-        service.downloads.leave(log.tenant)
-        raise
-    return _Download(file, partial(service.downloads.leave, log.tenant), f"{name}.session")
-
-
-class _Download(FileResponse):
-    """Sends a file without a name, and closes it even if its client leaves."""
-
-    def __init__(self, file: BinaryIO, on_end: Callable[[], None], name: str) -> None:
-        kind = "application/octet-stream"
-        super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=kind, filename=name)
-        self._file = file
-        self._on_end = on_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._file.close()
-            self._on_end()
+    finally:
+        service.admission.leave(1, log.tenant)
 
 
 def _save(service: Service, tenant: str, name: str) -> BinaryIO:
@@ -155,49 +153,63 @@ def _save(service: Service, tenant: str, name: str) -> BinaryIO:
     try:
         service.turns.save(tenant, name, path)
         return path.open("rb")
+    except OSError as error:
+        raise folder_error(path.parent, error) from error
     finally:
         path.unlink(missing_ok=True)
+
+
+async def rename_session(request: Request, name: str) -> dict[str, Any]:
+    """Give a conversation another title."""
+    service = ready_service(request)
+    log = request_log_of(request.scope)
+    title = (await parse(log, service.pool, TitleRequest)).title.strip()
+    if not 1 <= len(title) <= _MOST_OF_TITLE:
+        raise invalid(
+            f"body: `title` must have 1 to {_MOST_OF_TITLE} characters, but has {len(title)}.",
+            "title",
+        )
+    await service.pool.run(_if_found(partial(service.turns.rename, log.tenant, name, title)))
+    return {"id": name, "object": "session", "title": title}
 
 
 async def delete_session(request: Request, name: str) -> dict[str, Any]:
     """Delete a conversation, or a turn with all turns that follow it."""
     service = ready_service(request)
     tenant = request_log_of(request.scope).tenant
-    await _found(service, partial(service.turns.delete, tenant, name))
+    await service.pool.run(_if_found(partial(service.turns.delete, tenant, name)))
     return {"id": name, "object": "session.deleted", "deleted": True}
 
 
-async def _found(
-    service: Service, call: Callable[[], _T], discard: Callable[[_T], object] = lambda _: None
-) -> _T:
-    """Return what a blocking call returns; if the request has ended meanwhile, discard it.
+def _if_found(call: Callable[[], _T]) -> Callable[[], _T]:
+    """Return a call whose error is a 404 if there is no such conversation or turn."""
 
-    If there is no such conversation or turn, respond with 404.
-    """
-    try:
-        return await service.pool.run(call, discard)
-    except ReadingCancelled:
-        raise service.reason_of_cancel() from None
-    except NotFound as error:
-        raise ApiError(
-            404, "invalid_request_error", "session_not_found", str(error), "session"
-        ) from None
+    def found() -> _T:
+        try:
+            return call()
+        except NotFound as error:
+            message = str(error)
+        raise ApiError(404, "invalid_request_error", "session_not_found", message, "session")
+
+    return found
 
 
 async def list_turns(request: Request, name: str) -> Response:
     """List the turns of a conversation, oldest first, or a single turn."""
     service = ready_service(request)
     limit, after = _page_of(request, _TURNS, _MOST_TURNS)
-    tenant = request_log_of(request.scope).tenant
-    body = await _found(service, partial(_turns, service, tenant, name, limit, after))
-    return Response(body, media_type="application/json")
+    log = request_log_of(request.scope)
+    read = partial(_turns, service, log.tenant, name, limit, after)
+    return json_response(service, log, _if_found(read))
 
 
-def _turns(service: Service, tenant: str, name: str, limit: int, after: str | None) -> bytes:
+def _turns(
+    service: Service, tenant: str, name: str, limit: int, after: str | None
+) -> dict[str, Any]:
     turns = service.turns.outline(tenant, name)
     if turns[0].conversation != name:
         turns = [turn for turn in turns if turn.id == name]
-    begin = _begin_of([turn.id for turn in turns], after, "turn")
+    begin = _begin_of([turn.id for turn in turns], after)
     sizes = accumulate(turn.bytes for turn in turns[begin : begin + limit])
     count = max(1, sum(size <= _PAGE_BYTES for size in sizes))
     shown = [
@@ -205,13 +217,12 @@ def _turns(service: Service, tenant: str, name: str, limit: int, after: str | No
         for one in turns[begin : begin + count]
         for turn in service.turns.transcript(tenant, one.id)
     ]
-    found = _listed(
+    return _listed(
         [_turn(service, turn) for turn in shown],
         has_more=begin + count < len(turns),
         session=turns[0].conversation,
         session_key=shown[0].session_key if shown else None,
     )
-    return orjson.dumps(found)
 
 
 def _sinks_of(service: Service, turn: StoredTurn | TurnOutline) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sinkstream.observe.metrics import (
     prometheus_text,
 )
 from sinkstream.server.errors import unavailable
+from sinkstream.server.request_log import request_log_of, short
 from sinkstream.server.service import Service, ready_service
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,14 +44,14 @@ async def version(request: Request) -> dict[str, str]:
 async def metrics(request: Request) -> Response:
     """Return all metrics."""
     service: Service = request.app.state.service
-    own = _of_server(service)
+    own = _of_server(service, request_log_of(request.scope).tenant)
     model = service.loaded
     return Response(
         own if model is None else prometheus_text(model) + own, media_type=_METRICS_TYPE
     )
 
 
-def _of_server(service: Service) -> str:
+def _of_server(service: Service, tenant: str) -> str:
     responses: list[Sample] = [
         ("", {"route": route, "code": str(code)}, count)
         for (route, code), count in sorted(service.responses.items())
@@ -85,6 +87,7 @@ def _of_server(service: Service) -> str:
                 "Responses, by route and status.",
                 responses,
             ),
+            *_of_keys(service, service.weights if service.config.key_metrics else [tenant]),
             family_text(
                 "sinkstream_window_tokens_total",
                 "counter",
@@ -113,6 +116,42 @@ def _of_server(service: Service) -> str:
             ),
         )
     )
+
+
+def _of_keys(service: Service, tenants: Iterable[str]) -> Iterator[str]:
+    """Yield what each of some keys does, so that one that floods the server is found."""
+    tenants = [tenant for tenant in tenants if tenant in service.weights]
+    if not tenants:
+        return
+    seats, keys = service.seats, [*map(short, tenants)]
+    replies: list[Sample] = [
+        ("", {"key": short(tenant), "state": state}, count)
+        for tenant in tenants
+        for state, count in (
+            ("running", seats.shares.held_by(tenant)), ("waiting", seats.waiting_of(tenant))
+        )
+    ]  # fmt: skip
+    yield family_text(
+        "sinkstream_key_replies",
+        "gauge",
+        "Replies that are generated or wait for a seat, by the hash of their key.",
+        replies,
+    )
+    responses: list[Sample] = [
+        ("", {"key": key, "code": str(code)}, count)
+        for (key, code), count in sorted(service.responses_of_keys.items())
+        if key in keys
+    ]
+    tokens: list[Sample] = [
+        ("", {"key": key, "kind": kind}, count)
+        for (key, kind), count in sorted(service.tokens_of_keys.items())
+        if key in keys
+    ]
+    for name, text, samples in (
+        ("responses", "Responses, by the hash of the key, and by status.", responses),
+        ("tokens", "Tokens that replies have read or generated, by the hash of the key.", tokens),
+    ):
+        yield family_text(f"sinkstream_key_{name}_total", "counter", text, samples)
 
 
 def _waiting(service: Service) -> dict[str, int]:

@@ -10,13 +10,13 @@ from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.host import Host
-from sinkstream.request.checks import PROMPT, as_ids
+from sinkstream.request.checks import PROMPT, ArgumentName, as_ids
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.prompt import encode_prompt
 from sinkstream.text.tokenizers import encoding_of
-from sinkstream.text.tokenizers.encoding_limit import check_length
+from sinkstream.text.tokenizers.encoding_limit import check_count, check_length
 from sinkstream.text.tokenizers.token_bytes import ReplyBytes, TokenBytes, decode_bytes
 
 
@@ -75,14 +75,15 @@ class Texts:
             is_open=is_open,
         )
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, without control tokens.
+    def decode(self, ids: Sequence[int], name: str = "tokens") -> str:
+        """Return the text of ids, without control tokens; `name` is their argument.
 
         Raises:
-            InvalidArgument: An id is not in the vocabulary.
+            InvalidArgument: An id is not in the vocabulary, or there are too many.
             TypeError: An id is not an integer.
         """
-        checked = as_ids("stream", "tokens", ids, self._vocab_size)
+        check_count(len(ids), ArgumentName("stream", name))
+        checked = as_ids("stream", name, ids, self._vocab_size)
         return decode_bytes(self._bytes(), checked).decode("utf-8", "replace")
 
     def offsets(self, ids: Iterable[int]) -> list[int]:
@@ -100,10 +101,13 @@ class Texts:
 
     def piece(self, token_id: int) -> bytes:
         """Return the bytes of one token; for a control token, those of its literal."""
-        table = self._bytes()
-        if token_id in table.special:
+        if self.is_control(token_id):
             return str(self._tokenizer().id_to_token(token_id)).encode()
-        return table.pieces[token_id]
+        return self._bytes().pieces[token_id]
+
+    def is_control(self, token_id: int) -> bool:
+        """Return whether a token is not part of any text, such as one that ends a reply."""
+        return token_id in self._bytes().special
 
     def tokenizer_info(self) -> dict[str, Any]:
         """Return the control tokens and the chat template, in vLLM's form."""

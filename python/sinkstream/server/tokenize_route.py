@@ -34,8 +34,8 @@ async def tokenize(request: Request) -> Response:
             f"{len(given)} are."
         )
     if body.content is not None:
-        return json_response(service.pool, log, partial(_as_llama_cpp, service.texts, body))
-    return json_response(service.pool, log, partial(_as_vllm, service, body))
+        return json_response(service, log, partial(_as_llama_cpp, service.texts, body))
+    return json_response(service, log, partial(_as_vllm, service, body))
 
 
 def _as_llama_cpp(texts: Texts, body: TokenizeRequest) -> dict[str, Any]:
@@ -83,13 +83,13 @@ async def count_tokens(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, TemplateRequest)
     count = _of_conversation(service, body, service.texts.encode_messages)
-    return json_response(service.pool, log, lambda: {"input_tokens": len(count())})
+    return json_response(service, log, lambda: {"input_tokens": len(count())})
 
 
 async def tokenizer_info(request: Request) -> Response:
     """Return the control tokens and the chat template, with vLLM's names."""
     service, log = ready_service(request), request_log_of(request.scope)
-    return json_response(service.pool, log, service.texts.tokenizer_info)
+    return json_response(service, log, service.texts.tokenizer_info)
 
 
 async def detokenize(request: Request) -> Response:
@@ -97,7 +97,7 @@ async def detokenize(request: Request) -> Response:
     service = ready_service(request)
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, DetokenizeRequest)
-    return json_response(service.pool, log, partial(_detokenized, service.texts, body.tokens))
+    return json_response(service, log, partial(_detokenized, service.texts, body.tokens))
 
 
 def _detokenized(texts: Texts, ids: list[int]) -> dict[str, Any]:
@@ -111,14 +111,19 @@ async def apply_template(request: Request) -> Response:
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, TemplateRequest)
     render = _of_conversation(service, body, service.texts.render)
-    return json_response(service.pool, log, lambda: {"prompt": render()})
+    return json_response(service, log, lambda: {"prompt": render()})
 
 
 def _of_conversation(
     service: Service, body: TokenizeRequest | TemplateRequest, call: Callable[..., _T]
 ) -> Callable[[], _T]:
     """Return a call with what a body says about a conversation, as a chat completion reads it."""
-    is_open = continues_final(body, by_default=service.config.continue_final_message)
+    is_open = continues_final(
+        body.messages,
+        body.continue_final_message,
+        body.add_generation_prompt,
+        by_default=service.config.continue_final_message,
+    )
     return lambda: call(
         without_unknown(body.messages or []),
         thinking_of_chat(service.host, body.chat_template_kwargs),

@@ -5,27 +5,41 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.streams.events import FinishReason, Stats
 
 # Strict clients know no other reasons; the exact word is in `sinkstream.finish_reason`.
-_REASONS = {"stop": "stop", "stop_string": "stop", "length": "length", "timeout": "length"}
+_REASONS = {"stop_string": "stop", "timeout": "length"}
 _POLL_S = 0.05
 
 
-def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str:
-    """Return how a reply ended, under OpenAI's name; `has_calls`: whether it calls tools."""
-    return "tool_calls" if has_calls and reason == "stop" else _REASONS[reason]
+def exact_reason(end: TurnEnd) -> FinishReason | Literal["tool_calls"]:
+    """Return how a reply ended."""
+    return "tool_calls" if end.has_calls and end.finish_reason == "stop" else end.finish_reason
 
 
-def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dict[str, Any]:
+def finish_reason(end: TurnEnd) -> str:
+    """Return how a reply ended, under OpenAI's name."""
+    exact = exact_reason(end)
+    return _REASONS.get(exact, exact)
+
+
+def usage_of(
+    ends: Sequence[tuple[TurnFacts, TurnEnd]],
+    prompts: int = 1,
+    *,
+    has_prediction: bool = False,
+    ignored: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the usage of a request.
 
     Args:
         ends: How each choice ended, in order.
         prompts: The number of different prompts; each counts once.
+        has_prediction: Whether the request says what the reply probably is.
+        ignored: The request's fields that are unknown.
     """
     each = max(1, len(ends) // prompts)
     firsts = ends[::each]
@@ -33,12 +47,17 @@ def usage_of(ends: Sequence[tuple[TurnFacts, TurnEnd]], prompts: int = 1) -> dic
     cached = sum(cached_tokens(facts, end.stats) for facts, end in firsts)
     generated = sum(end.stats.generated_tokens for _, end in ends)
     thoughts = sum(end.thought_tokens for _, end in ends)
-    details = {"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}
+    details = {"reasoning_tokens": thoughts} if thoughts else {}
+    if has_prediction:
+        accepted = sum(end.stats.accepted_tokens for _, end in ends)
+        drafted = sum(end.stats.draft_tokens for _, end in ends)
+        details["accepted_prediction_tokens"] = accepted
+        details["rejected_prediction_tokens"] = drafted - accepted
     return {
         **counts(prompt_tokens, generated),
         "prompt_tokens_details": {"cached_tokens": min(cached, prompt_tokens)},
-        **details,
-        "sinkstream": own_facts(*ends[0]),
+        **({"completion_tokens_details": details} if details else {}),
+        "sinkstream": own_facts(*ends[0], ignored),
     }
 
 
@@ -65,9 +84,10 @@ def cache_facts(facts: TurnFacts, stats: Stats) -> dict[str, int]:
     }
 
 
-def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+def own_facts(facts: TurnFacts, end: TurnEnd, ignored: Sequence[str]) -> dict[str, Any]:
     """Return what only this server can say about a reply."""
     return {
+        "finish_reason": exact_reason(end),
         **cache_facts(facts, end.stats),
         "evicted_tokens": end.stats.evicted_tokens,
         "pinned_tokens": facts.pinned_tokens,
@@ -77,6 +97,7 @@ def own_facts(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
         "node": end.node or None,
         "session": facts.session,
         **({"warning": facts.warning} if facts.warning else {}),
+        **({"ignored_fields": ignored} if ignored else {}),
     }
 
 
@@ -102,6 +123,8 @@ def timings_of(facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
         "predicted_ms": later / rate * 1000 if rate else 0.0,
         "predicted_per_token_ms": 1000 / rate if rate else 0.0,
         "predicted_per_second": rate,
+        "draft_n": stats.draft_tokens,
+        "draft_n_accepted": stats.accepted_tokens,
     }
 
 

@@ -167,6 +167,15 @@ class History:
         earlier, later = self.split_at(0)
         return earlier + later
 
+    def last_calls(self) -> list[dict[str, Any]]:
+        """Return the `tool_calls` of the last reply."""
+        turns = self._with_ends()
+        if not turns:
+            return list(self._opening[-1].get("tool_calls", ())) if self._opening else []
+        turn, end = turns[-1]
+        reply = self._reply_of(turn, _Ids(self._tokens), end)
+        return [] if reply is None else list(reply.get("tool_calls", ()))
+
     def split_at(self, index: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the messages of the turns that end at an index or before it, and the others."""
         ids = _Ids(self._tokens)

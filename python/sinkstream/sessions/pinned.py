@@ -161,7 +161,8 @@ class Pinning:
         return None if isinstance(sinks, str) else sinks
 
     def _pinned(self, first: list[Any], thinking: Thinking, tools: Tools | None) -> Sequence[int]:
-        key = json.dumps([first, repr(thinking), "" if tools is None else tools.key])
+        today = self._host.formats.date_in(thinking)
+        key = json.dumps([first, repr(thinking), "" if tools is None else tools.key, today])
         digest = blake2b(key.encode(), digest_size=16).digest()  # the texts may be long
         return self._known.get(digest, lambda: self._encoded(first, thinking, tools))
 

@@ -62,7 +62,7 @@ class SessionModel:
             heads, of_keys, head_dim = shape.partition("x")
             if shape and not of_keys:
                 continue  # a state
-            [group] = cache_groups([own], 1, self.sinks, self.window)
+            [group] = cache_groups([own], self.sinks, self.window)
             group = replace(group, layers=count)
             groups.append((group, int(heads or self.kv_heads), int(head_dim or self.head_dim)))
         return groups

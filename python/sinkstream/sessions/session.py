@@ -326,8 +326,9 @@ class Session(ClosesOnExit):
 
     def _ids_of_results(self, results: Sequence[Message]) -> list[int]:
         last = self._tokens.conclude_last_turn()
-        ids = self._turns.request(*results, after=self._tokens.state.after)
-        return closing(self._tokens, self._turns, last) + ids
+        calls = self._history.last_calls()
+        ids = self._turns.request(*results, after=self._tokens.state.after, calls=calls)
+        return closing(self._tokens, self._turns, last, calls) + ids
 
     # ---- whole conversations ---------------------------------------------------------------------
 

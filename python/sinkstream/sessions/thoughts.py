@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from sinkstream.checkpoint.spec import DecoderSpec, cache_groups
+from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CapacityError, InvalidArgument, warn_caller
 from sinkstream.host import Host
 from sinkstream.request.stream_request import StreamRequest
@@ -28,6 +28,7 @@ from sinkstream.request.template_variables import Thinking
 from sinkstream.sessions.token_session import ConversationState, Mark, TokenSession
 from sinkstream.streams.stream import Stream
 from sinkstream.text.messages import Message, ToolCall
+from sinkstream.text.template_turns import Calls
 from sinkstream.text.thought_reader import Split, ThoughtReader, ThoughtTags
 from sinkstream.text.turn_format import TurnFormat
 
@@ -174,8 +175,7 @@ def is_complete(call: ToolCall) -> bool:
 
 def least_capacity(spec: DecoderSpec, sinks: int, window: int) -> int:
     """Return how many tokens a sequence may have before a layer evicts the first one."""
-    groups = cache_groups(spec.own_windows, spec.layers, sinks, window)
-    return min(group.capacity for group in groups)
+    return min(group.capacity for group in spec.groups(sinks, window))
 
 
 def without_thoughts(
@@ -201,9 +201,14 @@ def without_thoughts(
     return asked.closing + turns.earlier_turn(said, after=asked.start.state.after, before=(before,))
 
 
-def closing(tokens: TokenSession, turns: TurnFormat, last: int | None) -> list[int]:
-    """Return the ids between the last reply, if it is open, and the next message."""
-    return turns.closing(last) if tokens.state.reply_is_open else []
+def closing(
+    tokens: TokenSession, turns: TurnFormat, last: int | None, calls: Calls = ()
+) -> list[int]:
+    """Return the ids between the last reply, if it is open, and the next message.
+
+    `calls` are those of the reply, if their results follow.
+    """
+    return turns.closing(last, calls) if tokens.state.reply_is_open else []
 
 
 Start = Callable[[StreamRequest, ThoughtReader | None], Stream]

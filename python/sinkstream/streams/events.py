@@ -7,8 +7,8 @@ from typing import Literal
 
 from sinkstream.observe.notebook import counted, quotation, summary
 from sinkstream.request.options import Sampling
+from sinkstream.text.marked_text import Kind
 from sinkstream.text.messages import ToolCall
-from sinkstream.text.thought_reader import Kind
 
 FinishReason = Literal["stop", "stop_string", "length", "timeout", "cancelled", "error"]
 
@@ -114,6 +114,10 @@ class Stats:
     """Tokens that are ready but have not been read."""
     replayed_tokens: int = 0
     """Tokens of a session that were read again before the prompt, after an undo."""
+    draft_tokens: int = 0
+    """Guessed tokens that steps have verified. Guesses change no token."""
+    accepted_tokens: int = 0
+    """Those of them that were right: they had no step of their own."""
 
 
 # A result's text is shown up to here.

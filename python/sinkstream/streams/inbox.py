@@ -21,12 +21,13 @@ from sinkstream.streams.events import (
     text_of,
 )
 from sinkstream.streams.kept_tokens import ScoredPrompt, Tail
-from sinkstream.text.thought_reader import ThoughtReader, joined
+from sinkstream.text.marked_text import joined
+from sinkstream.text.thought_reader import ThoughtReader
 
 if TYPE_CHECKING:
     from sinkstream.request.stream_request import StreamRequest
     from sinkstream.streams.batch import Batch
-    from sinkstream.text.thought_reader import Kind, Parts
+    from sinkstream.text.marked_text import Kind, Parts
 
 
 class ReadBatch(NamedTuple):

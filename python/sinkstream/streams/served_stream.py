@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from sinkstream.streams.batch import Batch
 from sinkstream.streams.events import Event, FinishReason
 from sinkstream.streams.stream import Stream
-from sinkstream.text.thought_reader import joined
+from sinkstream.text.marked_text import joined
 
 if TYPE_CHECKING:
     from sinkstream.streams.inbox import ReadBatch
     from sinkstream.streams.kept_tokens import ScoredPrompt
-    from sinkstream.text.thought_reader import Parts
+    from sinkstream.text.marked_text import Parts
 
 
 class ServedStream(Stream):

@@ -37,7 +37,7 @@ from sinkstream.text.messages import ToolCall
 from sinkstream.text.thought_reader import ThoughtReader
 
 if TYPE_CHECKING:
-    from sinkstream.text.thought_reader import Parts
+    from sinkstream.text.marked_text import Parts
 
 __all__ = [
     "Event",

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 from sinkstream import _core
 from sinkstream.errors import InvalidArgument, how_to_install
 from sinkstream.structured import schemas
-from sinkstream.structured.abandoned import check_wanted
 from sinkstream.structured.lru_cache import LruCache
 
 logger = logging.getLogger("sinkstream.structured")
@@ -30,7 +29,7 @@ _KEPT = 16
 _KEPT_SCHEMAS = 256
 _JSON = re.compile(r"%json\s*(?=\{)")
 _IS_GBNF = re.compile(r"^\s*root\s*::=", re.MULTILINE)
-MAX_BYTES = 16384
+MAX_GBNF_BYTES = 16384
 """The converter's time grows with the square of the number of rules."""
 RELEASE = "1.9."
 """What the version of a library with the functions that the core knows begins with."""
@@ -40,9 +39,17 @@ class Grammars:
     """Compiles grammars for a model's vocabulary, and keeps recent ones. Any thread may call it."""
 
     def __init__(
-        self, tokens: _core.TokenTable | None, vocab_size: int, end_token_ids: Iterable[int]
+        self,
+        tokens: _core.TokenTable | None,
+        vocab_size: int,
+        end_token_ids: Iterable[int],
+        check_wanted: Callable[[], object],
     ) -> None:
-        """Remember the vocabulary; llguidance gets it with the first grammar."""
+        """Remember the vocabulary; llguidance gets it with the first grammar.
+
+        `check_wanted` is called between the parts of long work, and may end it with an error.
+        """
+        self._check_wanted = check_wanted
         self._tokens = tokens
         self._vocab_size = vocab_size
         self._end_token_ids = sorted(i for i in end_token_ids if 0 <= i < vocab_size)
@@ -104,7 +111,7 @@ class Grammars:
 
     def _fault(self, option: str, what: str, schema: Any) -> str:
         """Return why llguidance refuses a schema; "" if it takes it."""
-        check_wanted()
+        self._check_wanted()
         try:
             self._known_vocabulary(option).compile("schema", _written(schema))
         except InvalidArgument as error:
@@ -185,9 +192,9 @@ def as_lark(text: str) -> str:
     if not _IS_GBNF.search(text):
         return text
     size = len(text.encode())
-    if size > MAX_BYTES:
+    if size > MAX_GBNF_BYTES:
         raise InvalidArgument(
-            f"stream: `grammar` in GBNF must have at most {MAX_BYTES} bytes, but has {size}. "
+            f"stream: `grammar` in GBNF must have at most {MAX_GBNF_BYTES} bytes, but has {size}. "
             "A grammar in Lark syntax may be longer.",
             param="grammar",
         )

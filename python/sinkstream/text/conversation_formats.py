@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ from sinkstream.text.tokenizers.token_bytes import TokenBytes
 from sinkstream.text.tools.call_format import CallFormat
 
 if TYPE_CHECKING:
-    from sinkstream.text.chat import ChatFormat
+    from sinkstream.text.chat_format import ChatFormat
+    from sinkstream.text.template_turns import Calls
     from sinkstream.text.turn_format import TurnFormat
 
 MOST_TURNS = 32
@@ -73,7 +75,7 @@ class ConversationFormats:
             InvalidArgument: There is no tokenizer or template, the template has an error, or it has
                 no variable for `thinking`.
         """
-        from sinkstream.text.chat import ChatFormat  # with Jinja, 2 MB
+        from sinkstream.text.chat_format import ChatFormat  # with Jinja, 2 MB
 
         text = self.text
         if text.tokenizer is None or text.chat_template is None:
@@ -175,6 +177,13 @@ class ConversationFormats:
         chat = self.chat(thinking, tools, TEXT)
         return turn_format.turn_format_of(chat, self.text.end_token_ids)
 
+    def date_in(self, thinking: Thinking) -> str:
+        """Return the date that the template writes now; "" if it writes none."""
+        if self.text.tokenizer is None or self.text.chat_template is None:
+            return ""
+        writes = self.chat(thinking, argument=TEXT).template.may_write_date
+        return str(date.today()) if writes else ""
+
     def tags(self, thinking: Thinking) -> ThoughtTags | None:
         """Return how to tell thoughts from text in replies to messages; None if there are none."""
         return self._tags.get(thinking, partial(self._find_tags, thinking))
@@ -189,8 +198,8 @@ class ConversationFormats:
         Raises:
             InvalidArgument: There is no chat template, or replies have channels.
         """
-        from sinkstream.text.tools.find_calls import has_channels
         from sinkstream.text.tools.generic_form import GENERIC_CALLS
+        from sinkstream.text.tools.learn_call_format import has_channels
 
         found = self._own_calls(thinking)
         if not self.has_generic_tools(thinking, tools):
@@ -208,11 +217,13 @@ class ConversationFormats:
         return self._calls.get(thinking, partial(self._find_calls, thinking))
 
     def _find_calls(self, thinking: Thinking) -> CallFormat | str:
-        from sinkstream.text.tools.find_calls import find_calls  # with Jinja, 2 MB
+        from sinkstream.text.tools.learn_call_format import learn_call_format  # with Jinja, 2 MB
 
         tags = self.tags(thinking)
         try:
-            return find_calls(self.text, thinking, None if tags is None else tags.form.spelled())
+            return learn_call_format(
+                self.text, thinking, None if tags is None else tags.form.spelled()
+            )
         except InvalidArgument as error:
             return str(error)
 
@@ -276,14 +287,16 @@ class PlainTurns:
         check_role(role)
         return self._encode(content, TEXT, is_first=after is None)
 
-    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def request(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages' texts."""
         ids = self._encode(_text_of(said), MESSAGES, is_first=after is None)
         for message in more:
             ids += self.reply(_text_of(message))
         return ids
 
-    def read(self, said: Message, *, after: str | None) -> list[int]:
+    def read(self, said: Message, *, after: str | None, calls: Calls = ()) -> list[int]:
         """Return the ids of a message's text."""
         return self.request(said, after=after)
 
@@ -291,24 +304,37 @@ class PlainTurns:
         """Return the ids of a text."""
         return self._encode(content, TEXT, is_first=False)
 
-    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def open_reply(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages' texts."""
         check_open((said, *more), PROMPT)
         return self.request(said, *more, after=after)
 
     def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+        self,
+        said: Message,
+        reply: Message,
+        *,
+        after: str | None,
+        is_earlier: bool = False,
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of two texts."""
         return self.request(said, reply, after=after)
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
+        self,
+        messages: Sequence[Message],
+        *,
+        after: str | None,
+        before: tuple[str, ...],
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of all texts."""
         return self.request(*messages, after=after)
 
-    def closing(self, last_id: int | None) -> list[int]:
+    def closing(self, last_id: int | None, calls: Calls = ()) -> list[int]:
         """Return no ids: the text just continues."""
         return []
 

@@ -14,11 +14,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.channels import channels_of
+from sinkstream.text.chat_format import ChatFormat
+from sinkstream.text.marked_text import Start, ThoughtFormat, marker
 from sinkstream.text.messages import TEXT, Message
 from sinkstream.text.template_turns import as_message, placeholders
 from sinkstream.text.templates.chat_template import Passage, common_prefix
-from sinkstream.text.thought_reader import Start, ThoughtFormat, marker
 
 _KNOWN = (
     ("<think>", "</think>"),
@@ -73,7 +74,8 @@ def find_thoughts(chat: ChatFormat, tokenizer: Tokenizer) -> ThoughtFormat | Non
         continued = "thought"
     is_prompted = begin in written.prompt or end in written.prompt
     bare = ThoughtFormat(begin, end, answer, start, continued, is_prompted, written.is_kept, {}, {})
-    return _marked(bare, tokenizer)
+    form = _marked(bare, tokenizer)
+    return form if channels_of(form) is None else replace(form, is_prompted=True)
 
 
 def _write(chat: ChatFormat) -> _Written | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName, lone_surrogate
-from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.plain_text import check_characters
 
 

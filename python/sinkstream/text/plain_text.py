@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName, check_unicode
-from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.tokenizers import OfTokenizer, catch_panics, encoding_of
 from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tokenizers.encoding_limit import check_length

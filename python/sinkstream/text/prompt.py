@@ -9,12 +9,13 @@ from tokenizers import Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument, warn_caller
-from sinkstream.request.checks import as_ids
+from sinkstream.request.checks import ArgumentName, as_ids
 from sinkstream.request.template_variables import KWARGS, TemplateVariables, Thinking
 from sinkstream.request.tools import Tools
 from sinkstream.text.messages import Message, is_message
 from sinkstream.text.plain_text import check_characters, plain_encoder
 from sinkstream.text.tokenizers.control_tokens import control_literals
+from sinkstream.text.tokenizers.encoding_limit import limiting
 
 
 class IdArray(Protocol):
@@ -32,6 +33,8 @@ class IdArray(Protocol):
         ...
 
 
+PREDICTION = ArgumentName("stream", "prediction")
+_MOST_PREDICTED = 1 << 17  # tokens: kMaxPrediction of csrc/sampling/params.h
 Prompt = str | Sequence[int] | Sequence[Message] | IdArray
 
 
@@ -110,6 +113,25 @@ def encode_prompt(text: TextFormat, vocab_size: int, prompt: Prompt) -> list[int
     if len(prompt) == 0:
         raise InvalidArgument("stream: `prompt` must not be empty.", param="prompt")
     return as_ids("stream", "prompt", list(prompt), vocab_size)
+
+
+def encode_prediction(text: TextFormat, prediction: str) -> list[int]:
+    """Encode what a reply probably says.
+
+    Raises:
+        InvalidArgument: It has lone surrogates or too many tokens, or there is no tokenizer.
+    """
+    if text.tokenizer is None:
+        raise InvalidArgument(
+            "stream: `prediction` must not be a string, because the checkpoint has no tokenizer. "
+            "Pass token ids instead.",
+            param="prediction",
+        )
+    check_characters(prediction, PREDICTION)
+    if not prediction:
+        return []
+    with limiting(_MOST_PREDICTED, "Predict a part of the reply.", InvalidArgument):
+        return plain_encoder(text.tokenizer).encode(prediction, argument=PREDICTION)
 
 
 def _as_row(prompt: Any) -> list[Any]:

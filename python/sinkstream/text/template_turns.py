@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from itertools import count
+from itertools import count, takewhile
+from typing import Any
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.structured.lru_cache import LruCache
-from sinkstream.text.chat import ChatFormat, strings_of
+from sinkstream.text.chat_format import ChatFormat, strings_of
 from sinkstream.text.messages import MESSAGES, SYSTEM, TEXT, Message, check_role, check_text
 from sinkstream.text.templates.chat_template import Passage, Piece, common_prefix, join_pieces
+from sinkstream.text.templates.sandbox import written_at
 
 # Note: [Parts of a conversation]
 # A message is rendered after the shortest conversation that ends with a message of the same role as
 # the one before it, with placeholders for contents. Its part is what follows the last placeholder,
 # without what always follows it: the end of the previous message. So the template itself sees the
 # message's content, and treats it (trims it, for example) as in a whole conversation.
+Calls = Sequence[Mapping[str, Any]]
+"""The `tool_calls` of a reply."""
+
 _EARLIER: dict[str | None, tuple[str, ...]] = {
     None: (),
     "system": ("system",),
@@ -62,10 +68,11 @@ class TemplateTurns:
         """Return the same parts, with a sentence saying how they differ from the whole."""
         return dataclasses.replace(self, difference=difference)
 
+    @written_at()
     def opening(self, system: str | None) -> list[int]:
         """Return the ids before the first message."""
         if system is None:
-            return self.chat.encode_part(Passage(self.ends[None]), TEXT)
+            return self.chat.encode_part(Passage(self._opening()), TEXT)
         # The template may write the system text into the first user message. Everything before that
         # message's content then belongs to the opening.
         word = placeholders(self.chat, system := check_text(system, SYSTEM))[0]
@@ -77,6 +84,16 @@ class TemplateTurns:
             if opening is not None:
                 return self.chat.encode_part(Passage(opening), SYSTEM)
         raise _refusal("system prompt", SYSTEM)
+
+    def _opening(self) -> tuple[Piece, ...]:
+        """Return what precedes the first message, with today's date if the template writes one."""
+        if not self.chat.template.may_write_date:
+            return self.ends[None]
+        user = as_message("user", _question(self.chat))
+        rendering = self.chat.render([user], True, argument=TEXT)
+        part = self.part(user, "assistant", True)
+        opening = rendering.without_end(part.pieces)
+        return self.ends[None] if opening is None else opening
 
     def whole(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a whole conversation and the generation prompt."""
@@ -110,16 +127,22 @@ class TemplateTurns:
         """Return the ids of a message that needs no reply, including its end."""
         return self.read(as_message(check_role(role), check_text(content, TEXT)), after=after)
 
-    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def request(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages of any role and of the generation prompt."""
-        return self.chat.encode_part(self.part(said, after, True, more), TEXT)
+        return self.chat.encode_part(self.part(said, after, True, more, calls=calls), TEXT)
 
-    def read(self, said: Message, *, after: str | None) -> list[int]:
+    def read(self, said: Message, *, after: str | None, calls: Calls = ()) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
         role, content = said["role"], said.get("content")
-        if isinstance(content, str) and not self._shows(role, after):
+        if (
+            not self._needs_calls(said)
+            and isinstance(content, str)
+            and not self._shows(role, after)
+        ):
             raise _refusal(f'message with the role "{role}"', TEXT)  # it omits the message
-        passage = self.part(said, after, False)
+        passage = self.part(said, after, False, calls=calls)
         if role in self.last_ends:
             body = passage.without_end(self.last_ends[role])
             if body is not None:
@@ -143,41 +166,58 @@ class TemplateTurns:
         pieces = (text,) if text else ()
         return self.chat.encode_part(dataclasses.replace(start, pieces=pieces), TEXT)
 
-    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def open_reply(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages up to the text of the last one, which the reply continues."""
-        passage = self.part(said, after, False, more, is_open=True)
+        passage = self.part(said, after, False, more, is_open=True, calls=calls)
         return self.chat.encode_part(passage, PROMPT)
 
     def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+        self,
+        said: Message,
+        reply: Message,
+        *,
+        after: str | None,
+        is_earlier: bool = False,
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written."""
         # What follows calls are results: a template may leave out thoughts once the user replies.
         results = ("tool", "user") if is_earlier else ("tool",)
         before = results if reply.get("tool_calls") else ("user",)
-        return self.earlier_turn([said, reply], after=after, before=before)
+        return self.earlier_turn([said, reply], after=after, before=before, calls=calls)
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
+        self,
+        messages: Sequence[Message],
+        *,
+        after: str | None,
+        before: tuple[str, ...],
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of messages, the last one a reply, as earlier turns are written."""
         for roles in dict.fromkeys((before, ("user",))):
-            passage = self._earlier_turn(messages, after, roles)
+            passage = self._earlier_turn(messages, after, roles, calls)
             if passage is not None:
                 return self.chat.encode_part(passage, TEXT)
         raise _refusal("second turn", TEXT)
 
     def _earlier_turn(
-        self, messages: Sequence[Message], after: str | None, roles: tuple[str, ...]
+        self, messages: Sequence[Message], after: str | None, roles: tuple[str, ...], before: Calls
     ) -> Passage | None:
         """Return what messages look like before messages of these roles, if known."""
         texts = "".join(strings_of([dict(message) for message in messages]))
         words = placeholders(self.chat, texts)[-len(roles) :]
         first, *rest = (as_message(*pair) for pair in zip(roles, words, strict=True))
+        calls = messages[-1].get("tool_calls") or ()
+        key = json.dumps(list(calls)) if self._needs_calls(first) else ""
         try:
-            part = partial(self.part, first, "assistant", True, rest)
-            following = self._known.get((*roles, *words), part)
-            passage = self.part(messages[0], after, True, [*messages[1:], first, *rest])
+            part = partial(self.part, first, "assistant", True, rest, calls=calls)
+            following = self._known.get((*roles, *words, key), part)
+            passage = self.part(
+                messages[0], after, True, [*messages[1:], first, *rest], calls=before
+            )
         except InvalidArgument:
             if roles == ("user",):
                 raise
@@ -185,10 +225,14 @@ class TemplateTurns:
         pieces = passage.without_end(following.pieces)
         return None if pieces is None else dataclasses.replace(passage, pieces=pieces)
 
-    def closing(self, last_id: int | None) -> list[int]:
+    def closing(self, last_id: int | None, calls: Calls = ()) -> list[int]:
         """Return the ids between a reply of the model and the next message."""
+        if calls and "tool" not in self.ends:
+            end = self._call_end(self._with_calls(calls)[1])
+            return end[end.index(last_id) + 1 :] if last_id in end else end
         return list(self.closings.get(last_id, self.closings[None]))
 
+    @written_at()
     def part(
         self,
         said: Message,
@@ -197,20 +241,23 @@ class TemplateTurns:
         following: Sequence[Message] = (),
         *,
         is_open: bool = False,
+        calls: Calls = (),
     ) -> Passage:
         """Return what the template writes for a message, with or without a generation prompt.
 
         With further messages `following`, it includes what the template writes for these. If it
-        `is_open`, it ends with the text of the last one.
+        `is_open`, it ends with the text of the last one. `calls`: those of the reply before.
 
         See Note: [Parts of a conversation].
 
         Raises:
             InvalidArgument: The template refuses such a message there, or cannot continue with it.
         """
+        if self._needs_calls(said):
+            return self._result(said, following, add_generation_prompt, is_open, calls)
         # The fallback keeps apart messages that the template would join, such as tool results.
         for role in dict.fromkeys((after, after and "assistant")):
-            end = self.ends.get(role)
+            end = self._opening() if role is None else self.ends.get(role)
             if end is None:
                 continue
             text = "".join(strings_of([dict(message) for message in (said, *following)]))
@@ -228,6 +275,43 @@ class TemplateTurns:
             if passage is not None:
                 return passage
         raise _refusal(f'message with the role "{said["role"]}"', TEXT)
+
+    def _needs_calls(self, said: Message) -> bool:
+        """Return whether the template writes a result only after the call itself."""
+        return said["role"] == "tool" and "tool" not in self.ends
+
+    def _result(
+        self,
+        said: Message,
+        following: Sequence[Message],
+        add_generation_prompt: bool,
+        is_open: bool,
+        calls: Calls,
+    ) -> Passage:
+        """Return what the template writes for a result after a reply with the call."""
+        if calls:
+            earlier, before = self._with_calls(calls)
+            whole = self.chat.render(
+                [*earlier, said, *following], add_generation_prompt, is_open=is_open, argument=TEXT
+            )
+            passage = whole.without_start(before)
+            if passage is not None:
+                return passage
+        raise _refusal(f'message with the role "{said["role"]}"', TEXT)
+
+    def _with_calls(self, calls: Calls) -> tuple[list[Message], tuple[Piece, ...]]:
+        """Return a conversation that ends with calls, and what the template writes for it."""
+        reply = {**as_message("assistant", ""), "tool_calls": [dict(call) for call in calls]}
+        earlier = [as_message("user", placeholders(self.chat, "")[0]), reply]
+        return earlier, self.chat.render(earlier, False, argument=TEXT).pieces
+
+    def _call_end(self, pieces: tuple[Piece, ...]) -> list[int]:
+        """Return the tokens after the arguments, with which a conversation ends."""
+        end = [*takewhile(lambda piece: isinstance(piece, int), reversed(pieces))][::-1]
+        text = pieces[-1 - len(end)] if len(end) < len(pieces) else ""
+        if not str(text).rstrip().endswith("}"):
+            raise _refusal("call", TEXT)
+        return [piece for piece in end if isinstance(piece, int)]
 
 
 def as_message(role: str, content: str) -> Message:

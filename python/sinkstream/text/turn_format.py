@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.messages import TEXT, Message
-from sinkstream.text.template_turns import TemplateTurns, as_message, placeholders, split_template
+from sinkstream.text.template_turns import (
+    Calls,
+    TemplateTurns,
+    as_message,
+    placeholders,
+    split_template,
+)
 from sinkstream.text.templates.chat_template import Passage, Piece
 
 
@@ -67,13 +73,16 @@ class TurnFormat(Protocol):
     def message(self, role: str, content: str, *, after: str | None) -> list[int]:
         """Return the ids of a message that needs no reply, including its end."""
 
-    def request(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def request(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages, as `check_messages` returns them, and the generation prompt.
 
-        They may be of any role. Several are results of calls, which a template may join.
+        They may be of any role. Several are results of calls, which a template may join. `calls`
+        are those of the last reply, if they are known: a template may write them with the results.
         """
 
-    def read(self, said: Message, *, after: str | None) -> list[int]:
+    def read(self, said: Message, *, after: str | None, calls: Calls = ()) -> list[int]:
         """Return the ids of such a message if it needs no reply, including its end."""
 
     def reply(self, content: str) -> list[int]:
@@ -82,11 +91,19 @@ class TurnFormat(Protocol):
         They are the tokenizer's encoding; the model may have written the same text in other tokens.
         """
 
-    def open_reply(self, said: Message, *more: Message, after: str | None) -> list[int]:
+    def open_reply(
+        self, said: Message, *more: Message, after: str | None, calls: Calls = ()
+    ) -> list[int]:
         """Return the ids of messages, the last one a reply, up to its text, which is continued."""
 
     def exchange(
-        self, said: Message, reply: Message, *, after: str | None, is_earlier: bool = False
+        self,
+        said: Message,
+        reply: Message,
+        *,
+        after: str | None,
+        is_earlier: bool = False,
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of a message and the reply to it, as earlier turns are written.
 
@@ -99,10 +116,16 @@ class TurnFormat(Protocol):
             after: What precedes the message.
             is_earlier: Whether a user message follows, too, if the reply calls tools: not only the
                 results.
+            calls: As for `request`.
         """
 
     def earlier_turn(
-        self, messages: Sequence[Message], *, after: str | None, before: tuple[str, ...]
+        self,
+        messages: Sequence[Message],
+        *,
+        after: str | None,
+        before: tuple[str, ...],
+        calls: Calls = (),
     ) -> list[int]:
         """Return the ids of messages, the last one a reply, as earlier turns are written.
 
@@ -112,13 +135,15 @@ class TurnFormat(Protocol):
             after: What precedes them.
             before: The roles of the messages that follow, "user" or "tool". Results are taken for
                 a user message if the template does not allow them there.
+            calls: As for `request`.
         """
 
-    def closing(self, last_id: int | None) -> list[int]:
+    def closing(self, last_id: int | None, calls: Calls = ()) -> list[int]:
         """Return the ids between a reply of the model and the next message.
 
         Args:
             last_id: The reply's last token; None if the reply is empty.
+            calls: Those of the reply, if their results follow.
         """
 
 
@@ -243,7 +268,7 @@ def _space(request: Passage) -> str:
 
 
 def _date(turns: TemplateTurns) -> Iterator[str]:
-    if "strftime_now" in turns.chat.template.names:
+    if turns.chat.template.may_write_date:
         yield "may write the date, but a session keeps the date of its start"
 
 

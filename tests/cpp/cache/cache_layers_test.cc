@@ -122,6 +122,18 @@ TEST(CacheLayers, ReachesBackOverAWindowForEachLayer) {
   EXPECT_EQ(mixed.first_to_read({4, 64}, 60), 0) << "not all layers keep sinks";
 }
 
+TEST(CacheLayers, ReachesBackOverTheTokensOfAStateOrToTheBeginning) {
+  const LayerMemory convolution = {.state_bytes = 8, .state_reach = 2};
+  const CacheLayers convolved(std::vector<LayerMemory>{convolution, {}, convolution, {}});
+  EXPECT_EQ(convolved.reach({4, 64}), 1 + 2 * 63 + 2 * 2);
+  EXPECT_EQ(convolved.first_to_read({4, 64}, 1000), 1000 - 131);
+  EXPECT_EQ(convolved.first_to_read({4, 64}, 136), 5);
+  EXPECT_EQ(convolved.first_to_read({4, 64}, 135), 0) << "no state of the sinks is kept";
+  const CacheLayers summed(std::vector<LayerMemory>{convolution, {}, {.state_bytes = 8}});
+  EXPECT_EQ(summed.reach({4, 64}), CacheLayers::kNoReach);
+  EXPECT_EQ(summed.first_to_read({4, 64}, 1000), 0);
+}
+
 TEST(GroupedCache, HoldsTheSinksOnlyWhereTheyAreKept) {
   const Mixed mixed({4, 100});
   EXPECT_EQ(mixed.cache.group(0).pages_per_layer(), 2);

@@ -33,5 +33,9 @@ TEST(Processor, PrefetchesToL1OnAmdFamily26Alone) {
   EXPECT_EQ(kPrefetchToL1, is_family_26);
 }
 
+TEST(Processor, HasSlowDotsIfItIsIntels) {
+  EXPECT_EQ(kDotsAreSlow, field("vendor_id") == "GenuineIntel");
+}
+
 }  // namespace
 }  // namespace sinkstream

@@ -545,20 +545,67 @@ TEST(CudaDecoder, RefusesSizesThatTheKernelsCannotCompute) {
 
 TEST(CudaDecoder, RefusesLayersThatItsKernelsDoNotCompute) {
   RandomDecoder model(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, gpu_spec());
-  DecoderSpec recurrent = model.spec, experts = model.spec;
+  DecoderSpec recurrent = model.spec;
   recurrent.blocks[0].mixer = RecurrentSpec{.conv_size = 3};
-  experts.blocks[0].feed_forward = ExpertsSpec{.experts = 4, .chosen = 2};
-  for (const auto& [spec, part] :
-       {std::pair(recurrent, "recurrent layers"), std::pair(experts, "experts")}) {
+  try {
+    const CudaDecoder decoder(recurrent, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                              {});
+    FAIL() << "a layer without kernels was accepted";
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(),
+                 "load: a model on a GPU must not have recurrent layers, but this one has some. "
+                 "Use `device=\"cpu\"`.");
+  }
+}
+
+TEST(CudaDecoder, RefusesExpertsThatItsKernelsDoNotCompute) {
+  const auto refusal = [](const DecoderSpec& spec, const std::map<std::string, Storage>& stored) {
+    RandomDecoder model(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, spec,
+                        stored);
     try {
       const CudaDecoder decoder(spec, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
                                 {});
-      FAIL() << "a layer without kernels was accepted";
+      ADD_FAILURE() << "experts without kernels were accepted";
     } catch (const CheckpointError& error) {
-      EXPECT_EQ(error.what(), cat("load: a model on a GPU must not have ", part,
-                                  ", but this one has some. Use `device=\"cpu\"`."));
+      return std::string(error.what());
     }
-  }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(expert_specs(gpu_spec(), 20)[0].spec, {}),
+            "load: the size of an expert must be a multiple of 8 on a GPU, but is 20. "
+            "Use `device=\"cpu\"`.");
+  EXPECT_EQ(refusal(expert_specs(gpu_spec(), 24, 20)[1].spec, {}),
+            "load: the size of the shared expert must be a multiple of 8 on a GPU, but is 20. "
+            "Use `device=\"cpu\"`.");
+  EXPECT_EQ(
+      refusal(expert_specs(gpu_spec(), 24)[0].spec, {{"layers.1.experts.3.up", Storage::kBF16}}),
+      "load: weight \"layers.1.experts.3.up\" must be stored as that of expert 0 is on "
+      "a GPU, as float32, but is bfloat16. Use `device=\"cpu\"`.");
+
+  const DecoderSpec plain = expert_specs(gpu_spec(), 24)[0].spec;
+  RandomDecoder model(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 8}, plain);
+  const auto refused = [&](const auto& change, const CudaDecoderOptions& options) {
+    const DecoderSpec spec = with_blocks(
+        plain, [&](BlockSpec* block) { change(&std::get<ExpertsSpec>(block->feed_forward)); });
+    try {
+      const CudaDecoder decoder(spec, model.packed(), cuda::emulated_plugin(), nullptr, nullptr,
+                                options);
+      ADD_FAILURE() << "experts without kernels were accepted";
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused([](ExpertsSpec* own) { own->expert.activation = Activation::kXielu; }, {}),
+            "load: a model on a GPU must not have xIELU activations, but this one has some. "
+            "Use `device=\"cpu\"`.");
+  const auto choose_many = [](ExpertsSpec* own) {
+    own->experts = 1024;
+    own->chosen = 64;
+  };
+  EXPECT_EQ(refused(choose_many, {.max_tokens = 65'535}),
+            "load: the 65535 tokens of `prefill_chunk` + `max_sequences` must have at most 65535 "
+            "runs of rows at experts on a GPU, but can have 66543. Use a smaller `prefill_chunk`.");
 }
 
 }  // namespace

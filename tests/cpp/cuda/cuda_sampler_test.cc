@@ -548,7 +548,7 @@ TEST(CudaSampler, RefusesAnUnknownSeatAndTwoSampledTokensAtOnce) {  // no tsan
   two.count = 2;
   EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError);
   two.drafts = 1;
-  EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError) << "it drafts nothing";
+  EXPECT_THROW(model.gpu.launch({&two, 1}), InternalError) << "it guesses nothing";
 }
 
 }  // namespace

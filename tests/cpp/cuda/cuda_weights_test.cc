@@ -29,8 +29,8 @@ TEST(CudaWeights, AreTheSameInBuffersOfAnySizeAndOfAnyThreads) {
     EXPECT_EQ(std::memcmp(together.memory.get(), alone.memory.get(), alone.bytes), 0);
   }
   // The last row of a stack of parts is the last part's.
-  ASSERT_EQ(alone.layers.back().gate_up.parts.size(), 1u);
-  const cuda::TiledMatrix& gate_up = alone.layers.back().gate_up.parts[0];
+  ASSERT_EQ(alone.layers.back().mlp.gate_up.parts.size(), 1u);
+  const cuda::TiledMatrix& gate_up = alone.layers.back().mlp.gate_up.parts[0];
   ASSERT_EQ(gate_up.rows, 2 * inner);
   const std::vector<float>& up = model.weights.at("layers.1.up");
   for (int64_t col = 0; col < spec.hidden_size; ++col) {
@@ -148,10 +148,10 @@ TEST(CudaWeights, OfMapsThatReadTheSameInputKeepTheirTypes) {
   const int64_t q = spec.most_query_size(), kv = spec.most_kv_size();
   const int64_t inner = spec.most_intermediate_size();
   expect_parts(weights.layers[0].qkv, {WeightType::kFloat32, WeightType::kFloat16}, {q + kv, kv});
-  expect_parts(weights.layers[0].gate_up, {WeightType::kBFloat16, WeightType::kFloat32},
+  expect_parts(weights.layers[0].mlp.gate_up, {WeightType::kBFloat16, WeightType::kFloat32},
                {inner, inner});
   expect_parts(weights.layers[1].qkv, {WeightType::kFloat32}, {q + 2 * kv});
-  expect_parts(weights.layers[1].gate_up, {WeightType::kFloat32}, {2 * inner});
+  expect_parts(weights.layers[1].mlp.gate_up, {WeightType::kFloat32}, {2 * inner});
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Table {
 
 TEST(CudaEmbedding, GivesTheTablesRows) {
   ThreadPool pool(1);
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     for (const int64_t least : {32, 96, 128, 160, 576}) {
       const int64_t cols = whole_blocks(storage, least);
       const Table table(storage, 37, cols);

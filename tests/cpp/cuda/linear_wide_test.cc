@@ -48,7 +48,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFew) {
   constexpr int64_t kInputs[] = {65, 127, 128, 129, 200, 257};
   constexpr int64_t kRows[] = {1, 16, 33, 127, 130};
   size_t turn = 0;
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     for (const int64_t inputs : kInputs) {
       const int64_t rows = kRows[turn++ % std::size(kRows)];
       const bool is_code = is_quantized(weight_type_of(storage));
@@ -66,7 +66,7 @@ static_assert(linear_splits(17, kSplit) == 5 && first_tile(kSplit, 2, 5) == 4 + 
 static_assert(linear_splits(17, kLong) == 8 && first_tile(kLong, 4, 8) == 8 + 9 + 9 + 9);
 
 TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewForEveryLength) {
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     const bool is_code = is_quantized(weight_type_of(storage));
     const int64_t short_cols = is_code ? 32 : 1, tail_cols = is_code ? 160 : 191;
     for (const int64_t cols : {short_cols, tail_cols, kOneRun, kSplit, kLong}) {
@@ -78,7 +78,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewForEveryLength) {
 
 TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
   in_orders_of_run([](const emulator::Order& order) {
-    for (const Storage storage : kTiledStorages) {
+    for (const Storage storage : kStorages) {
       expect_the_bits_of_few(storage, 40, whole_blocks(storage, 480), 70, order.name);
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -89,7 +89,7 @@ TEST(CudaLinearWide, GivesEveryInputTheBitsThatItHasAmongFewInEveryOrder) {
 // inputs.
 TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
   constexpr size_t kLittle = 99 * 1024;
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     const int64_t cols = whole_blocks(storage, 1440);
     const Tiles tiles = tiles_of(random_matrix(storage, 40, cols, 1));
     EXPECT_GT(linear_wide_bytes(tiles.matrix.type), kLittle);
@@ -104,7 +104,7 @@ TEST(CudaLinearWide, AGpuWithLittleSharedMemoryGivesTheSameBits) {
 
 TEST(CudaLinearWide, KeepsNanOfOneInputFromTheOthers) {
   constexpr int64_t kRows = 17, kInputs = 130;
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     const int64_t cols = whole_blocks(storage, 128);
     const Tiles tiles = tiles_of(random_matrix(storage, kRows, cols, 4));
     const Bf16Rows input = random_bf16_rows(kInputs, cols, 5);

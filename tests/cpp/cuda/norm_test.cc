@@ -212,6 +212,31 @@ TEST(CudaNorm, IsTheDefinition) {
   }
 }
 
+// Of the last output: together they have sixteen significant bits.
+TEST(CudaNorm, WritesWhatRoundingTook) {
+  for (const Case& what : kCases) {
+    in_orders_of_run([&](const emulator::Order& order) {
+      Residual stream{.rows = 3, .dim = 132, .what = what};
+      stream.fill();
+      const std::vector<float> summed = stream.summed();
+      DeviceArray<bf16> rest(3 * 132);
+      NormArgs args = stream.args();
+      args.rest = rest.get();
+      ASSERT_EQ(norm(args, nullptr), kSuccess);
+      const int last = what.has_second ? 1 : 0;
+      const std::vector<float> expected =
+          what.has_norm ? stream.normalized(summed, what.kind, 1e-5f, args.norms[last]) : summed;
+      const double slack = tolerance_of(DType::kFloat32) * largest_of(expected);
+      const DeviceArray<bf16>& out = what.has_second ? stream.second : stream.out;
+      for (int64_t i = 0; i < 3 * 132; ++i) {
+        const double both = double{to_float(out[i])} + to_float(rest[i]);
+        ASSERT_LE(std::abs(both - expected[i]), 0x1p-16 * std::abs(expected[i]) + slack)
+            << order.name << " " << text_of(what) << " number " << i;
+      }
+    });
+  }
+}
+
 TEST(CudaNorm, ARowIsTheSameInAnyCompany) {
   for (const Case& what : kCases) {
     Residual many{.rows = 20, .dim = 576, .what = what};

@@ -19,11 +19,11 @@ struct SamplingModel {
   static constexpr int64_t kMostTokens = 96;
 
   SamplingModel(const cuda::Plugin& plugin, int64_t sequences, int64_t pages = 4,
-                const DecoderSpec& spec = gpu_spec())
+                const DecoderSpec& spec = gpu_spec(), int64_t max_drafts = 0)
       : source(generic_kernels(), 1, {InputType::kBFloat16, DType::kFloat16, 1}, spec),
         plugin(plugin),
         gpu(source.spec, source.packed(), plugin, nullptr, nullptr,
-            {DType::kFloat16, kMostTokens, sequences, pages}) {}
+            {DType::kFloat16, kMostTokens, sequences, pages, max_drafts}) {}
 
   GpuCaches make_caches(const Window& window, int64_t count = 1) {
     return GpuCaches(plugin, gpu, source.spec.cache_layers(), window, count);

@@ -17,10 +17,10 @@ struct Tiles {
   TiledMatrix matrix;
 };
 
-// Zeros, with room for `rows` rows.
-inline Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols) {
-  Panels memory = make_panels(tiled_bytes(type, rows, cols));
-  const TiledMatrix matrix = {type, rows, cols, memory.get()};
+// Zeros, with room for `rows` rows. `open`: PackedMatrix::block.
+inline Tiles empty_tiles(WeightType type, int64_t rows, int64_t cols, int64_t open = kUnit) {
+  Panels memory = make_panels(tiled_bytes(type, rows, cols, open));
+  const TiledMatrix matrix = {type, rows, cols, memory.get(), open};
   return {std::move(memory), matrix};
 }
 
@@ -29,8 +29,8 @@ inline Tiles tiles_of(const std::vector<PackedMatrix>& parts) {
   int64_t rows = 0;
   for (const PackedMatrix& part : parts) rows += part.rows;
   const PackedMatrix& first = parts.front();
-  Tiles tiles = empty_tiles(first.type, rows, first.cols);
-  const int64_t bytes = row_tile_bytes(format_of(first.type), first.cols);
+  Tiles tiles = empty_tiles(first.type, rows, first.cols, first.block);
+  const int64_t bytes = row_tile_bytes(format_of(first.type), first.cols, first.block);
   std::memset(tiles.memory.get(), 0xff, row_tiles(rows) * bytes);
   for (int64_t tile = 0; tile < row_tiles(rows); ++tile) {
     tile_rows(parts, tile, tiles.memory.get() + tile * bytes);

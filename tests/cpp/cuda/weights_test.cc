@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cuda/tiles.h"
+#include "kernels/reference/weight_at.h"
+#include "kernels/split_tensors.h"
 
 namespace sinkstream::cuda {
 namespace {
@@ -45,7 +47,8 @@ T as(uint32_t bits) {
   return number;
 }
 
-// The number itself; also for rows and columns past the end. `head`: of the tile, or null.
+// The number itself; also for rows and columns past the end. `head`: of the tile, or the scales of
+// the column's open block, or null.
 double number_of_lane(WeightType type, const std::byte* tile, const std::byte* head, int lane,
                       int step, int r, int e) {
   const PanelFormat format = format_of(type);
@@ -69,6 +72,8 @@ double number_of_lane(WeightType type, const std::byte* tile, const std::byte* h
   const auto top = [&](int half, int halves) {
     return double{to_float(number_at<f16>(head + ((lanes * halves + half) * 2 + r % 2) * 2))};
   };
+  const auto word = [&] { return number_at<uint32_t>(head + (lanes * 2 + r % 2) * 4); };
+  const auto zero = [&] { return static_cast<int>(word() % 8192); };
   switch (format.scales) {
     case Scales::kNone: return 0;
     case Scales::kHalf: return half(0, 1) * value;
@@ -79,6 +84,9 @@ double number_of_lane(WeightType type, const std::byte* tile, const std::byte* h
     case Scales::kNibbles:
       return top(0, 2) * (level(0, 1) % 16) * value - top(1, 2) * (level(0, 1) / 16);
     case Scales::kPower: return std::ldexp(value, level(0, 1) - 128);
+    case Scales::kFloat: return double{as<float>(word())} * number_of_e4m3(uint8_t(code));
+    case Scales::kZeroPoint24: return as<float>(word() - word() % 8192) * (value - zero());
+    case Scales::kZeroPoint32: return as<float>(word() - word() % 8192) * (value + 128 - zero());
   }
   return 0;
 }
@@ -98,7 +106,10 @@ template <typename Expect>
 void for_each_number(const TiledMatrix& matrix, const Expect& expect) {
   const std::byte* next = matrix.tiles;
   const std::byte* head = nullptr;
+  const bool open = is_open(format_of(matrix.type));
   for (int64_t row_tile = 0; row_tile < row_tiles(matrix.rows); ++row_tile) {
+    const std::byte* const scales =
+        next + col_tiles(matrix.cols) * tile_bytes(format_of(matrix.type));
     for (int64_t col_tile = 0; col_tile < col_tiles(matrix.cols); ++col_tile) {
       if (col_tile % 4 == 0) {
         head = next;
@@ -110,11 +121,13 @@ void for_each_number(const TiledMatrix& matrix, const Expect& expect) {
         const int lane = i % 32, step = i / 32 % 4, r = i / 128 % 4, e = i / 512;
         const int64_t row = row_tile * 16 + lane / 4 + 8 * (r % 2);
         const int64_t col = col_tile * 64 + step * 16 + 2 * (lane % 4) + 8 * (r / 2) + e;
+        if (open) head = scales + col / matrix.block * 64;
         expect(row, col, number_of_lane(matrix.type, tile, head, lane, step, r, e));
       }
     }
+    if (open) next = scales + divide_up(divide_up(matrix.cols, 64) * 64, matrix.block) * 64;
   }
-  ASSERT_EQ(next - matrix.tiles, tiled_bytes(matrix.type, matrix.rows, matrix.cols));
+  ASSERT_EQ(next - matrix.tiles, tiled_bytes(matrix.type, matrix.rows, matrix.cols, matrix.block));
 }
 
 std::vector<int64_t> cols_of(Storage storage) {
@@ -125,7 +138,7 @@ std::vector<int64_t> cols_of(Storage storage) {
 
 // In bits, and against the file's.
 TEST(Weights, TakeNoMoreThanAFewPercentMoreThanTheFile) {
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     const double file = static_cast<double>(row_bytes_of(storage, 4096)) / 4096 * 8;
     const double tiles = static_cast<double>(tiled_bytes(weight_type_of(storage), 16, 4096)) / 8192;
     EXPECT_GE(tiles, file) << row_of(storage).name;
@@ -133,10 +146,12 @@ TEST(Weights, TakeNoMoreThanAFewPercentMoreThanTheFile) {
   }
   EXPECT_EQ(tiled_bytes(WeightType::kQ4K, 16, 4096), 4.625 * 8192);
   EXPECT_EQ(tiled_bytes(WeightType::kQ6K, 16, 4096), 6.5625 * 8192);
+  EXPECT_EQ(tiled_bytes(WeightType::kInt4Zero, 16, 4096, 128), 4.25 * 8192);
+  EXPECT_EQ(tiled_bytes(WeightType::kE4m3, 16, 4096, 4096), 16 * 4096 + 64);
 }
 
 TEST(Weights, GiveEveryLaneItsFragmentAndZerosPastTheEnd) {
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     for (const int64_t rows : {1, 15, 16, 17, 40}) {
       for (const int64_t cols : cols_of(storage)) {
         const Matrix matrix = random_matrix(storage, rows, cols, 1);
@@ -183,8 +198,23 @@ TEST(Weights, KeepCodesScalesAndMinimaBitForBit) {
   }
 }
 
+TEST(Weights, KeepOpenBlocksOfAnyLength) {
+  for (const Storage storage : {Storage::kInt4, Storage::kInt8, Storage::kFp8}) {
+    for (const int64_t group : {32, 64, 128, 256}) {
+      const SplitTensors tensors = random_split_tensors(SplitLayout::kRows, storage, group, 3);
+      const Panels panels = tensors.pack(nullptr, 1 << 20);
+      const PackedMatrix matrix = tensors.matrix(panels);
+      ASSERT_EQ(matrix.block, group);
+      for_each_number(tiles_of({matrix}).matrix, [&](int64_t row, int64_t col, double number) {
+        ASSERT_EQ(number, row < kTensorRows ? weight_at(matrix, row, col) : 0)
+            << row_of(storage).name << " in blocks of " << group;
+      });
+    }
+  }
+}
+
 TEST(Weights, PutPartsOnTopOfEachOtherAtAnyRow) {
-  for (const Storage storage : kTiledStorages) {
+  for (const Storage storage : kStorages) {
     constexpr int64_t kRows[] = {9, 5, 33};
     const int64_t cols = whole_blocks(storage, 96);
     std::vector<Matrix> parts;

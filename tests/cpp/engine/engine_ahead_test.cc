@@ -388,12 +388,15 @@ INSTANTIATE_TEST_SUITE_P(Steps, EngineAheadFailure,
 
 using EngineScratch = EngineTest;
 
-TEST_P(EngineScratch, HoldsLogitsOnlyWhereTheHostSamples) {
+TEST_P(EngineScratch, HoldsLogitsAndGuessesOnlyWhereTheHostSamples) {
+  options.speculation = std::nullopt;
   constexpr int64_t kScoredRows = 32;
   const int64_t of_one = SamplerScratch(kFakeVocab).bytes();
   const int64_t of_all =
       (options.max_sequences + kScoredRows) * kFakeVocab * int64_t{sizeof(float)};
-  EXPECT_EQ(engine().scratch_bytes(), sampled_by == SampledBy::kHost ? of_one + of_all : of_one);
+  const int64_t of_guesses = kNgramEntries * int64_t{sizeof(uint64_t)};
+  EXPECT_EQ(engine().scratch_bytes(),
+            sampled_by == SampledBy::kHost ? of_one + of_all + of_guesses : of_one);
 }
 
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineScratch);

@@ -125,6 +125,7 @@ class EngineTestBase : public testing::Test {
     options.prefill_chunk = 16;
     options.tokens = fake_table();
     options.end_token_ids = {kEndToken};
+    options.speculation = 0;  // a test counts steps; engine_speculation_test.cc guesses
   }
 
   ~EngineTestBase() override {

@@ -81,6 +81,28 @@ TEST_P(EngineSharesTest, SaysWhatWaitsForMemoryAndNotForASeat) {
   waiting->close();
 }
 
+// Note [Prompts with experts]: a chunk of 16 tokens takes the time of 8.4 steps.
+TEST_P(EngineSharesTest, AStreamAndAPromptWithExpertsShareTheTime) {
+  options.experts = {.part = 0.6, .share = 1.0 / 16};
+  options.prompt_tokens_per_decode_step = 10;
+  const std::vector<int32_t> prompt(64, 7);
+  const auto stream = submit_for("stream", {5}, 60);
+  model.gate->release(3);  // it decodes by the time that the other comes
+  wait_until([&] { return engine().stats().steps >= 2; });
+  const auto other = submit_for("other", prompt);
+  let_run();
+  EXPECT_EQ(read_all(*other).ids, expected_reply(prompt, 4));
+  EXPECT_EQ(read_all(*stream).ids, expected_reply({5}, 60));
+  std::vector<int64_t> after_the_first;  // that has read a chunk
+  int64_t first = -1;
+  for (const StepRecord& record : engine().steps_since(0)) {
+    if (record.prompt_tokens < 16) continue;
+    if (first < 0) first = record.step;
+    after_the_first.push_back(record.step - first);
+  }
+  EXPECT_EQ(after_the_first, (std::vector<int64_t>{0, 8, 16, 24}));
+}
+
 SINKSTREAM_TEST_BOTH_SAMPLERS(EngineSharesTest);
 
 }  // namespace

@@ -5,8 +5,8 @@
 // A step is computed when it is launched. For a caller this is what a GPU does: launches and page
 // changes take effect in order, and only results come later.
 //
-// It may draft, too: after a decoding token it appends guesses, every third of which is wrong, and
-// samples a run of tokens up to the first wrong guess.
+// After a decoding token it appends the guesses that it is given, and samples a run of tokens up to
+// the first wrong one. It may guess itself, too: then every third guess is wrong.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ class FakeRunner : public StepRunner {
         scratch_(model->vocab()),
         row_(static_cast<size_t>(model->vocab())) {
     for (Step& step : steps_) {
-      step.tokens.reserve(static_cast<size_t>(seats * (1 + drafts)));
+      step.tokens.reserve(
+          static_cast<size_t>(seats * (1 + drafts) + most_scored_rows(model->vocab())));
       step.runs.reserve(static_cast<size_t>(seats));
       const int64_t rows = seats + most_scored_rows(model->vocab());
       step.logits.reserve(static_cast<size_t>(rows * model->vocab()));
@@ -139,14 +140,20 @@ class FakeRunner : public StepRunner {
       expect(index == seat.next, "seat ", span.seat, " continues at index ", index, " instead of ",
              seat.next);
     }
-    expect((span.tokens == nullptr) == seat.has_sampled, "seat ", span.seat,
+    const bool has_guesses = span.tokens != nullptr && span.drafts > 0;
+    expect(has_guesses || (span.tokens == nullptr) == seat.has_sampled, "seat ", span.seat,
            seat.has_sampled ? " has sampled its token and is given another one"
                             : " has sampled no token and is given none");
+    expect(!has_guesses || !seat.has_sampled || span.tokens[0] == seat.sampled, "seat ", span.seat,
+           " has sampled ", seat.sampled, ", not ", has_guesses ? span.tokens[0] : 0);
     expect(span.tokens != nullptr || span.count - span.drafts == 1, "one token was sampled, not ",
            span.count - span.drafts);
-    expect(span.drafts == 0 || (span.drafts <= drafts_ && span.count == 1 + span.drafts &&
-                                span.wants == StepSpan::Wants::kToken),
+    expect(span.drafts == 0 ||
+               (span.count == 1 + span.drafts &&
+                (has_guesses || (span.drafts <= drafts_ && span.wants == StepSpan::Wants::kToken))),
            "a span of ", span.count, " tokens has ", span.drafts, " drafts");
+    expect(span.drafts == 0 || span.in_flight + span.drafts <= kMostRejected, span.drafts,
+           " drafts after ", span.in_flight, " tokens in flight may overwrite live keys");
   }
 
   void compute(const StepSpan& span, Step* step) {
@@ -154,8 +161,9 @@ class FakeRunner : public StepRunner {
     Seat& seat = seats_[static_cast<size_t>(span.seat)];
     check(span, seat);
     const int64_t index = span.cache->length() + span.in_flight;
+    const bool is_run = span.wants == StepSpan::Wants::kToken;
     const std::span tokens(span.tokens != nullptr ? span.tokens : &seat.sampled,
-                           static_cast<size_t>(span.count - span.drafts));
+                           static_cast<size_t>(is_run ? span.count - span.drafts : span.count));
     for (const int32_t token : tokens) {
       expect(token >= 0 && token < model_.vocab(), "there is no token ", token);
     }
@@ -168,9 +176,10 @@ class FakeRunner : public StepRunner {
     } else {
       read(span, index, tokens);
     }
-    if (span.tokens != nullptr) seat.sampler->append(tokens);
-    seat.next = index + std::ssize(tokens);
-    seat.has_sampled = span.wants == StepSpan::Wants::kToken;
+    if (span.tokens != nullptr && span.drafts == 0) seat.sampler->append(tokens);
+    // The host knows how many drafts stay where it samples.
+    seat.next = span.drafts > 0 && !is_run ? -1 : index + std::ssize(tokens);
+    seat.has_sampled = is_run;
     if (seat.has_sampled) sample_run(span, tokens.back(), &seat, step);
     if (span.wants == StepSpan::Wants::kLogits) {
       step->logits.insert(step->logits.end(), row_.begin(), row_.end());
@@ -197,6 +206,7 @@ class FakeRunner : public StepRunner {
       const bool guesses_right = (index + i) % 3 != 0;
       const auto wrong = static_cast<int32_t>((seat->sampled + 1) % model_.vocab());
       last = guesses_right ? seat->sampled : wrong;
+      if (span.tokens != nullptr) last = span.tokens[1 + i];
       read(span, index + i, {&last, 1});
       const SampledToken& sampled = step->tokens.back();
       is_right = is_right && sampled.is_finite && sampled.token == last;

@@ -175,6 +175,125 @@ TEST(PlanStep, PrefillLessThanDoublesADecodeStep) {
   EXPECT_EQ(Rows(plan.rows.begin() + 10, plan.rows.end()), (Rows{{11, 2, true}, {10, 3, true}}));
 }
 
+// ---- experts ---------------------------------------------------------------------------------
+
+StepLimits with_experts(const ExpertReads& experts, int64_t per_step = 10) {
+  StepLimits limits = kRoomy;
+  limits.prompt_tokens_per_decode_step = per_step;
+  limits.experts = experts;
+  limits.max_sequences = 1000;
+  limits.max_tokens = 2048;
+  limits.prefill_chunk = 1024;
+  return limits;
+}
+
+std::vector<RunningView> decoding_and(int64_t count, RunningView prompt) {
+  std::vector<RunningView> running(static_cast<size_t>(count), decoding());
+  running.push_back(prompt);
+  return running;
+}
+
+// In steps of one token.
+struct Reading {
+  double until_read = 0;   // time until the prompt has been read
+  double time = 0;         // until there was no deficit either
+  double undisturbed = 0;  // time that the same steps would have taken without the prompt
+  double longest = 0;      // step
+};
+
+// Reads a prompt while `count` sequences decode.
+Reading read_among(int64_t count, int64_t prompt, StepLimits limits) {
+  const ExpertReads& experts = limits.experts;
+  Reading found;
+  for (int64_t left = prompt; left > 0 || limits.deficit > 0;) {
+    std::vector<RunningView> running = decoding_and(count, reading(left, prompt - left));
+    if (left == 0) running.pop_back();
+    const StepPlan plan = plan_step({}, running, limits);
+    const int64_t read = std::ssize(plan.rows) > count ? plan.rows.back().count : 0;
+    EXPECT_TRUE(limits.deficit == 0 || read == 0)
+        << "takes prompt tokens with a deficit of " << limits.deficit;
+    const auto per_step = static_cast<double>(limits.prompt_tokens_per_decode_step);
+    const double own = std::max(experts.of(count), static_cast<double>(count) / (2 * per_step));
+    const double time =
+        own + experts.of(count + read) - experts.of(count) + static_cast<double>(read) / per_step;
+    found.time += time;
+    found.undisturbed += own;
+    found.longest = std::max(found.longest, time);
+    if (left > 0) found.until_read = found.time;
+    left -= read;
+    limits.deficit = plan.deficit;
+  }
+  return found;
+}
+
+struct ExpertShape {
+  const char* name;
+  ExpertReads reads;
+};
+const ExpertShape kShapes[] = {{"Qwen3-30B-A3B", {.part = 0.60, .share = 8.0 / 128}},
+                               {"gpt-oss-20b", {.part = 0.66, .share = 4.0 / 32}},
+                               {"Mixtral 8x7B", {.part = 0.88, .share = 2.0 / 8}}};
+
+TEST(ExpertReads, AreThoseOfExpertsThatAreChosenAsIfByChance) {
+  const ExpertReads reads = {.part = 0.6, .share = 0.25};
+  EXPECT_NEAR(reads.of(1), 1, 1e-12);
+  EXPECT_NEAR(reads.of(2), 0.4 + 0.6 * (1 + 0.75), 1e-12);
+  EXPECT_NEAR(reads.of(1000), 0.4 + 0.6 * 4, 1e-12) << "all of them, once";
+  EXPECT_NEAR(ExpertReads().of(7), 1, 1e-12) << "no experts";
+}
+
+TEST(PlanStep, ReadsAPromptWithAllExpertsAndThenLetsStreamsHaveAsMuchTime) {
+  for (const auto& [name, reads] : kShapes) {
+    const auto chunk = static_cast<int64_t>(16 / reads.share);
+    for (const int64_t per_step : {4, 10}) {
+      for (const int64_t count : {1, 2, 8, 40}) {
+        const StepLimits limits = with_experts(reads, per_step);
+        const Reading found = read_among(count, 4096, limits);
+        EXPECT_GE(found.undisturbed / found.time, 0.5) << name << ", " << count << " streams";
+        EXPECT_LE(found.longest, reads.of(count + chunk) +
+                                     static_cast<double>(chunk) / static_cast<double>(per_step))
+            << name << ", " << count << " streams";
+        if (count > 1) continue;
+        // One token at a time would read experts of its own, and never cause a deficit.
+        const double alone = reads.of(2) + 1 / static_cast<double>(per_step);
+        EXPECT_LE(found.until_read, 4096 * alone / 2) << name;
+        EXPECT_GE(4096 / found.until_read, per_step == 10 ? 3.3 : 1.6) << name;
+      }
+    }
+  }
+}
+
+// With a dense model's share, or with many streams, which read nearly all experts anyway, the
+// tokens that never cause a deficit are read faster.
+TEST(PlanStep, TakesTheTokensThatCauseNoDeficitWhereThatIsFaster) {
+  const auto prompt_tokens_with = [](int64_t count, const ExpertReads& reads) {
+    const StepPlan plan = plan_step({}, decoding_and(count, reading(900)), with_experts(reads));
+    EXPECT_TRUE(plan.deficit == 0 || plan.rows.back().count == 256);
+    return plan.rows.back().count;
+  };
+  EXPECT_EQ(prompt_tokens_with(1, {}), 10) << "there are none";
+  EXPECT_EQ(prompt_tokens_with(1, {.part = 1, .share = 1}), 10) << "all are read anyway";
+  EXPECT_EQ(prompt_tokens_with(300, {.part = 1, .share = 1}), 150);
+  const ExpertReads many = kShapes[0].reads;
+  EXPECT_EQ(prompt_tokens_with(1, many), 256);
+  const int64_t few = prompt_tokens_with(40, many);
+  EXPECT_LT(few, 256);
+  EXPECT_LE(many.of(40 + few) + static_cast<double>(few) / 10, 2 * many.of(40));
+}
+
+TEST(PlanStep, HasNoDeficitOnceNoneDecodes) {
+  StepLimits limits = with_experts(kShapes[0].reads);
+  const StepPlan first = plan_step({}, decoding_and(1, reading(900)), limits);
+  EXPECT_GT(first.deficit, 30);
+  limits.deficit = first.deficit;
+  const StepPlan second = plan_step({}, decoding_and(1, reading(644, 256)), limits);
+  EXPECT_EQ(second.rows, (Rows{{0, 1, true}}));
+  EXPECT_NEAR(second.deficit, first.deficit - 1, 1e-9);
+  EXPECT_EQ(plan_step({}, {reading(644, 256)}, limits).rows, (Rows{{0, 644, true}}));
+  EXPECT_EQ(plan_step({}, {reading(644, 256)}, limits).deficit, 0);
+  EXPECT_EQ(plan_step({}, {parked(), reading(644, 256)}, limits).deficit, 0);
+}
+
 // ---- shares ----------------------------------------------------------------------------------
 
 RunningView of(int64_t share, RunningView view, int64_t priority = 0) {
@@ -289,6 +408,10 @@ TEST(PlanStep, ServesAllWithinItsLimits) {
                       .max_tokens = pick(1, 20),
                       .prefill_chunk = pick(1, 20),
                       .prompt_tokens_per_decode_step = pick(1, 30)};
+    if (seed % 2 == 1) {
+      limits.experts = {.part = static_cast<double>(pick(1, 10)) / 10,
+                        .share = 1 / static_cast<double>(pick(1, 16))};
+    }
     const MemoryAmount all = limits.free;
     struct Active {
       RunningView view;
@@ -343,9 +466,15 @@ TEST(PlanStep, ServesAllWithinItsLimits) {
         active.view.last_step = step;
       }
       ASSERT_LE(tokens, limits.max_tokens);
-      if (decoding > 0) {
+      if (decoding > 0 && limits.experts.part == 0) {
         ASSERT_LE(prompt_tokens, std::max(limits.prompt_tokens_per_decode_step, decoding / 2));
       }
+      if (decoding > 0 && decoding < limits.max_tokens && limits.deficit > 0) {
+        ASSERT_EQ(prompt_tokens, 0);
+      }
+      ASSERT_GE(plan.deficit, 0);
+      ASSERT_LE(plan.deficit, limits.experts.of(1000) + 20) << "what one chunk adds";
+      limits.deficit = plan.deficit;
       std::erase_if(running, [&](const Active& active) {
         const bool ended = active.view.prompt_left == 0 && active.decodes_left <= 0;
         if (ended) limits.free += active.memory;

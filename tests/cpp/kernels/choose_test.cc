@@ -30,9 +30,9 @@ TEST(ChooseKernels, ObeysAForcedName) {
 }
 
 TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
-  const std::set<std::string> ops = {"embedding", "norm",  "linear",     "rope",       "append",
-                                     "attention", "evict", "activation", "add_scaled", "soft_cap",
-                                     "clamp",     "route", "combine",    "logits",     "sample"};
+  const std::set<std::string> ops = {
+      "embedding",  "norm",     "linear", "rope",  "append",  "attention", "evict",  "activation",
+      "add_scaled", "soft_cap", "clamp",  "route", "combine", "convolve",  "logits", "sample"};
   for (const Kernels* table : all_kernels()) {
     if (!table->supported()) continue;
     const ChosenKernels chosen = choose_kernels(table->name);
@@ -45,13 +45,13 @@ TEST(ChooseKernels, LeavesNoOpEmptyAndSaysWhoServesEach) {
     }
     EXPECT_EQ(served, ops);
     const Kernels& kernels = chosen.kernels;
-    EXPECT_TRUE(kernels.embedding != nullptr && kernels.norm != nullptr &&
-                kernels.linear != nullptr && kernels.rope != nullptr && kernels.append != nullptr &&
-                kernels.attention != nullptr && kernels.evict != nullptr &&
-                kernels.activation != nullptr && kernels.add_scaled != nullptr &&
-                kernels.soft_cap != nullptr && kernels.clamp != nullptr &&
-                kernels.route != nullptr && kernels.combine != nullptr &&
-                kernels.logits != nullptr && kernels.sample != nullptr);
+    EXPECT_TRUE(
+        kernels.embedding != nullptr && kernels.norm != nullptr && kernels.linear != nullptr &&
+        kernels.rope != nullptr && kernels.append != nullptr && kernels.attention != nullptr &&
+        kernels.evict != nullptr && kernels.activation != nullptr &&
+        kernels.add_scaled != nullptr && kernels.soft_cap != nullptr && kernels.clamp != nullptr &&
+        kernels.route != nullptr && kernels.combine != nullptr && kernels.convolve != nullptr &&
+        kernels.logits != nullptr && kernels.sample != nullptr);
   }
 }
 

@@ -294,7 +294,7 @@ TEST_P(LinearTest, GivesATokenTheSameBitsAmongMany) {
 TEST_P(LinearTest, GivesAPartWithInputsOfItsOwnTheBitsOfACallOfItsOwn) {  // tsan
   constexpr int64_t kRows = 33, kStride = 35, kTokens = 21;
   const std::vector<int32_t> many = {4, 0, 4, 19, 3, 7, 8, 2, 20, 1, 11, 5, 6, 12, 13, 10, 9};
-  const std::vector<int32_t> two = {20, 3}, one = {17};
+  const std::vector<int32_t> two = {20, 3}, two_others = {0, 17}, one = {17};
   std::vector<Storage> storages(kStorages.begin(), kStorages.end());
   std::shuffle(storages.begin(), storages.end(), std::mt19937(41));
   for (size_t i = 0; i < storages.size(); ++i) {
@@ -319,6 +319,7 @@ TEST_P(LinearTest, GivesAPartWithInputsOfItsOwnTheBitsOfACallOfItsOwn) {  // tsa
           {&common, true, std::ssize(many), &many},
           {&other, true, 0, nullptr},
           {&other, true, 2, &two},
+          {&other, true, 2, &two_others},
           {&common, true, 1, &one},
           {&common, false, kTokens, nullptr},
       };

@@ -24,18 +24,6 @@ inline constexpr auto kStorages = [] {
   return storages;
 }();
 
-// Those that GPU kernels read: the others leave the length of their blocks to each matrix.
-inline constexpr auto kTiledStorages = [] {
-  constexpr size_t kCount = std::ranges::count_if(
-      kStorageRows, [](const StorageRow& row) { return !is_open(format_of(row.type)); });
-  std::array<Storage, kCount> storages{};
-  size_t i = 0;
-  for (const StorageRow& row : kStorageRows) {
-    if (!is_open(format_of(row.type))) storages[i++] = row.storage;
-  }
-  return storages;
-}();
-
 // `cols`, or a few more so that the blocks are whole.
 constexpr int64_t whole_blocks(Storage storage, int64_t cols) {
   return divide_up(cols, row_of(storage).block) * row_of(storage).block;

@@ -8,87 +8,12 @@
 #include <random>
 
 #include "common/errors.h"
-#include "kernels/matrix.h"
 #include "kernels/reference/weight_at.h"
+#include "kernels/split_tensors.h"
 #include "kernels/tables.h"
 
 namespace sinkstream {
 namespace {
-
-constexpr int64_t kRows = 40, kCols = 256;
-
-struct Tensors {
-  SplitFormat format;
-  std::vector<std::byte> parts[kSplitTensors];
-
-  // A whole matrix is packed in pieces of about `bytes` bytes.
-  Panels pack(const int32_t* order, int64_t bytes) const {
-    const WeightType type = weight_type_of(format.storage);
-    Panels panels = make_panels(packed_bytes(type, kRows, kCols, split_block(format, kCols)));
-    for (const SplitPiece& piece : split_pieces(format, kRows, kCols, order != nullptr, bytes)) {
-      std::vector<std::byte> source;
-      for (int i = 0; i < kSplitTensors; ++i) {
-        const auto begin = parts[i].begin() + piece.spans[i].offset;
-        source.insert(source.end(), begin, begin + piece.spans[i].bytes);
-      }
-      EXPECT_TRUE(pack_split(format, kRows, kCols, order, piece, source.data(), panels.get()));
-    }
-    return panels;
-  }
-
-  PackedMatrix matrix(const Panels& panels) const {
-    return {.type = weight_type_of(format.storage),
-            .rows = kRows,
-            .cols = kCols,
-            .panels = panels.get(),
-            .block = split_block(format, kCols)};
-  }
-};
-
-std::vector<std::byte> random_bytes(int64_t count, std::mt19937* random) {
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>((*random)() % 127);  // no NaN of FP8
-  return bytes;
-}
-
-// Scales of 16 bits, each for `group` columns, of `rows` rows or, in columns, of all.
-Tensors random_tensors(SplitLayout layout, Storage storage, int64_t group, uint32_t seed) {
-  std::mt19937 random(seed);
-  Tensors found = {.format = {.layout = layout,
-                              .storage = storage,
-                              .scale_type = Storage::kF16,
-                              .group = group,
-                              .has_zero_points = storage != Storage::kFp8},
-                   .parts = {}};
-  const int64_t bits = storage == Storage::kInt4 ? 4 : 8, groups = kCols / group;
-  found.parts[0] = random_bytes(kRows * kCols * bits / 8, &random);
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < kRows * groups; ++i) {
-    const f16 scale = to_f16(normal(random));
-    const auto* bytes = reinterpret_cast<const std::byte*>(&scale);
-    found.parts[1].insert(found.parts[1].end(), bytes, bytes + 2);
-  }
-  if (found.format.has_zero_points) {
-    found.parts[2] = random_bytes(kRows * bits / 8 * groups, &random);
-  }
-  return found;
-}
-
-// The same numbers with groups of a quarter of the length, in rows.
-Tensors with_short_groups(const Tensors& tensors) {
-  const auto repeat = [&](const std::vector<std::byte>& from, int64_t width) {
-    std::vector<std::byte> to;
-    for (auto at = from.begin(); at != from.end(); at += width) {
-      for (int i = 0; i < 4; ++i) to.insert(to.end(), at, at + width);
-    }
-    return to;
-  };
-  Tensors found = tensors;
-  found.format.group /= 4;
-  found.parts[1] = repeat(tensors.parts[1], 2);
-  found.parts[2] = repeat(tensors.parts[2], 4);
-  return found;
-}
 
 struct Kind {
   SplitLayout layout;
@@ -101,28 +26,29 @@ constexpr Kind kKinds[] = {
 
 TEST(PackSplit, TakesPiecesOfAnySize) {
   for (const auto& [layout, storage] : kKinds) {
-    const Tensors tensors = random_tensors(layout, storage, 64, 1);
+    const SplitTensors tensors = random_split_tensors(layout, storage, 64, 1);
     const PackedMatrix whole = tensors.matrix(nullptr);
     const Panels expected = tensors.pack(nullptr, int64_t{1} << 20);
     for (const int64_t bytes : {1, 1500, 4000}) {
-      EXPECT_GT(split_pieces(tensors.format, kRows, kCols, false, bytes).size(), 1u);
+      EXPECT_GT(split_pieces(tensors.format, kTensorRows, kTensorCols, false, bytes).size(), 1u);
       const Panels found = tensors.pack(nullptr, bytes);
       EXPECT_EQ(std::memcmp(found.get(), expected.get(),
-                            packed_bytes(whole.type, kRows, kCols, whole.block)),
+                            packed_bytes(whole.type, kTensorRows, kTensorCols, whole.block)),
                 0);
     }
   }
 }
 
 TEST(PackSplit, PutsColumnsInTheirOrder) {
-  std::vector<int32_t> order(kCols);
+  std::vector<int32_t> order(kTensorCols);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), std::mt19937(2));
   for (const auto& [layout, storage] : kKinds) {
-    const Tensors tensors = random_tensors(layout, storage, kCols, 3);  // a scale for a row
+    const SplitTensors tensors =
+        random_split_tensors(layout, storage, kTensorCols, 3);  // a scale for a row
     const Panels plain = tensors.pack(nullptr, 5000), ordered = tensors.pack(order.data(), 5000);
-    for (int64_t row = 0; row < kRows; ++row) {
-      for (int64_t col = 0; col < kCols; ++col) {
+    for (int64_t row = 0; row < kTensorRows; ++row) {
+      for (int64_t col = 0; col < kTensorCols; ++col) {
         ASSERT_EQ(weight_at(tensors.matrix(ordered), row, col),
                   weight_at(tensors.matrix(plain), row, order[col]));
       }
@@ -130,11 +56,52 @@ TEST(PackSplit, PutsColumnsInTheirOrder) {
   }
 }
 
+// A transposed tensor of FP8 has the panels of one whose rows follow each other; the last group may
+// have fewer columns, and the last scale fewer rows.
+TEST(PackSplit, PacksTransposedFp8) {
+  for (const int64_t group : {32, 64, 96, 256}) {
+    for (const int64_t scale_rows : {1, 16, 40}) {
+      SplitTensors rows = random_split_tensors(SplitLayout::kRows, Storage::kFp8, 32, 7);
+      rows.format.group = group;
+      rows.format.scale_rows = scale_rows;
+      const int64_t groups = divide_up(kTensorCols, group);
+      const int64_t scales = divide_up(kTensorRows, scale_rows);
+      rows.parts[1].resize(scales * groups * 2);
+      SplitTensors columns = rows;
+      columns.format.layout = SplitLayout::kColumns;
+      for (int64_t i = 0; i < kTensorRows * kTensorCols; ++i) {
+        const int64_t row = i / kTensorCols, col = i % kTensorCols;
+        columns.parts[0][col * kTensorRows + row] = rows.parts[0][i];
+      }
+      for (int64_t i = 0; i < scales * groups; ++i) {
+        const int64_t at = i % groups * scales + i / groups;
+        std::copy_n(&rows.parts[1][2 * i], 2, &columns.parts[1][2 * at]);
+      }
+      const Panels expected = rows.pack(nullptr, 1 << 20);
+      const PackedMatrix whole = rows.matrix(expected);
+      for (const int64_t bytes : {1, 1500, 4000, 1 << 20}) {
+        const Panels found = columns.pack(nullptr, bytes);
+        EXPECT_EQ(std::memcmp(found.get(), expected.get(),
+                              packed_bytes(whole.type, kTensorRows, kTensorCols, whole.block)),
+                  0)
+            << "groups of " << group << ", " << scale_rows << " rows, pieces of " << bytes;
+        int64_t read = 0;  // every byte once
+        for (const SplitPiece& piece :
+             split_pieces(columns.format, kTensorRows, kTensorCols, false, bytes)) {
+          read += piece.spans[0].bytes + piece.spans[1].bytes;
+        }
+        EXPECT_EQ(read, std::ssize(columns.parts[0]) + std::ssize(columns.parts[1]));
+      }
+    }
+  }
+  EXPECT_FALSE(can_pack_split({.layout = SplitLayout::kColumns, .storage = Storage::kInt8}, 256));
+}
+
 // GGUF's blocks have the columns 0 … 15 in the lower halves of their bytes, and 16 … 31 in the
 // upper.
 TEST(PackSplit, PacksMxfp4AsItsBlocks) {
-  const Matrix blocks = random_matrix(Storage::kMXFP4, kRows, kCols, 6);
-  Tensors tensors = {.format = {.storage = Storage::kMXFP4, .group = kUnit}, .parts = {}};
+  const Matrix blocks = random_matrix(Storage::kMXFP4, kTensorRows, kTensorCols, 6);
+  SplitTensors tensors = {.format = {.storage = Storage::kMXFP4, .group = kUnit}, .parts = {}};
   for (size_t at = 0; at < blocks.source.size(); at += 17) {
     const std::byte* const block = &blocks.source[at];
     tensors.parts[1].push_back(block[0]);
@@ -148,17 +115,18 @@ TEST(PackSplit, PacksMxfp4AsItsBlocks) {
   for (const int64_t bytes : {1, 1500, 1 << 20}) {
     const Panels found = tensors.pack(nullptr, bytes);
     EXPECT_EQ(std::memcmp(found.get(), blocks.panels.get(),
-                          packed_bytes(WeightType::kMxfp4, kRows, kCols)),
+                          packed_bytes(WeightType::kMxfp4, kTensorRows, kTensorCols)),
               0);
   }
   EXPECT_FALSE(can_pack_split({.storage = Storage::kMXFP4, .group = 64}, 128));
   tensors.parts[1][3] = std::byte{253};  // 2 to the 126th times 6 is infinite
-  Panels panels = make_panels(packed_bytes(WeightType::kMxfp4, kRows, kCols));
-  const SplitPiece piece = split_pieces(tensors.format, kRows, kCols, false, 1 << 20).front();
+  Panels panels = make_panels(packed_bytes(WeightType::kMxfp4, kTensorRows, kTensorCols));
+  const SplitPiece piece =
+      split_pieces(tensors.format, kTensorRows, kTensorCols, false, 1 << 20).front();
   std::vector<std::byte> source = tensors.parts[0];
   source.insert(source.end(), tensors.parts[1].begin(), tensors.parts[1].end());
-  EXPECT_FALSE(
-      pack_split(tensors.format, kRows, kCols, nullptr, piece, source.data(), panels.get()));
+  EXPECT_FALSE(pack_split(tensors.format, kTensorRows, kTensorCols, nullptr, piece, source.data(),
+                          panels.get()));
 }
 
 TEST(PackSplit, RefusesGroupsThatAreNotWholeUnits) {
@@ -176,24 +144,24 @@ class SplitLinearTest : public TableTest<&Kernels::linear> {};
 
 TEST_P(SplitLinearTest, TheLengthOfABlockChangesNoBit) {
   for (const Storage storage : {Storage::kInt4, Storage::kInt8, Storage::kFp8}) {
-    const Tensors tensors = random_tensors(SplitLayout::kRows, storage, 128, 4);
-    const Tensors repeated = with_short_groups(tensors);
+    const SplitTensors tensors = random_split_tensors(SplitLayout::kRows, storage, 128, 4);
+    const SplitTensors repeated = with_short_groups(tensors);
     const Panels panels[] = {tensors.pack(nullptr, 1 << 20), repeated.pack(nullptr, 1 << 20)};
     for (const InputType type : kInputTypes) {
       for (const int64_t tokens : {1, 2, 7, 33}) {
-        const std::vector<float> input = random_floats(tokens * kCols, 5);
-        std::vector<float> out[2] = {std::vector<float>(tokens * kRows),
-                                     std::vector<float>(tokens * kRows)};
+        const std::vector<float> input = random_floats(tokens * kTensorCols, 5);
+        std::vector<float> out[2] = {std::vector<float>(tokens * kTensorRows),
+                                     std::vector<float>(tokens * kTensorRows)};
         for (int i = 0; i < 2; ++i) {
           const LinearPart part = {.weights = (i == 0 ? tensors : repeated).matrix(panels[i]),
                                    .out = out[i].data(),
-                                   .out_stride = kRows};
+                                   .out_stride = kTensorRows};
           ThreadPool pool(1);
-          const Panels scratch = make_panels(linear_scratch_bytes(tokens, kCols, 1));
+          const Panels scratch = make_panels(linear_scratch_bytes(tokens, kTensorCols, 1));
           table().linear({.input = input.data(),
-                          .input_stride = kCols,
+                          .input_stride = kTensorCols,
                           .tokens = tokens,
-                          .cols = kCols,
+                          .cols = kTensorCols,
                           .input_type = type,
                           .parts = &part,
                           .part_count = 1,

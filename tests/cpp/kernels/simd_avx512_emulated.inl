@@ -34,6 +34,12 @@ SINKSTREAM_INLINE Vec dot_bf16(Vec acc, UintVec a, UintVec b) {
   return acc;
 }
 
+// Alternates from call to call: it changes no bit, and every machine tests both.
+inline bool dots_are_slow() {
+  static int is_slow = 0;
+  return __atomic_xor_fetch(&is_slow, 1, __ATOMIC_RELAXED) != 0;
+}
+
 using HalfwordsVec = uint16_t __attribute__((vector_size(64)));
 
 SINKSTREAM_INLINE UintVec look_up(UintVec indices, UintVec table) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/table.h"
-#include "model/random_decoder.h"
+#include "model/random_weights.h"
 
 namespace sinkstream {
 
@@ -56,28 +56,39 @@ class LiteralDecoder {
  public:
   using Row = std::vector<double>;
 
-  explicit LiteralDecoder(const RandomDecoder& model) : spec_(model.spec), model_(model) {}
+  explicit LiteralDecoder(const RandomWeights& model) : spec_(model.spec), model_(model) {}
 
   // The tokens that each query sees, ascending.
   using Seen = std::vector<std::vector<int64_t>>;
+
+  // A router's logits, and the experts that it chose, for one token.
+  struct Routed {
+    std::vector<float> logits;
+    std::vector<int32_t> ids;
+  };
+  // Of the last call of `logits`: [layers][tokens]; of layers without experts none.
+  const std::vector<std::vector<Routed>>& routed() const { return routed_; }
 
   // Logits [tokens][vocab]; the query of tokens[t] sees in a layer the tokens that `seen[layer][t]`
   // lists.
   std::vector<Row> logits(const std::vector<int32_t>& tokens,
                           const std::vector<const Seen*>& seen) const {
     std::vector<Row> hidden;
+    routed_.clear();
     for (const int32_t token : tokens) {
       const float* row = at("embedding").data() + token * spec_.hidden_size;
       hidden.push_back(times(spec_.embedding_scale, Row(row, row + spec_.hidden_size)));
     }
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
       const Layer its_layer = {spec_.block(layer), "layers." + std::to_string(layer) + "."};
+      routed_.emplace_back();
       run(its_layer, *seen[static_cast<size_t>(layer)], &hidden);
     }
     std::vector<Row> found;
     for (const Row& x : hidden) {
       const Row normed = norm(spec_.final_norm, "final_norm", x);
-      Row y = linear(spec_.tie_embeddings ? "embedding" : "output", "", normed);
+      Row y = linear(spec_.tie_embeddings ? "embedding" : "output",
+                     spec_.logit_bias ? "output_bias" : "", normed);
       for (double& logit : y) {
         logit *= spec_.logit_scale;
         const double cap = spec_.logit_soft_cap;
@@ -182,7 +193,8 @@ class LiteralDecoder {
     for (const Row& x : *hidden) {
       normed.push_back(norm_if(block.attention_norm, layer, "attention_norm", x));
     }
-    const std::vector<Row> read = attend(layer, seen, normed);
+    const std::vector<Row> read =
+        block.recurrent() == nullptr ? attend(layer, seen, normed) : convolve(layer, normed);
     for (size_t t = 0; t < hidden->size(); ++t) {
       Row* const x = &(*hidden)[t];
       const Row before = *x;
@@ -196,6 +208,34 @@ class LiteralDecoder {
           norm_if(block.mlp_post_norm, layer, "mlp_post_norm", transform(layer, mlp_input));
       add(times(block.residual_scale, z), x);
     }
+  }
+
+  // Of all tokens, whether a query still sees them or not. Before the first one there are zeros.
+  std::vector<Row> convolve(const Layer& layer, const std::vector<Row>& input) const {
+    const RecurrentSpec& spec = *layer.block.recurrent();
+    const size_t width = input.front().size();
+    const auto size = static_cast<size_t>(spec.conv_size);
+    const std::vector<float>& taps = at(layer.at + "conv");
+    std::vector<Row> gates, gated;
+    for (const Row& x : input) {
+      const Row y = linear(layer, "conv_in", spec.bias, x);
+      gates.emplace_back(y.begin() + width, y.begin() + 2 * width);
+      gated.emplace_back(width);
+      for (size_t c = 0; c < width; ++c) gated.back()[c] = y[c] * y[2 * width + c];
+    }
+    std::vector<Row> found;
+    for (size_t t = 0; t < input.size(); ++t) {
+      Row sum(width);
+      for (size_t c = 0; c < width; ++c) {
+        if (spec.conv_bias) sum[c] = at(layer.at + "conv_bias")[c];
+        for (size_t back = 0; back < size && back <= t; ++back) {
+          sum[c] += taps[c * size + size - 1 - back] * gated[t - back][c];
+        }
+        sum[c] *= gates[t][c];
+      }
+      found.push_back(linear(layer, "conv_out", spec.bias, sum));
+    }
+    return found;
   }
 
   Row head_rows(const Layer& layer, const char* name, const Row& x) const {
@@ -212,7 +252,9 @@ class LiteralDecoder {
   std::vector<Row> attend(const Layer& layer, const Seen& seen,
                           const std::vector<Row>& input) const {
     const AttentionSpec& attention = layer.block.attention();
-    const bool has_norm = attention.qk_norm != QkNorm::kNone;  // its weight says over how much
+    const bool norms_rotated = attention.qk_norm == QkNorm::kRotatedHead;
+    // Its weight says over how much.
+    const bool has_norm = attention.qk_norm != QkNorm::kNone && !norms_rotated;
     std::vector<Row> queries, keys, values;
     for (const Row& x : input) {
       queries.push_back(norm_if(has_norm, layer, "q_norm", head_rows(layer, "q", x)));
@@ -231,8 +273,7 @@ class LiteralDecoder {
     for (size_t t = 0; t < input.size(); ++t) {
       Row read;
       for (int64_t head = 0; head < attention.heads; ++head) {
-        const Row out =
-            attend_head(attention, turns, queries[t], head, seen[t], keys, values, sinks);
+        const Row out = attend_head(layer, turns, queries[t], head, seen[t], keys, values, sinks);
         read.insert(read.end(), out.begin(), out.end());
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
@@ -241,22 +282,25 @@ class LiteralDecoder {
   }
 
   // `turns`: of each position.
-  static Row attend_head(const AttentionSpec& attention,
-                         const std::vector<std::vector<Turn>>& turns, const Row& query,
-                         int64_t head, const std::vector<int64_t>& live,
-                         const std::vector<Row>& keys, const std::vector<Row>& values,
-                         const float* sinks) {
+  Row attend_head(const Layer& layer, const std::vector<std::vector<Turn>>& turns, const Row& query,
+                  int64_t head, const std::vector<int64_t>& live, const std::vector<Row>& keys,
+                  const std::vector<Row>& values, const float* sinks) const {
+    const AttentionSpec& attention = layer.block.attention();
+    const bool norms_rotated = attention.qk_norm == QkNorm::kRotatedHead;
     const int64_t kv_head = head / (attention.heads / attention.kv_heads);
     const auto last = static_cast<int64_t>(live.size()) - 1;
     const double temperature =
         1 + attention.temperature *
                 std::log(1 + std::floor(static_cast<double>(last) /
                                         static_cast<double>(attention.temperature_length)));
-    const Row rotated_query = times(temperature, rotated(attention, query, head, turns[last]));
+    const Row rotated_query =
+        norm_if(norms_rotated, layer, "q_norm",
+                times(temperature, rotated(attention, query, head, turns[last])));
     Row out(attention.head_dim);
     double total = sinks == nullptr ? 0 : std::exp(double{sinks[head]});
     for (int64_t rank = 0; rank <= last; ++rank) {
-      const Row key = rotated(attention, keys[live[rank]], kv_head, turns[rank]);
+      const Row key = norm_if(norms_rotated, layer, "k_norm",
+                              rotated(attention, keys[live[rank]], kv_head, turns[rank]));
       double score = 0;
       for (int64_t d = 0; d < attention.head_dim; ++d) score += rotated_query[d] * key[d];
       score *= attention.scale;
@@ -275,8 +319,8 @@ class LiteralDecoder {
     return out;
   }
 
-  static double activated(Activation activation, double x) {
-    switch (activation) {
+  static double activated(const DenseSpec& mlp, double x) {
+    switch (mlp.activation) {
       case Activation::kSilu: return x / (1 + std::exp(-x));
       case Activation::kGelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
       case Activation::kGeluTanh:
@@ -285,6 +329,13 @@ class LiteralDecoder {
       case Activation::kClampedSwiglu: {
         const double gate = std::min(x, 7.0);
         return gate / (1 + std::exp(-1.702 * gate));
+      }
+      case Activation::kXielu: {
+        const double beta = mlp.xielu[2], eps = mlp.xielu[3];
+        const double positive = std::log1p(std::exp(mlp.xielu[0]));
+        const double negative = beta + std::log1p(std::exp(mlp.xielu[1]));
+        return beta * x +
+               (x > 0 ? positive * x * x : negative * (std::expm1(std::min(x, eps)) - x));
       }
     }
     return NAN;
@@ -304,7 +355,7 @@ class LiteralDecoder {
   Row transform(const Layer& layer, const DenseSpec& mlp, const std::string& prefix,
                 const Row& x) const {
     Row inner = linear(layer, prefix + (mlp.gated ? "gate" : "up"), mlp.bias, x);
-    for (double& number : inner) number = activated(mlp.activation, number);
+    for (double& number : inner) number = activated(mlp, number);
     if (mlp.gated) {
       const Row up = linear(layer, prefix + "up", mlp.bias, x);
       for (size_t i = 0; i < inner.size(); ++i) inner[i] *= factor(mlp.activation, up[i]);
@@ -326,19 +377,11 @@ class LiteralDecoder {
                                .choice_bias = numbers_of(spec.choice_bias, "choice_bias"),
                                .expert_scale = numbers_of(spec.expert_scale, "expert_scale"),
                                .rows = 1,
-                               .experts = spec.experts,
-                               .chosen = spec.chosen,
-                               .score = spec.score,
-                               .groups = spec.groups,
-                               .chosen_groups = spec.chosen_groups,
-                               .group_score = spec.group_score,
-                               .normalize = spec.normalize,
-                               .normalize_eps = spec.normalize_eps,
-                               .weight_scale = spec.weight_scale,
-                               .jitter = spec.jitter,
+                               .rules = spec,
                                .ids = ids.data(),
                                .weights = weights.data()},
                               {&pool});
+    routed_.back().push_back({given, ids});
     Row sum(x.size());
     for (size_t r = 0; r < ids.size(); ++r) {
       const std::string prefix = "experts." + std::to_string(ids[r]) + ".";
@@ -353,7 +396,8 @@ class LiteralDecoder {
   }
 
   DecoderSpec spec_;
-  const RandomDecoder& model_;
+  const RandomWeights& model_;
+  mutable std::vector<std::vector<Routed>> routed_;  // [layers]
 };
 
 }  // namespace sinkstream

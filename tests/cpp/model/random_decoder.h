@@ -39,6 +39,9 @@ OwnedPools poisoned_pools(const WeightedModel& model, const CacheLayers& layers,
     if (group.shape < made.pages.size()) continue;  // shapes are in the order of the groups
     made.pages.push_back(make(model.page_shape(group.layers.front()), amount.pages[group.shape]));
   }
+  if (layers.has_states()) {
+    made.states.emplace(layers.lane_bytes(), StatePool::lanes_for(1), amount.states, true);
+  }
   return made;
 }
 

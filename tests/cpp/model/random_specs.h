@@ -84,6 +84,18 @@ inline DecoderSpec two_shapes_spec(const DecoderSpec& plain = small_spec()) {
   return spec;
 }
 
+// Attention between short convolutions, of which the last has biases.
+inline DecoderSpec convolution_spec(int64_t first_size, int64_t last_size) {
+  DecoderSpec spec = small_spec();
+  BlockSpec block = spec.blocks.front();
+  block.mixer = RecurrentSpec{.conv_size = first_size};
+  spec.blocks.push_back(block);
+  block.mixer = RecurrentSpec{.conv_size = last_size, .conv_bias = true, .bias = true};
+  spec.blocks.push_back(block);
+  spec.block_of_layer = {1, 0, 2};
+  return spec;
+}
+
 struct NamedSpec {
   std::string name;
   DecoderSpec spec;
@@ -207,25 +219,50 @@ inline std::vector<NamedSpec> special_specs(const DecoderSpec& plain = small_spe
   return specs;
 }
 
-// Decoders whose feed-forwards have experts: the rules of each kind of router.
-inline std::vector<NamedSpec> expert_specs() {
+// Those, and what only the CPU computes.
+inline std::vector<NamedSpec> dense_specs() {
+  auto specs = special_specs();
+  DecoderSpec norms_rotated = with_blocks(small_spec(), [](BlockSpec* block) {
+    block->attention().qk_norm = QkNorm::kRotatedHead;
+    block->dense().activation = Activation::kXielu;
+    block->dense().xielu = {0.3f, -0.4f, 0.5f, -1e-3f};
+    block->dense().gated = false;
+  });
+  norms_rotated.logit_bias = true;
+  specs.push_back({"norms of rotated heads, xIELU, a bias of logits", norms_rotated});
+  specs.push_back({"short convolutions of two sizes, the last layer too", convolution_spec(3, 7)});
+  DecoderSpec convolved = with_windows(small_spec(), {32, 0, 0});
+  convolved.blocks.push_back(convolved.blocks[1]);
+  BlockSpec& block = convolved.blocks.back();
+  block.mixer = RecurrentSpec{.conv_size = 4};
+  block.parallel = block.attention_post_norm = true;
+  block.residual_scale = 0.7f;
+  convolved.block_of_layer = {2, 0, 1};
+  specs.push_back({"a parallel convolution before attention", convolved});
+  return specs;
+}
+
+// Decoders whose feed-forwards have experts: the rules of each kind of router. `size`: of an
+// expert.
+inline std::vector<NamedSpec> expert_specs(const DecoderSpec& plain = small_spec(),
+                                           int64_t size = 19, int64_t shared_size = 45) {
   std::vector<NamedSpec> specs;
   const auto add = [&](const std::string& name, const auto& change) {
     ExpertsSpec experts;
     experts.experts = 6;
     experts.chosen = 2;
-    experts.expert.intermediate_size = 19;
+    experts.expert.intermediate_size = size;
     change(&experts);
-    DecoderSpec spec = with_blocks(small_spec(), [&](BlockSpec* block) {
+    DecoderSpec spec = with_blocks(plain, [&](BlockSpec* block) {
       block->attention().qk_norm = QkNorm::kNone;
       block->feed_forward = experts;
     });
     specs.emplace_back(name, spec);
   };
   add("softmax", [](ExpertsSpec*) {});
-  add("softmax, normalized, a gated shared expert", [](ExpertsSpec* spec) {
+  add("softmax, normalized, a gated shared expert", [&](ExpertsSpec* spec) {
     spec->normalize = true;
-    spec->shared_size = 45;
+    spec->shared_size = shared_size;
     spec->shared_gate = true;
   });
   add("sigmoid, bias of the choice, groups", [](ExpertsSpec* spec) {
@@ -252,7 +289,7 @@ inline std::vector<NamedSpec> expert_specs() {
   add("all experts", [](ExpertsSpec* spec) { spec->chosen = 6; });
   // A dense first layer, and what a branch goes through before it is added.
   DecoderSpec mixed = specs[1].spec;
-  BlockSpec dense = small_spec().blocks.front();
+  BlockSpec dense = plain.blocks.front();
   dense.attention().qk_norm = QkNorm::kNone;
   mixed.blocks.insert(mixed.blocks.begin(), dense);
   mixed.block_of_layer = {0, 1, 1};
@@ -264,7 +301,7 @@ inline std::vector<NamedSpec> expert_specs() {
 
 // Every kind of block that the CPU computes.
 inline std::vector<NamedSpec> block_specs() {
-  auto specs = special_specs();
+  auto specs = dense_specs();
   for (auto& spec : expert_specs()) specs.push_back(std::move(spec));
   return specs;
 }

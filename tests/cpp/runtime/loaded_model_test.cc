@@ -172,6 +172,23 @@ TEST(LoadedModel, HasDefaultsForWhatIsLeftOpen) {
   EXPECT_EQ(model->cache_type(), DType::kFloat16);
 }
 
+TEST(LoadedModel, ReadsLongerChunksIfATokenUsesFewExperts) {
+  for (const auto [experts, chosen, chunk] :
+       {std::tuple{8, 2, 256}, {32, 4, 512}, {128, 8, 1024}, {128, 1, 1024}, {7, 3, 256}}) {
+    LoadOptions options = small_options();
+    options.prefill_chunk = 0;
+    ExpertsSpec mixture;
+    mixture.experts = experts;
+    mixture.chosen = chosen;
+    mixture.expert.intermediate_size = 3;
+    const DecoderSpec spec =
+        with_blocks(small_spec(), [&](BlockSpec* block) { block->feed_forward = mixture; });
+    EXPECT_EQ(load(options, spec)->prefill_chunk(), chunk) << experts << " choose " << chosen;
+    options.prefill_chunk = 8;
+    EXPECT_EQ(load(options, spec)->prefill_chunk(), 8);
+  }
+}
+
 TEST(LoadedModel, RefusesTypesAndKernelsThatDoNotExist) {
   LoadOptions options = small_options();
   options.dtype = "float64";

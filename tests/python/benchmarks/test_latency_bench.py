@@ -1,4 +1,4 @@
-"""`benchmarks/latency_bench.py`: the statistics of a stream's gaps."""
+"""`benchmarks/latency_bench.py`: a period in a stream's gaps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ pytestmark = pytest.mark.full
 BENCH = str(Path(__file__).parents[3] / "benchmarks")
 
 
-def test_shifting_steps_are_compared_with_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_offset_of_a_period_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCH)
-    from latency_bench import Series
+    from latency_bench import farthest_median
 
-    gaps = [2.0] * 20
-    gaps[7], gaps[14] = 3.0, 5.0
-    found = Series("llama.cpp", gaps, [7, 14]).figures()
-    assert (found["shifts"], found["median_shift_over_p50"]) == (2, 2.0)
-    assert "shifts" not in Series("sinkstream", gaps).figures()
+    gaps = [3.0 if i % 8 == 5 else 2.0 for i in range(80)]
+    assert farthest_median(gaps, 8, 2.0) == 1.5
+    assert farthest_median(gaps, 7, 2.0) == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -59,6 +60,30 @@ def test_a_figure_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert list(differences("benchmarks.md", "speed", text, "| x | a |\n")) == [
         "docs/benchmarks.md, table speed: 3 lines instead of 1"
+    ]
+
+
+def test_drafts_have_a_row_for_each_task_and_a_column_for_each_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from page_tables import speculation
+
+    assert speculation(tmp_path) == ""
+    tasks = {
+        "an edit": {"ratios": [2.0, 1.9, 2.25], "drafted": 200, "accepted": 150},
+        "prose": {"ratios": [1.0], "drafted": 0, "accepted": 0},
+    }
+    file = tmp_path / "zen4" / "speculation-smollm2-1.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"threads": 1, "tasks": tasks}), encoding="utf-8")
+    other = {"threads": 1, "kernels": "avx2", "tasks": {"prose": {"ratios": [1.25]}}}
+    file.with_stem("speculation-smollm2-avx2-1").write_text(json.dumps(other), encoding="utf-8")
+    head, _, *rows = speculation(tmp_path).splitlines()
+    assert head.endswith("| SmolLM2 Q4_1, Zen 4 | SmolLM2 Q4_1, Zen 4, its avx2 table |")
+    assert rows == [
+        "| an edit | 2.00 (1.90 – 2.25) |  |",
+        "| prose | 1.00 (1.00 – 1.00) | 1.25 (1.25 – 1.25) |",
     ]
 
 

@@ -19,29 +19,51 @@ pytestmark = pytest.mark.full
 @pytest.fixture(autouse=True)
 def _small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_gguf, "_POOL", 211)  # a prime; the largest matrix has 320 blocks
+    monkeypatch.setattr(random_gguf, "_SUPER_POOL", 211)
+    for name, shape in EXPERTS.items():
+        monkeypatch.setitem(random_gguf.SHAPES, name, shape)
 
 
-@pytest.mark.parametrize("kind", sorted(random_gguf.TYPES))
-def test_a_file_holds_the_shape_and_random_weights(tmp_path: Path, kind: str) -> None:
-    shape = random_gguf.SHAPES["tiny"]
-    path = random_gguf.write("tiny", kind, tmp_path)
+Shape = random_gguf.Shape
+EXPERTS = {
+    "qwen3moe": Shape("qwen3moe", 2, 256, 256, 4, 2, 64, 160, 1e4, True, False, 6, 2),
+    "gpt-oss": Shape("gpt-oss", 2, 64, 64, 4, 2, 16, 160, 1e4, False, False, 6, 2),
+}
+MATRICES = [
+    *(("tiny", kind) for kind in ("BF16", "F16", "F32", "Q4_0", "Q4_1", "Q8_0")),
+    *(("qwen3moe", kind) for kind in ("BF16", "Q4_K", "Q4_K_M", "Q6_K")),
+    ("gpt-oss", "MXFP4"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), MATRICES)
+def test_a_file_holds_the_shape_and_random_weights(name: str, kind: str, tmp_path: Path) -> None:
+    shape = random_gguf.SHAPES[name]
+    path = random_gguf.write(name, kind, tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     expected = random_gguf.tensors(shape)
-    assert list(found) == [f"{tensor.name}.weight" for tensor in expected]
+    assert list(found) == [tensor.full_name for tensor in expected]
     for tensor in expected:
-        read = found[f"{tensor.name}.weight"]
+        read = found[tensor.full_name]
         weights = gguf.quants.dequantize(read.data, read.tensor_type)
         if not tensor.cols:
-            assert (weights == 1).all()
+            assert (weights == (0 if tensor.name.endswith("bias") else 1)).all()
             continue
+        if tensor.experts:
+            assert weights.shape[0] == tensor.experts
+            weights = weights[1]
         assert weights.shape == (tensor.rows, tensor.cols)
+        assert abs(np.mean(weights)) * np.sqrt(tensor.cols) < 0.1
         assert np.std(weights) * np.sqrt(tensor.cols) == pytest.approx(1, abs=0.1)
         assert len(np.unique(weights, axis=0)) == tensor.rows  # though the pool is smaller
 
 
-def test_a_model_of_such_a_file_streams(tmp_path: Path) -> None:
-    path = random_gguf.write("tiny", "BF16", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("tiny", "BF16"), ("qwen3moe", "Q4_K_M"), ("gpt-oss", "MXFP4")]
+)
+def test_a_model_of_such_a_file_streams(name: str, kind: str, tmp_path: Path) -> None:
+    path = random_gguf.write(name, kind, tmp_path)
     with sinkstream.load(path, window=12) as model:
         logits = model.forward(torch.tensor([[3, 1, 4, 1, 5]]))
         assert bool(logits.isfinite().all())

@@ -19,7 +19,7 @@ def modules() -> dict[str, ModuleType]:
     """Return modules of benchmarks, which import each other as top-level modules."""
     sys.path.insert(0, BENCH)
     try:
-        names = ("side_by_side_bench", "goals", "peers.ours")
+        names = ("side_by_side_bench", "package_duel", "goals", "peers.ours")
         return {name: importlib.import_module(name) for name in names}
     finally:
         sys.path.remove(BENCH)
@@ -35,18 +35,23 @@ def counted_operations(spec: SimpleNamespace, tokens: int) -> int:
             if layer + 1 == spec.layers and token + 1 < tokens:
                 continue  # only the last token's rest is needed
             products += 2 * spec.hidden_size * query  # q and o
-            products += 3 * spec.hidden_size * spec.intermediate_size
+            experts = spec.blocks[0].experts
+            products += (
+                3 * spec.hidden_size * spec.intermediate_size * (experts.chosen if experts else 1)
+            )
             products += 2 * query * (token + 1)  # scores, and sums of values
     products += spec.hidden_size * spec.vocab_size
     return 2 * products
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7])
+@pytest.mark.parametrize("experts", [None, SimpleNamespace(chosen=3, experts=9)])
 def test_operations_are_those_of_a_count_by_loops(
-    modules: dict[str, ModuleType], tokens: int
+    modules: dict[str, ModuleType], tokens: int, experts: SimpleNamespace | None
 ) -> None:
     sizes = {"layers": 3, "hidden_size": 5, "intermediate_size": 11, "vocab_size": 13}
-    spec = SimpleNamespace(**sizes, heads=4, kv_heads=2, head_dim=3)
+    blocks = (SimpleNamespace(experts=experts),)
+    spec = SimpleNamespace(**sizes, heads=4, kv_heads=2, head_dim=3, blocks=blocks)
     engine = object.__new__(modules["peers.ours"].Sinkstream)
     engine._model = SimpleNamespace(spec=spec)
     assert engine.operations(tokens) == counted_operations(spec, tokens)
@@ -196,3 +201,16 @@ def test_two_probes_of_a_prompt_count_equally(modules: dict[str, ModuleType]) ->
     one, two = bench.Bounds(10.0, ("dots", 4.0)), bench.Bounds(30.0, ("dots", 2.0))
     assert bench.mean(one, two) == bench.Bounds(20.0, ("dots", 3.0))
     assert bench.spread([]) == []
+
+
+def test_two_builds_are_compared_over_all_starts(modules: dict[str, ModuleType]) -> None:
+    times = modules["package_duel"].Times()
+    times.add([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
+    times.add([4.0, 4.0, 4.0], [8.0, 8.0, 8.0])
+    assert times.figures(tokens=12) == {
+        "base": 12 / 3.5,
+        "new": 12 / 4.5,
+        "ratio": 0.75,
+        "middle half": [0.5, 1.75],
+        "starts": [2.0, 0.5],
+    }

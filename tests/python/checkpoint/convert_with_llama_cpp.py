@@ -54,6 +54,8 @@ def _write_as_published(config: dict[str, Any], folder: Path) -> None:
     kind = config["model_type"]
     if kind == "mpt":
         config["architectures"] = ["MPTForCausalLM"]
+    if kind == "phimoe":
+        config["architectures"] = ["PhiMoEForCausalLM"]
     if kind in ("gpt_neox", "cohere2"):
         config.setdefault("rotary_pct", config["rope_parameters"].get("partial_rotary_factor", 1.0))
     if kind == "falcon" and config["multi_query"] and not config["new_decoder_architecture"]:

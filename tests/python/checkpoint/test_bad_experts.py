@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -163,12 +164,17 @@ def test_an_infinite_scale_of_mxfp4_is_refused(
         sinkstream.load(path, window=64)
 
 
-def test_experts_of_gpt_oss_must_be_those_that_were_published(
+def test_experts_of_gpt_oss_must_be_those_that_were_published_or_not_quantized(
     folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = shutil.copytree(folders("gpt_oss"), tmp_path / "gpt_oss")
-    build_family("gpt_oss", num_hidden_layers=2).save_pretrained(path)
-    with pytest.raises(CheckpointError, match=r'must have `quantization_config` with .*"mxfp4"'):
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 32}
+    (path / "config.json").write_text(json.dumps(config))
+    sentence = (
+        r'must have the `quant_method` "mxfp4" in `quantization_config` if model_type is "gpt'
+    )
+    with pytest.raises(CheckpointError, match=sentence):
         open_checkpoint(path)
 
 
@@ -185,3 +191,22 @@ def test_a_router_that_yields_nan_ends_only_the_sequence_that_meets_it(
             with pytest.raises(NonFiniteLogits):
                 model.generate([5, 7, 8], max_tokens=4, temperature=0, ignore_eos=True)
             assert stream.result().token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "tensor", "value"),
+    [
+        ("qwen3_moe", "mlp.gate.weight", float("inf")),
+        ("qwen3_moe", "mlp.gate.weight", float("nan")),
+        ("minimax_m2", "block_sparse_moe.e_score_correction_bias", float("nan")),
+    ],
+)
+def test_a_router_with_infinite_numbers_or_nan_ends_a_sequence(
+    folders: Callable[[str], Path], tmp_path: Path, family: str, tensor: str, value: float
+) -> None:
+    path = shutil.copytree(folders(family), tmp_path / family)
+    tensors = load_file(path / "model.safetensors")
+    tensors[f"model.layers.1.{tensor}"][3] = value
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    with sinkstream.load(path, window=64) as model, pytest.raises(NonFiniteLogits):
+        model.generate([5, 6, 8], max_tokens=4, temperature=0, ignore_eos=True)

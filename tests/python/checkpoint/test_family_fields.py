@@ -39,22 +39,34 @@ def from_config(family: str, **changes: Any) -> DecoderSpec:
 
 _EXPERTS = {"expert_count": 7, "expert_used_count": 3, "expert_feed_forward_length": 48}
 OF_THEIR_OWN: dict[str, dict[str, Any]] = {
+    "apertus": {
+        "xielu.alpha_p": [0.2] * 8,
+        "xielu.alpha_n": [-1.0] * 8,
+        "xielu.beta": [0.5] * 8,
+        "xielu.eps": [-1e-6] * 8,
+    },
     "cohere2": {"logit_scale": 0.25},
+    "hunyuan-moe": _EXPERTS,
+    "phimoe": _EXPERTS,
     "mpt": {"attention.max_alibi_bias": 8.0},
     "ernie4_5-moe": _EXPERTS,
     "glm4moe": {**_EXPERTS, "expert_shared_count": 1},
     "gpt-oss": _EXPERTS,
     "granitemoe": _EXPERTS,
+    "lfm2": {"shortconv.l_cache": 3},
     "mellum": _EXPERTS,
     "minimax-m2": _EXPERTS,
     "olmoe": _EXPERTS,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 72},
     "qwen3moe": _EXPERTS,
+    "qwen3vlmoe": _EXPERTS,
 }
 """Metadata that only files of an architecture have, and must have."""
 
 
-def from_gguf(architecture: str, **changes: Any) -> DecoderSpec:
+def from_gguf(
+    architecture: str, tensors: frozenset[str] = frozenset(), **changes: Any
+) -> DecoderSpec:
     values = {
         "block_count": 8,
         "context_length": 2048,
@@ -67,9 +79,12 @@ def from_gguf(architecture: str, **changes: Any) -> DecoderSpec:
         **OF_THEIR_OWN.get(architecture, {}),
         **{name.replace("__", "."): value for name, value in changes.items()},
     }
-    metadata = {f"{architecture}.{name}": value for name, value in values.items()}
+    metadata = {
+        name if name.startswith("xielu.") else f"{architecture}.{name}": value
+        for name, value in values.items()
+    }
     fields = Fields(metadata, "m.gguf", f"{architecture}.")
-    return ARCHITECTURES[architecture].spec_from_gguf(GgufDescription(fields, frozenset(), 0, None))
+    return ARCHITECTURES[architecture].spec_from_gguf(GgufDescription(fields, tensors, 0, None))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +126,7 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
         theirs_of_layer = theirs.rope_parameters.get(kind, theirs.rope_parameters)
         partial = theirs_of_layer.get("partial_rotary_factor", 1.0)
         assert rope.rotary_dim == int(head_dim * partial)
-        if theirs_of_layer["rope_type"] == "yarn":
+        if theirs_of_layer["rope_type"] in ("llama3", "yarn"):
             continue  # test_rope_frequencies.py
         slowed = theirs_of_layer.get("factor", 1.0)
         expected = theirs_of_layer["rope_theta"] ** (-2.0 / rope.rotary_dim) / slowed
@@ -127,6 +142,23 @@ def does_not_rotate(config: transformers.PretrainedConfig, layer: int, kind: str
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("apertus", {"hidden_act": "silu"}, '`hidden_act` must be "xielu" or absent, but is "silu"'),
+    ("hunyuan_v1_dense", {"use_cla": True}, "`use_cla` must be false or absent, but is true"),
+    (
+        "hunyuan_v1_dense",
+        {"rope_scaling": {"type": "linear", "alpha": 50.0, "factor": 2.0}},
+        '`type` must be "dynamic" or absent, but is "linear"',
+    ),
+    (
+        "hunyuan_v1_moe",
+        {"num_experts_per_tok": None, "moe_topk": [3, 3]},
+        "`moe_topk` must be an integer from 1 to 7, or a list of 8 equal integers",
+    ),
+    (
+        "phimoe",
+        {"rope_scaling": {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.3}},
+        "`long_mscale` must be 1.2 or absent, but is 1.3. An endless text needs the same",
+    ),
     (
         "exaone4",
         {"sliding_window": None, "layer_types": [SLIDING] * 8},
@@ -279,3 +311,24 @@ def test_a_granite_file_says_whether_it_rotates() -> None:
 
 def test_a_mistral_file_without_a_temperature_has_none() -> None:
     assert from_gguf("mistral3").blocks[0].attention.temperature == 0
+
+
+@pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+def test_a_qwen_file_without_an_experts_width_gives_all_that_a_token_uses(
+    architecture: str,
+) -> None:
+    names = ("expert_feed_forward_length", "expert_shared_feed_forward_length")
+    routers = frozenset(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(8))
+    spec = from_gguf(architecture, routers, **dict.fromkeys(names))
+    experts = spec.blocks[0].experts
+    assert experts is not None
+    assert experts.expert.intermediate_size == 160 // 3
+    assert experts.shared_size == (160 if architecture == "qwen2moe" else 0)
+
+
+def test_groups_of_glm_without_a_number_to_choose_leave_one_as_in_transformers() -> None:
+    config = {"num_experts": 8, "n_group": 2, "first_k_dense_replace": 0}
+    theirs = transformers.AutoConfig.for_model("glm4_moe", n_group=2)
+    experts = from_config("glm4_moe", **config).blocks[0].experts
+    assert experts is not None
+    assert (experts.groups, experts.chosen_groups) == (2, theirs.topk_group) == (2, 1)

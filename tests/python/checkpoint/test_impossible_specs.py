@@ -134,6 +134,27 @@ CASES: list[tuple[Change, str]] = [
         "`slopes` must be a list of numbers, but is ('a', 'a', 'a', 'a', 'a', 'a').",
     ),
     (_attention(qk_norm="some"), '`qk_norm` must not be "some".'),
+    *(
+        (
+            _attention(qk_norm="rotated_head", **factor),
+            '`qk_norm` must be "head" or "full" where queries or keys are multiplied by a factor '
+            'as they are rotated, but is "rotated_head".',
+        )
+        for factor in ({"temperature": 0.1}, {"rope": RopeSpec((1.0,), "half", 1.3)})
+    ),
+    (
+        _last(mixer=replace(_BLOCK.attention, qk_norm="rotated_head"), norm=Norm("layer", 1e-5)),
+        '`qk_norm` must be "head" or "full" where norms are layer norms, but is "rotated_head".',
+    ),
+    (_last(feed_forward=Dense(20, "xielu")), "`xielu` must be in [4, 4], but is 0."),
+    (
+        _last(feed_forward=Dense(20, xielu=(1.0, 1.0, 0.5, -1.0))),
+        "`xielu` must be in [0, 0], but is 4.",
+    ),
+    (
+        _last(feed_forward=Dense(20, "xielu", xielu=(1.0, 1.0, 0.5, 1.0))),
+        "`xielu` must be 0 or less at its end, ε, but is above 0.",
+    ),
     (_last(feed_forward=Dense(0)), "`intermediate_size` must be in [1, 1048576], but is 0."),
     (
         _last(feed_forward=Dense(1 << 62)),
@@ -144,7 +165,12 @@ CASES: list[tuple[Change, str]] = [
     (_last(residual_scale=math.nan), "`residual_scale` must be finite, but is nan."),
     (
         _last(mixer=Recurrent("delta_net", 4, heads=4, key_heads=2, state_size=8, head_dim=8)),
-        '`mixer` must be "attention", but is "recurrent", which is not supported yet.',
+        '`recurrence` must be "short_conv"; the others are not supported yet.',
+    ),
+    (_last(mixer=Recurrent("short_conv", 1)), "`conv_size` must be in [2, 64], but is 1."),
+    (
+        _last(mixer=Recurrent("short_conv", 3, state_size=8)),
+        "`state_size` must be in [0, 0], but is 8.",
     ),
     (_last(mixer=Recurrent("lstm", 4)), '`recurrence` must not be "lstm".'),  # type: ignore[arg-type]
     (_experts(experts=0), "`experts` must be in [1, 1024], but is 0."),

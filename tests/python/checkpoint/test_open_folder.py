@@ -381,7 +381,8 @@ def test_an_unknown_model_type_is_an_error_that_lists_the_known(folder: Path) ->
     edit(folder / "config.json", model_type="../evil")
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(folder)
-    known = ", ".join(sorted(FAMILIES))
+    texts = {text for family in FAMILIES.values() for text in family.text_of}
+    known = ", ".join(sorted({*FAMILIES, *texts}))
     sentence = f'load: config.json has model_type "../evil"; the supported ones are {known}.'
     assert str(caught.value) == sentence
 

@@ -171,3 +171,9 @@ def test_fused_tensors_of_two_calls_are_kept() -> None:
     names = names.with_fused({"b.weight": Fused(("gate", "up"))})
     assert set(names.fused) - set(FOLDER_NAMES.fused) == {"a.weight", "b.weight"}
     assert names.tensor("layers.2.k") == "model.layers.2.a.weight[k]"
+
+
+@pytest.mark.parametrize("slot", ["layers.0.shared.gate", "other_bias"])
+def test_a_weight_that_a_family_does_not_have_is_named(slot: str) -> None:
+    with pytest.raises(CheckpointError, match=f'but "{slot}" is none'):
+        FOLDER_NAMES.tensor(slot)

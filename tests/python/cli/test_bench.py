@@ -59,6 +59,17 @@ def test_decoding_is_timed_between_tokens_and_prompts_to_the_first(
         assert bench.prefill_seconds(model, ids) == 1
 
 
+def test_nothing_is_guessed_while_decoding_is_timed(checkpoint: str) -> None:
+    """The same prompts again and again: all of it would be guessed."""
+    with sinkstream.load(checkpoint, window=60, max_sequences=1, speculation=63) as model:
+        ids = bench.prompt(model, 20)
+        for _ in range(2):
+            bench.decode_seconds(model, ids, 20)
+        assert model.stats()["draft_tokens"] == 0
+        model.generate(ids, max_tokens=21, ignore_eos=True, temperature=0)
+        assert model.stats()["draft_tokens"] > 0
+
+
 @pytest.mark.parametrize(("name", "is_tied"), [("llama", False), ("qwen2", True)])
 def test_a_token_reads_weights_once_and_what_is_live(
     name: str, is_tied: bool, tiny_folder: Callable[[str], Path]

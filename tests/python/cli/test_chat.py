@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import stat
@@ -138,6 +139,7 @@ def test_every_option_of_a_reply_reaches_it(
         "presence_penalty": 0.1,
         "frequency_penalty": 0.2,
         "seed": 5,
+        "speculation": 3,
     }
     expected = replies(checkpoint, "hello", **options)
     given: list[dict[str, object]] = []
@@ -262,7 +264,19 @@ def test_stats_are_the_sessions(say: Say, checkpoint: str) -> None:
         for turn in ("hello", "again"):
             session.stream(turn, max_tokens=12, seed=7).result()
         assert after.startswith(f"2 turns, {session.stats.live_tokens} tokens live, 0 evicted, ")
-    assert after.endswith(" tokens/s.")
+    assert re.search(r"last reply at [\d.]+ tokens/s(, \d+ of its \d+ drafts accepted)?\.$", after)
+
+
+def test_stats_say_how_much_was_guessed(say: Say) -> None:
+    # Longer than the beginning that is read again after `/undo`: such a step has no drafts.
+    lines, limits = ("hello", "/undo", "hello", "/stats"), ("-n", "100", "--seed", "7")
+    drafted = say(*lines, arguments=(*limits, "--speculation", "20"))
+    found = re.search(r", (\d+) of its (\d+) drafts accepted\.$", drafted.err.strip())
+    assert found, drafted.err
+    assert 8 <= int(found[1]) <= int(found[2])
+    plain = say(*lines, arguments=(*limits, "--speculation", "0"))
+    assert plain.out == drafted.out
+    assert "drafts" not in plain.err
 
 
 def test_the_first_eviction_of_a_conversation_is_told_once(say: Say) -> None:
@@ -348,6 +362,7 @@ def test_set_changes_an_option_of_the_following_replies(say: Say, checkpoint: st
     assert "top-k 9" in lines[-1]
     assert "top-p 0.95 (the model's)" in lines[-1]
     assert "temperature 0," in lines[-1]
+    assert "seed 7, speculation automatic." in lines[-1]
     assert outcome.code == 0
 
 
@@ -439,12 +454,12 @@ def test_a_line_that_is_not_utf8_is_an_error_and_the_next_goes_on(
         (["--load", "x", "--system", "y"], "chat: --system must not be given with --load"),
         (["-m", "x"], "chat: the model must be given once"),
         (["--sinks", "few"], "must be an integer or \"system\", but is 'few'."),
-        (["--sinks", "-1"], "load: `--sinks` must be in [0, "),
+        (["--sinks", "-1"], "chat: `--sinks` must be in [0, "),
         (
             ["--sinks", "system"],
             'session: `--sinks` must be an integer if there is no system prompt, but is "system"',
         ),
-        (["--window", "0"], "load: `--window` must be in [1, "),
+        (["--window", "0"], "chat: `--window` must be in [1, "),
     ],
 )
 def test_what_is_wrong_from_the_start_ends_it_with_2(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_the_status_of_a_long_demo_fits_on_80_columns() -> None:
         consumer_lag=0,
     )
     assert len(demo.status_line(stats)) < 80
+
+
+def test_the_summary_says_how_much_was_guessed() -> None:
+    counts = {"request_id": 1, "prompt_tokens": 50, "generated_tokens": 3000, "cached_tokens": 0}
+    times = dict.fromkeys(("time_to_first_token_s", "tokens_per_s", "token_p50_s", "token_p99_s"))
+    others = {"evicted_tokens": 5, "live_tokens": 6, "cache_bytes": 7, "consumer_lag": 0}
+    stats = sinkstream.Stats(**counts, **times, **others)  # type: ignore[arg-type]
+    assert "guessed" not in demo.summary(stats, demo.Watch(0))
+    drafted = replace(stats, draft_tokens=2000, accepted_tokens=1234)
+    assert "\n1,234 of 2,000 guessed tokens were right.\n" in demo.summary(drafted, demo.Watch(0))
 
 
 def test_no_control_token_can_be_drawn(checkpoint: str) -> None:

@@ -117,8 +117,12 @@ def test_a_pipe_gets_as_many_tokens_as_generate_returns(run: Run, checkpoint: st
     assert tokens_in(outcome.out) == PIPED_TOKENS
     assert outcome.err == (
         f"sinkstream: generate: the text ends after {PIPED_TOKENS} tokens, the default in a pipe. "
-        "Use -n to change the limit, or --endless to remove it.\n"
+        "-n sets another limit.\n"
     )
+    as_run = run("run", checkpoint, ENDLESS[0], "-t", "0", "--frequency-penalty", "-100")
+    assert as_run.err in ("", outcome.err.replace("generate:", "run:"))
+    wrong = run("run", "/nowhere", "hello")
+    assert wrong.err.startswith('sinkstream: run: "/nowhere" must be a GGUF file')
 
 
 def test_a_given_number_of_tokens_is_no_surprise(run: Run, checkpoint: str) -> None:
@@ -177,6 +181,31 @@ def test_every_sampling_option_reaches_the_stream(run: Run, checkpoint: str) -> 
     assert finished["reason"] == result.finish_reason
 
 
+def test_what_is_predicted_is_drafted(run: Run, checkpoint: str, tmp_path: Path) -> None:
+    words = ["generate", "hello", "-m", checkpoint, "-n", "60", "--seed", "5", "--json"]
+    letters = ("j", "k", "q", "x", "z")  # no merge joins two of them
+    with sinkstream.load(checkpoint) as model:
+        assert model.tokenizer is not None
+        ids = [model.tokenizer.encode(letter).ids[0] for letter in letters]
+    words += ["--ignore-eos", *(f"--logit-bias={token}=100" for token in ids)]
+    plain = run(*words, "--speculation", "0").out.splitlines()
+    stats = json.loads(plain[-1])["stats"]
+    assert (stats["draft_tokens"], stats["accepted_tokens"]) == (0, 0)
+    file = tmp_path / "reply.txt"
+    file.write_text("".join(json.loads(line).get("text", "") for line in plain))
+    drafted = run(*words, "--speculation", "20", "--prediction", str(file)).out.splitlines()
+    stats = json.loads(drafted[-1])["stats"]
+    assert stats["draft_tokens"] >= stats["accepted_tokens"] > 40
+
+    def tokens(lines: list[str]) -> list[str]:
+        return [line for line in lines if '"token"' in line]
+
+    assert tokens(drafted) == tokens(plain)
+    outcome = run(*words, "--prediction", str(tmp_path / "none"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "`--prediction` must name a text file" in outcome.err
+
+
 def test_events_are_one_json_object_a_line(run: Run, checkpoint: str) -> None:
     outcome = run(
         *("generate", "hello", "-m", checkpoint, "-n", "100", "--json"),
@@ -220,16 +249,17 @@ def test_a_dash_reads_standard_input(
         (["--temperature", "nan"], "generate: `--temperature` must be in [0, 100], but is nan."),
         (["-t", "101"], "generate: `--temperature` must be in [0, 100], but is 101."),
         (["--logprobs", "21"], "generate: `--logprobs` must be in [0, 20], but is 21."),
+        (["--speculation", "64"], "generate: `--speculation` must be in [0, 63], but is 64."),
         (["--seed", "-1"], "generate: `--seed` must be in [0, 18446744073709551615], but is -1."),
         (["--stop-token-id", "-1"], "`--stop-token-id` must be a token id in [0, "),
         (["--logit-bias", "9"], "`--logit-bias` must be ID=NUMBER, but is '9'."),
-        (["--window", "0"], "load: `--window` must be in [1, 16777216], but is 0."),
+        (["--window", "0"], "generate: `--window` must be in [1, 16777216], but is 0."),
         (["--top-k", "x"], "Invalid value for '--top-k': it must be an integer, but is \"x\"."),
         (["--top-p=x"], "Invalid value for '--top-p': it must be a number, but is \"x\"."),
         (["-t", ""], "Invalid value for '--temperature': it must be a number, but is \"\"."),
         (["--nonsense"], "No such option: --nonsense"),
-        (["--device", "tpu"], "load: `--device` must be one of"),
-        (["-m", "/nowhere"], 'load: "/nowhere" must be'),
+        (["--device", "tpu"], "generate: `--device` must be one of"),
+        (["-m", "/nowhere"], 'generate: "/nowhere" must be'),
     ],
 )
 def test_an_error_is_one_sentence_and_exit_code_2(
@@ -265,7 +295,9 @@ def test_input_that_is_not_utf8_is_an_error(
 def test_a_capacity_beyond_the_trained_length_warns_in_one_line(run: Run, checkpoint: str) -> None:
     outcome = run("generate", "hello", "-m", checkpoint, "-n", "3", "--window", "4096")
     assert outcome.code == 0
-    assert outcome.err.startswith("sinkstream: load: sinks + window should not exceed the model's")
+    assert outcome.err.startswith(
+        "sinkstream: generate: sinks + window should not exceed the model's"
+    )
     assert outcome.err.count("\n") == 1
 
 

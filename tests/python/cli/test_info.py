@@ -314,7 +314,8 @@ class TestPage:
 KEYS = {
     "model": "name path family parameters block_formats layers hidden_size intermediate_size heads "
     "kv_heads head_dim vocab_size trained_length quantization file_bytes tokenizer "
-    "has_chat_template bytes_read_per_token tensor_types quantize",
+    "has_chat_template bytes_read_per_token tensor_types quantize active_parameters experts "
+    "chosen_experts",
     "cache": "sinks window capacity kv_dtype bytes_per_token bytes_per_sequence "
     "rope_changes_above has_long_rope",
     "memory": "total_bytes weight_bytes cache_bytes scratch_bytes max_sequences available_bytes "
@@ -365,12 +366,12 @@ def test_no_weights_are_read(run: Run, checkpoint: str, monkeypatch: pytest.Monk
     [
         (
             {"general.architecture": (STRING, "gemma4")},
-            'load: m.gguf has architecture "gemma4", which has heads of different sizes',
+            'm.gguf has architecture "gemma4", which has heads of different sizes',
             {"family": "gemma4", "quantization": "F32", "tokenizer": None},
         ),
         (
             {"tokenizer.ggml.model": (STRING, "bert"), "general.file_type": (U32, 15)},
-            'load: GGUF metadata has the tokenizer model "bert"; the supported ones are ',
+            'GGUF metadata has the tokenizer model "bert"; the supported ones are ',
             {"family": "llama", "quantization": "Q4_K_M", "tokenizer": "bert"},
         ),
     ],
@@ -387,7 +388,8 @@ def test_a_model_that_is_refused_is_described(
     facts = json.loads(outcome.out)
     assert outcome.code == 2
     assert sentence in outcome.err
-    assert outcome.err == f"sinkstream: {facts['refused'][0]}\n"
+    refused = facts["refused"][0].removeprefix("load: ")
+    assert outcome.err == f"sinkstream: info: {refused}\n"
     assert {name: facts["model"][name] for name in known} == known
     assert facts["model"]["tensor_types"]["F32"]["tensors"] == 11
     page = run("info", path)

@@ -11,12 +11,15 @@ import pytest
 
 import sinkstream
 from sinkstream.checkpoint.open_tensors import open_tensors
+from sinkstream.cli.common_options import Loading
+from sinkstream.cli.info_facts import Facts, read_facts
 from sinkstream.cli.info_memory import largest_window, probe, sizes_of
 from sinkstream.devices import available_bytes
 from sinkstream.errors import InvalidArgument
 from sinkstream.loading.default_window import bytes_per_token, choose_window
 from sinkstream.loading.load import check_options
 from tests.data import quantized_folders, tiny
+from tests.data.family_models import save_family
 from tests.data.quantized_folders import SCHEMES, Scheme
 
 OPTIONS: list[dict[str, Any]] = [
@@ -58,6 +61,27 @@ def test_a_folder_takes_what_info_says(
     tiny_folder: Callable[[str], Path], name: str, options: dict[str, Any]
 ) -> None:
     check(tiny_folder(name), options)
+
+
+@pytest.mark.parametrize("name", ["granitemoe_swa", "qwen3_moe-dense-layers"])
+def test_a_model_with_experts_takes_what_info_says(name: str, tmp_path: Path) -> None:
+    config = save_family(name, tmp_path, num_local_experts=100, num_experts=100).config
+    check(tmp_path, {})
+    facts = read_facts(Loading(str(tmp_path)))
+    assert isinstance(facts, Facts)
+    found = facts.model
+    assert (found.chosen_experts, found.experts) == (config.num_experts_per_tok, 100)
+    assert found.active_parameters < found.parameters / 3
+    with sinkstream.load(tmp_path) as model:
+        capacity = model.capacity
+        assert model.runtime["prefill_chunk"] == 1024
+        assert capacity.weight_bytes_per_token == model.bytes_read_per_token(0)
+        assert capacity.weight_bytes_per_token < capacity.weight_bytes / 3
+
+
+def test_a_wide_expert_for_every_token_takes_what_info_says(tmp_path: Path) -> None:
+    save_family("qwen2_moe", tmp_path, shared_expert_intermediate_size=2048)
+    check(tmp_path, {})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)

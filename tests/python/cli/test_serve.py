@@ -98,3 +98,26 @@ def test_a_number_of_sinks_is_the_models_too(
     assert "Memory: " in said
     assert main([*words, "--sinks", "few"]) == 2
     assert '`--sinks` must be "system" or an integer' in capsys.readouterr().err
+
+
+def test_the_number_of_drafts_is_the_models(
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drafted: list[int] = []
+
+    def serve_once(config: ServerConfig, load: Any, *_: Any, **__: Any) -> None:
+        with load() as model:
+            for seed in (1, 1):
+                model.generate([5, 9, 17], max_tokens=30, ignore_eos=True, seed=seed)
+            drafted.append(model.stats()["draft_tokens"])
+
+    monkeypatch.setattr("sinkstream.server.request_log.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr("sinkstream.server.process_settings.keep_heap_small", lambda: None)
+    monkeypatch.setattr("sinkstream.server.serve.serve", serve_once)
+    words = ["serve", str(tiny_folder("llama")), "--window", "60", "--threads", "1"]
+    assert main([*words, "--speculation", "0"]) == main([*words, "--speculation", "20"]) == 0
+    assert drafted[0] == 0 < drafted[1]
+    assert main([*words, "--speculation", "64"]) == 2
+    assert "`--speculation` must be in [0, 63], but is 64." in capsys.readouterr().err

@@ -88,6 +88,7 @@ WRITES: dict[str, Callable[[Store, Written, Claim], Any]] = {
     "commit": commit,
     "forget": lambda store, written, claim: claim.forget(written.running.id).result(),
     "note": lambda store, written, claim: claim.note(written.first.id, "late").result(),
+    "rename": lambda store, written, claim: claim.rename("late").result(),
     "delete a turn": lambda store, written, claim: claim.delete_tree(written.first.id).result(),
     "delete": lambda store, written, claim: claim.delete_all().result(),
     "snapshot": lambda store, written, claim: written.snapshot(claim),

@@ -349,7 +349,8 @@ def test_text_may_hold_nul_and_any_character(location: SharedLocation) -> None:
     assert found.session_key == "k\0ey"
     (turn,) = store.transcript("ada", new.id)
     assert (turn.given, turn.reply) == ("g\0iven", "\0 text")
-    assert store.titles("ada") == {new.conversation: "t\0itle \U0001f30a"}
+    ((name, _, title, key),) = store.listed("ada", 9)
+    assert (name, title, key) == (new.conversation, "t\0itle \U0001f30a", "k\0ey")
     assert store.node("resp_\0") is None
     assert store.transcript("ada", "\0") == []
     assert store.session_of("\0") is None

@@ -5,6 +5,7 @@ It sweeps like the only process of a store: the same tests.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 
 import sinkstream
 from sinkstream.cluster import replica_fence
+from sinkstream.cluster.open_shared_store import open_shared
+from sinkstream.cluster.replica_fence import ReplicaFence
 from sinkstream.conversations.conversations import Conversations
-from sinkstream.conversations.open_store import identity_of
+from sinkstream.conversations.open_store import Identity
+from sinkstream.conversations.promises import BROKEN, Promise, Promises
 from sinkstream.conversations.residency import Resident
 from sinkstream.conversations.sqlite_store import SqliteStore
 from sinkstream.model import host_of
-from tests.python.cluster.shared_stores import SharedLocation, fence_of, replica
+from tests.python.cluster.shared_stores import SharedLocation, fence_of, owners, replica
+from tests.python.cluster.test_fencing import Written
 from tests.python.conversations.talk import Chat, grow_old, wait_until
 from tests.python.conversations.test_maintenance import (
     ERRORS,
@@ -84,7 +89,7 @@ def test_a_replica_says_that_it_is_alive_while_a_snapshot_is_written(
     conversations._maintenance.run()
     assert len(times) == 2
     conversations.close()
-    left = SqliteStore.open(tmp_path, identity_of(host_of(model)), is_shared=True)
+    left = SqliteStore.open(tmp_path, str(Identity.of(host_of(model))), is_shared=True)
     assert left.rows("SELECT name FROM replicas") == []  # it is not announced after its end
     left.close()
 
@@ -98,3 +103,31 @@ def test_a_replica_that_could_not_say_that_it_is_alive_tries_again(
     monkeypatch.setattr(owners, "announce", fails_first(owners.announce, ERRORS[1]))
     before = seen(conversations)
     wait_until(lambda: seen(conversations) > before)
+
+
+def test_a_clock_that_is_set_makes_no_replica_look_gone(
+    location: SharedLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turns are not taken, and its promises not broken, before it can say that it is alive."""
+    store = location.open("one")
+    owners(store).announce("")
+    written = Written(store)
+    Promises(store, "one").make(Promise("resp_1", "ada", "{}", "[]"))
+    fence = open_shared(location.address, "model", location.settings("two"))
+    assert isinstance(fence, ReplicaFence)
+    location.opened.append(fence.store)
+
+    def found() -> tuple[str, str]:
+        fence.look_after(nullcontext)
+        owner = fence.owners.owner(written.claim.conversation)
+        promise = fence.promises.find("ada", "resp_1")
+        assert owner is not None
+        assert promise is not None
+        return owner.replica.name, promise.outcome
+
+    assert found() == ("one", "")
+    monkeypatch.setattr(fence.store, "clock", f"({fence.store.clock} + 3600)")
+    assert found() == ("one", "")
+    assert found() == ("one", "")
+    monkeypatch.setattr(fence, "_trusted_at", float("-inf"))  # later, it has still not said so
+    assert found() == ("two", BROKEN)

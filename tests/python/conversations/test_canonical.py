@@ -272,3 +272,16 @@ def test_a_reply_with_calls_has_the_hash_of_its_message(arguments: str) -> None:
 def test_messages_are_read_as_the_client_wrote_them() -> None:
     (message,) = canonical_messages([said()])
     assert message["tool_calls"] == [CALL]
+
+
+def test_very_long_arguments_are_compared_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the JSON parser holds the GIL."""
+    monkeypatch.setattr(canonical, "_SLICE", 20)
+
+    def with_arguments(text: str) -> bytes:
+        call = {"id": "1", "function": {"name": "f", "arguments": text}}
+        return chain(HELLO, {"role": "assistant", "content": "", "tool_calls": [call]})
+
+    assert with_arguments('{"a": 1}') == with_arguments('{ "a":1 }')
+    long = '{"a": 1, "b": 123456789}'
+    assert with_arguments(long) == with_arguments(long) != with_arguments(long.replace(" ", ""))

@@ -138,9 +138,9 @@ def test_a_single_turn_that_was_never_continued_is_not_listed_and_goes_early(
     single = chat.say("a title").facts.session
     named = ask(conversations, [user("b")], session_key="mine").facts.session
     response = ask(conversations, [user("c")], record="{}").facts.session
-    assert [name for name, _ in conversations.conversations("")] == [response, named]
+    assert [one.id for one in conversations.conversations("", 9)] == [response, named]
     chat.say("no, a chat")
-    assert [name for name, _ in conversations.conversations("")] == [single, response, named]
+    assert [one.id for one in conversations.conversations("", 9)] == [single, response, named]
     other = ask(conversations, [user("d")]).facts.session
     grow_old(conversations, 10)
     conversations._maintenance.run()
@@ -154,9 +154,11 @@ def test_a_single_turn_that_was_never_continued_is_not_listed_and_goes_early(
 # ---- the sweep by size ---------------------------------------------------------------------------
 
 
-def filled(model: sinkstream.Model, location: StoreLocation, count: int) -> Conversations:
+def filled(
+    model: sinkstream.Model, location: StoreLocation, count: int, **limits: int
+) -> Conversations:
     settings = {"maintenance_s": STILL, "saved_early": 0, "snapshot_tokens": 1 << 40}
-    conversations = location.conversations(model, **settings)
+    conversations = location.conversations(model, **settings, **limits)
     for i in range(count):
         ask(conversations, [user(f"{i}")], seed=i, record="x" * 20_000)
     return conversations
@@ -180,7 +182,7 @@ def test_a_sweep_deletes_no_more_than_is_over(
 def test_sizes_are_added_up_again_after_a_hundred_times_as_long(
     model: sinkstream.Model, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversations = filled(model, location, 1)
+    conversations = filled(model, location, 1, max_bytes=1 << 40)
     upkeep, store = conversations._maintenance, conversations._store
     usage, asked = store.usage, list[float]()
 

@@ -67,7 +67,7 @@ def test_promises_of_a_replica_that_is_gone_are_broken(store: Store) -> None:
     ).result()
     promises = Promises(store, "another")
     assert promises.find("ada", "resp_1") == promise("resp_1")
-    promises.remove_old(float("-inf"))
+    promises.break_gone()
     found = [promises.find("ada", name) for name in ("resp_1", "resp_2")]
     assert [one and one.outcome for one in found] == [BROKEN, ""]
 

@@ -31,6 +31,7 @@ from sinkstream.request.tools import check_tools
 from sinkstream.server.pool import Pool
 from sinkstream.server.texts import Texts
 from sinkstream.sessions.token_session import TokenSession
+from sinkstream.text.templates.sandbox import written_at
 from tests.python.conversations.talk import (
     CAPACITY,
     SINKS,
@@ -57,12 +58,14 @@ BRIEF = (
     "{% if enable_thinking is defined and not enable_thinking %}<|im_start|>system\nBe brief."
     "<|im_end|>\n{% endif %}"
 )
+DATED = "<|im_start|>system\nToday: {{ strftime_now('%Y-%m-%d') }}<|im_end|>\n"
 TEMPLATES: dict[str, tuple[Any, ...]] = {
     "opened": (OPENED, *THINK),  # drops all thoughts
     "written": (WRITTEN, *THINK),  # drops those before the last user message
     "tools": (THINKING, *THINK, *plain("<tool_call>")),  # so does this, with calls
     "kept": (KEPT, *special("[THINK]", "[/THINK]")),
     "brief": (BRIEF + OPENED, *THINK),
+    "dated": (DATED + OPENED, *THINK),
 }
 TAGS = {
     "opened": ("</think>",),
@@ -70,6 +73,7 @@ TAGS = {
     "tools": ("<think>", "</think>"),
     "kept": ("[THINK]", "[/THINK]"),
     "brief": ("</think>",),
+    "dated": ("</think>",),
 }
 Models = Callable[[str], sinkstream.Model]
 
@@ -197,6 +201,33 @@ def test_thoughts_are_kept_on_request(models: Models, tmp_path: Path) -> None:
         reply = chat.say(f"Later {i}", seed=i, sampling=more, tokens=12)
         assert reply.bits == fresh(model, chat.messages[:-1], i, 12, more)
     assert reply.facts.state == "resident"
+
+
+def test_a_conversation_keeps_the_date_of_its_first_turn(models: Models, tmp_path: Path) -> None:
+    """Though what it reads again without thoughts is rendered on a later day."""
+    model = models("dated")
+    more = among(model, "dated")
+    conversations = open_conversations(model, tmp_path)
+    store, chat = conversations._store, Chat(conversations)
+    first = chat.say("Hello", seed=1, sampling=more, tokens=12)
+    node = store.node(first.node)
+    assert node is not None
+    assert not node.is_settled
+    asked, later = store.ids_of(first.node).tolist(), time.time() + 3 * 86_400
+    length = len(encode_chat(model._text, chat.messages[:1]))
+    today = encode_chat(model._text, chat.messages[:1])
+    with written_at(later):
+        assert encode_chat(model._text, chat.messages[:1]) != today
+        second = chat.say("Again", seed=2, sampling=more, tokens=12)
+    form = store.form(node)
+    assert form is not None
+    begun = length - 4  # the prompt opens the thought
+    assert form.ids.tolist()[:begun] == asked[:begun] == today[:begun]
+    expected = fresh(model, chat.messages[:-1], 2, 12, more)
+    assert second.bits == expected  # what a conversation of today says
+    with written_at(later):
+        new = open_conversations(model, tmp_path / "new")
+        assert Chat(new).say("Hello", seed=1, sampling=more, tokens=12).bits != first.bits
 
 
 def test_what_is_read_again_is_counted(models: Models, tmp_path: Path) -> None:

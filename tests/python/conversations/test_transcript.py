@@ -70,7 +70,7 @@ def test_a_transcript_has_all_messages_and_their_places(
 ) -> None:
     history = [{"role": "system", "content": "be brief"}]
     names = [say(turns, history, text) for text in TEXTS]
-    (conversation,) = (name for name, _ in turns.conversations(""))
+    ((conversation, *_),) = turns.conversations("", 9)
     shown = messages_of(turns, model, conversation)
     flat = [message for turn in shown for message in turn]
     assert [(one.role, one.content) for one in flat] == [
@@ -116,26 +116,83 @@ def test_bytes_that_are_not_text_have_places_too(
     assert 0 <= shown[1].offsets[-1] <= len(text)
 
 
+@pytest.mark.parametrize("given", ["It is", " é 🌊 the ", "line\n\nline\n", "the sea"])
 def test_the_beginning_of_a_reply_that_was_given_is_part_of_it(
-    turns: Conversations, model: sinkstream.Model
+    turns: Conversations, model: sinkstream.Model, given: str
 ) -> None:
-    history = [{"role": "user", "content": "the sea"}, {"role": "assistant", "content": "It is"}]
+    history = [{"role": "user", "content": "the sea"}, {"role": "assistant", "content": given}]
     turn = turns.begin(TurnRequest("", history, OPTIONS, continue_final=True))
-    text = turn.stream.result().text
-    (shown,) = messages_of(turns, model, turn.end().node)
-    assert [(one.role, one.content) for one in shown] == [
-        ("user", "the sea"), ("assistant", "It is" + text)
-    ]  # fmt: skip
-    assert shown[1].offsets is None
+    whole = given + turn.stream.result().text
+    name = turn.end().node
+    (shown,) = messages_of(turns, model, name)
+    asked, reply = shown
+    assert [(one.role, one.content) for one in shown] == [("user", "the sea"), ("assistant", whole)]
+    (kept,) = turns.transcript("", name)
+    ids, texts = [*kept.read_ids, *kept.reply_ids], Texts(host_of(model))
+    assert asked.end <= reply.begin < len(kept.read_ids)
+    assert reply.end == len(ids)
+    assert reply.offsets is not None
+    assert len(reply.offsets) == reply.end - reply.begin
+    for index, offset in enumerate(reply.offsets):
+        rest = texts.decode(ids[reply.begin + index :])
+        if index == 0:  # its token may begin with the end of the template's header
+            assert rest.endswith(whole)
+        elif rest.startswith("\ufffd"):  # in the middle of a character
+            assert rest.lstrip("\ufffd") == whole[offset + 1 :]
+        else:
+            assert rest == whole[offset:]
 
 
-def test_titles_are_beginnings_of_first_user_messages(turns: Conversations) -> None:
-    say(turns, [{"role": "system", "content": "be brief"}], 'a "title" 🌊 ' + "x" * 200)
+def test_a_given_beginning_that_its_tokens_do_not_spell_has_no_offsets(
+    model: sinkstream.Model,
+) -> None:
+    tokenizer, table = model.tokenizer, Texts(host_of(model)).table
+    assert tokenizer is not None
+    read, said = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("It is", "the"))
+    turn = StoredTurn(
+        "resp_1", None, "sess_1", None, 0.0, "stop", len(read) + len(said), [], "It is ",
+        array("i", read), array("i", said), "the",
+    )  # fmt: skip
+    (shown,) = shown_messages(turn, table)
+    assert (shown.content, shown.begin, shown.offsets) == ("It is the", len(read), None)
+
+
+def test_a_list_has_titles_and_names_latest_first(turns: Conversations) -> None:
+    """Titles are the beginnings of first user messages."""
+    long = 'a "title" 🌊 ' + "x" * 200
+    say(turns, [{"role": "system", "content": "be brief"}], long, session_key="mine")
     history: list[dict[str, str]] = []
     say(turns, history, "second")
     say(turns, history, "not a title")
-    assert sorted(turns.titles("").values()) == ['a "title" 🌊 ' + "x" * 68, "second"]
-    assert turns.titles("another") == {}
+    listed = turns.conversations("", 9)
+    assert [(one.title, one.session_key) for one in listed] == [
+        ("second", None), ('a "title" 🌊 ' + "x" * 68, "mine")
+    ]  # fmt: skip
+    first, second = listed
+    assert turns.conversations("", 1) == [first]
+    assert turns.conversations("", 9, first.id) == [second]
+    assert turns.conversations("", 9, second.id) == []
+    assert turns.conversations("another", 9) == []
+    for tenant, name in (("another", first.id), ("", "sess_1")):
+        with pytest.raises(NotFound):
+            turns.conversations(tenant, 9, name)
+
+
+def test_a_conversation_is_renamed_by_its_owner(turns: Conversations) -> None:
+    def titles() -> dict[str, str]:
+        return {one.id: one.title for one in turns.conversations("", 9)}
+
+    history: list[dict[str, str]] = []
+    name = say(turns, history, "first")
+    say(turns, history, "second")
+    (conversation,) = titles()
+    turns.rename("", conversation, "🌊 waves")
+    say(turns, history, "third")  # it keeps its title
+    assert titles() == {conversation: "🌊 waves"}
+    for tenant, each in (("another", conversation), ("", name), ("", "sess_none")):
+        with pytest.raises(NotFound, match="there is no conversation"):
+            turns.rename(tenant, each, "stolen")
+    assert titles() == {conversation: "🌊 waves"}
 
 
 def test_a_transcript_is_its_owners_alone(turns: Conversations) -> None:

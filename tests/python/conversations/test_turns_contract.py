@@ -137,7 +137,7 @@ def test_plain_text_and_ids_are_completed(turns: Turns, model: sinkstream.Model)
             turn = turns.begin_text(TextRequest(prompt, OPTIONS))
             assert turn.stream.result().text == model.generate(prompt, **OPTIONS).text
             assert turn.end().node == ""
-    assert turns.conversations("") == []
+    assert turns.conversations("", 9) == []
 
 
 def test_conversations_need_no_server_and_no_cluster() -> None:

@@ -1,8 +1,9 @@
-"""The same requests alone and in batches, compared bit for bit.
+"""The same requests alone and without drafts, and in batches with drafts, compared bit for bit.
 
 Batches are ragged: streams of all lengths run at once, each in another phase. One leaves as another
-joins, read to its end or cancelled in the middle. No request is repeated because its answer was not
-the expected one.
+joins, read to its end or cancelled in the middle. Each request comes with its answer as a
+prediction, in which some tokens are wrong. No request is repeated because its answer was not the
+expected one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ SETTINGS: dict[str, tuple[str, str | None, dict[str, str]]] = {
 """Tiny models, their storage in a GGUF file (None: a folder), and options of `load`."""
 
 
+SPECULATION = (None, 1, 5, 63)
+
+
 class Streams(Protocol):
     """What the comparison needs from a model."""
 
@@ -45,8 +49,11 @@ class Request:
     prompt: list[int]
     options: dict[str, Any]
 
-    def start(self, model: Streams) -> sinkstream.Stream:
-        return model.stream(self.prompt, **self.options)
+    def start(
+        self, model: Streams, speculation: int | None, prediction: list[int] | None = None
+    ) -> sinkstream.Stream:
+        drafts = {"speculation": speculation, "prediction": prediction}
+        return model.stream(self.prompt, **drafts, **self.options)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,9 @@ class Tally:
     """In these steps, of all requests."""
     evicted_tokens: int = 0
     """Likewise."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of the guessed tokens, those that were right."""
     different: list[Request] = field(default_factory=list)
 
     @property
@@ -126,7 +136,15 @@ def open_tiny(setting: str, folder: Path, *, most: int, threads: int) -> sinkstr
         tiny.write_folder(drawn, path)
     else:
         path = tiny.write_gguf(drawn, path.with_suffix(".gguf"), storage)
-    return sinkstream.load(path, sinks=4, window=60, max_sequences=most, threads=threads, **options)
+    return sinkstream.load(
+        path, sinks=4, window=60, max_sequences=most, threads=threads, speculation=63, **options
+    )
+
+
+def almost(ids: list[int], draw: np.random.Generator, vocab: int) -> list[int]:
+    """Return ids of which about every twelfth is another one."""
+    wrong = draw.random(len(ids)) < 1 / 12
+    return np.where(wrong, draw.integers(0, vocab, len(ids)), ids).tolist()
 
 
 def compare_in_batches(
@@ -146,7 +164,7 @@ def compare_in_batches(
         draw: Draws which requests join and leave.
         most: How many may run at once.
     """
-    alone = [Answer.of(request.start(model).result()) for request in requests]
+    alone = [Answer.of(request.start(model, 0).result()) for request in requests]
     tally, before = Tally(), model.stats()
     present: list[tuple[int, sinkstream.Stream]] = []
     while tally.comparisons < comparisons:
@@ -154,7 +172,9 @@ def compare_in_batches(
         running = stats["running"] + stats["waiting"]
         for _ in range(int(draw.integers(1, most + 1)) - running):
             number = int(draw.integers(len(requests)))
-            present.append((number, requests[number].start(model)))
+            speculation = SPECULATION[int(draw.integers(len(SPECULATION)))]
+            prediction = almost(alone[number].token_ids, draw, model.spec.vocab_size)
+            present.append((number, requests[number].start(model, speculation, prediction)))
         draw.shuffle(present)
         stay = int(draw.integers(len(present) + 1))
         leaving, present = present[stay:], present[:stay]
@@ -177,4 +197,6 @@ def compare_in_batches(
     tally.steps = after["steps"] - before["steps"]
     tally.generated_tokens = after["generated_tokens"] - before["generated_tokens"]
     tally.evicted_tokens = after["evicted_tokens"] - before["evicted_tokens"]
+    tally.draft_tokens = after["draft_tokens"] - before["draft_tokens"]
+    tally.accepted_tokens = after["accepted_tokens"] - before["accepted_tokens"]
     return tally

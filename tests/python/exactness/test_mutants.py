@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.catalogue import CATALOGUE, WINDOW, Mutant
+from tests.mutants.catalogue import WINDOW, Mutant
+from tests.mutants.catalogue_cuda import NATIVE
 from tests.mutants.verdict import Verdict, verdict_on, verdicts_on
-from tests.mutants.workshop import ROOT, Workshop
+from tests.mutants.workshop import ROOT, TABLES, Workshop, tables_of
 
 
 def is_quick(mutant: Mutant) -> bool:
@@ -60,12 +61,12 @@ def what_is_gone(planted: Mutant) -> Iterator[str]:
         suite, case = name.split(".")  # from Prefix/Suite.Case/parameter or Suite.Case
         suite, case = suite.split("/")[-1], case.split("/")[0]
         source = (ROOT / "tests" / "cpp" / f"{program}_test.cc").read_text(encoding="utf-8")
-        if not re.search(rf"^TEST(_P)?\({suite}, {case}\)", source, re.MULTILINE):
+        if not re.search(rf"^TEST(_[FP])?\({suite}, {case}\)", source, re.MULTILINE):
             yield f"{planted.name}: there is no {killer}"
 
 
 def test_every_mistake_can_still_be_planted() -> None:
-    assert [line for planted in CATALOGUE for line in what_is_gone(planted)] == []
+    assert [line for planted in NATIVE for line in what_is_gone(planted)] == []
 
 
 def test_a_mistake_that_cannot_be_planted_is_named() -> None:
@@ -80,14 +81,14 @@ def test_a_mistake_that_cannot_be_planted_is_named() -> None:
 
 
 def test_no_two_mistakes_have_the_same_name() -> None:
-    assert len({mutant.name for mutant in CATALOGUE}) == len(CATALOGUE)
+    assert len({mutant.name for mutant in NATIVE}) == len(NATIVE)
 
 
 @pytest.mark.parametrize(
     "mutant",
     [
         pytest.param(mutant, id=mutant.name, marks=() if is_quick(mutant) else pytest.mark.slow)
-        for mutant in CATALOGUE
+        for mutant in NATIVE
     ],
 )
 def test_the_suite_catches(mutant: Mutant, verdicts: dict[str, Future[Verdict]]) -> None:
@@ -97,7 +98,7 @@ def test_the_suite_catches(mutant: Mutant, verdicts: dict[str, Future[Verdict]])
 
 # ---- the verdicts themselves ----
 
-ANY = next(mutant for mutant in CATALOGUE if mutant.name == "frequency_of_24_bits")
+ANY = next(mutant for mutant in NATIVE if mutant.name == "frequency_of_24_bits")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,20 @@ def test_a_mistake_whose_old_text_is_gone_is_an_error() -> None:
         replace(ANY, old="no such text").apply(text)
     with pytest.raises(ValueError, match="must occur once"):
         replace(ANY, old="window").apply(text)
+
+
+def test_a_mistake_is_planted_only_in_the_kernel_table_that_its_test_is_about() -> None:
+    assert tables_of("Tables/LinearTest.EqualsTheReference/generic") == [
+        "csrc/kernels/cpu/generic.cc"
+    ]
+    assert tables_of("Tables/LinearTest.EqualsTheReference/amx_emulated") == [
+        "tests/cpp/kernels/amx_emulated.cc",
+        "tests/cpp/kernels/emulated_lanes.cc",
+    ]
+    for test in ("Tables/LinearTest.EqualsTheReference/reference", "LinearOrder.OfDots"):
+        assert tables_of(test) == TABLES
+    named = {killer.rsplit("/", 1)[-1] for planted in NATIVE for killer in planted.killers}
+    assert {"generic", "avx2", "avx512_emulated", "amx_emulated"} <= named
 
 
 def test_a_changed_header_is_compiled_again(

@@ -22,158 +22,11 @@ from sinkstream.checkpoint.describe import FILE_TYPES, describe
 from sinkstream.cli import main
 from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.export import write_quantized as module
-from sinkstream.export.quantized_mixes import MIXES, Decoder, MatrixRole, type_of
 from sinkstream.export.write_quantized import rounded_rows, write_quantized
 from tests.data import tiny
+from tests.data.family_gguf import write_family_gguf
+from tests.data.family_models import build_family
 from tests.python.checkpoint.split_files import write_parts
-
-PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-_SENSITIVE = (0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 26, 27, 28, 29)
-# What `llama_model_quantize` of llama-cpp-python 0.3.36 made of SmolLM2 in F16: the type of most
-# matrices in layers, then of those parts that differ, in all layers or in some. The embedding,
-# which is the output matrix too, was Q8_0 in every file.
-SMOLLM2: dict[str, tuple[str, dict[str, tuple[str, dict[str, tuple[int, ...]]]]]] = {
-    "Q2_K": ("Q4_0", {"ffn_down": ("Q3_K", {})}),
-    "Q3_K_S": ("Q4_0", {"ffn_down": ("Q3_K", {})}),
-    "Q3_K_M": (
-        "Q4_0",
-        {
-            "attn_v": ("Q5_0", {"Q5_1": (0, 1)}),
-            "attn_output": ("Q5_0", {}),
-            "ffn_down": ("Q4_K", {"Q5_K": (0,)}),
-        },
-    ),
-    "Q3_K_L": (
-        "Q4_0",
-        {"attn_v": ("Q5_1", {}), "attn_output": ("Q5_1", {}), "ffn_down": ("Q5_K", {})},
-    ),
-    "IQ4_XS": ("IQ4_NL", {"ffn_down": ("IQ4_XS", {"Q5_K": (0, 1, 2)})}),
-    "IQ4_NL": ("IQ4_NL", {"ffn_down": ("IQ4_NL", {"Q5_K": (0, 1, 2)})}),
-    "Q4_0": ("Q4_0", {}),
-    "Q4_1": ("Q4_1", {}),
-    "Q4_K_S": (
-        "Q5_0",
-        {
-            "attn_v": ("Q5_0", {"Q5_1": (0, 1, 2, 3)}),
-            "ffn_down": ("Q4_K", {"Q5_K": (0, 1, 2)}),
-        },
-    ),
-    "Q4_K_M": (
-        "Q5_0",
-        {
-            "attn_v": ("Q5_0", {"Q8_0": _SENSITIVE}),
-            "ffn_down": ("Q4_K", {"Q6_K": _SENSITIVE}),
-        },
-    ),
-    "Q5_0": ("Q5_0", {}),
-    "Q5_1": ("Q5_1", {}),
-    "Q5_K_S": ("Q5_1", {"ffn_down": ("Q5_K", {})}),
-    "Q5_K_M": (
-        "Q5_1",
-        {
-            "attn_v": ("Q5_1", {"Q8_0": _SENSITIVE}),
-            "ffn_down": ("Q5_K", {"Q6_K": _SENSITIVE}),
-        },
-    ),
-    "Q6_K": ("Q8_0", {"ffn_down": ("Q6_K", {})}),
-    "Q8_0": ("Q8_0", {}),
-}
-
-
-def of_llama_cpp(mix: str, part: str, layer: int) -> str:
-    usual, parts = SMOLLM2[mix]
-    kind, others = parts.get(part, (usual, {}))
-    return next((other for other, layers in others.items() if layer in layers), kind)
-
-
-@pytest.mark.parametrize("mix", SMOLLM2)
-def test_every_matrix_of_smollm2_gets_the_type_that_llama_cpp_gives_it(mix: str) -> None:
-    decoder = Decoder("llama", layers=30, heads=9, kv_heads=3, is_tied=True)
-    for layer in range(30):
-        for part in PARTS:
-            role = MatrixRole(part, layer, cols=1536 if part == "ffn_down" else 576)
-            assert type_of(mix, role, decoder) == of_llama_cpp(mix, part, layer), role
-    assert type_of(mix, MatrixRole("token_embd", 0, 576), decoder) == "Q8_0"
-
-
-# Of the shape 2048/8192 with an output matrix of its own.
-@pytest.mark.parametrize(
-    ("mix", "part", "expected"),
-    [
-        ("Q4_0", "output", "Q6_K"),
-        ("Q4_0", "token_embd", "Q4_0"),
-        ("Q4_K_M", "output", "Q6_K"),
-        ("Q4_K_M", "token_embd", "Q4_K"),
-        ("Q8_0", "output", "Q8_0"),
-        ("IQ4_XS", "attn_v", "Q5_K"),  # four query heads to each value
-        ("Q2_K", "attn_v", "Q4_K"),
-        ("Q4_K_M", "attn_q", "Q4_K"),
-    ],
-)
-def test_a_model_with_whole_blocks_needs_no_fallback(mix: str, part: str, expected: str) -> None:
-    decoder = Decoder("llama", layers=16, heads=32, kv_heads=8, is_tied=False)
-    assert type_of(mix, MatrixRole(part, 3, 2048), decoder) == expected
-
-
-_SOME = (2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31)
-# What `llama_model_quantize` of llama-cpp-python 0.3.36 made of a Falcon of 32 layers and whole
-# blocks, whose four query heads share their values: for each part the type of most layers, and
-# those of the others.
-FALCON: dict[str, dict[str, tuple[str, dict[str, tuple[int, ...]]]]] = {
-    "Q2_K": {"attn_qkv": ("Q4_K", {}), "attn_output": ("Q2_K", {}), "ffn_down": ("Q3_K", {})},
-    "Q3_K_M": {
-        "attn_qkv": ("Q4_K", {"Q5_K": (0, 1)}),
-        "attn_output": ("Q3_K", {}),
-        "ffn_down": ("Q3_K", {"Q5_K": (0, 1), "Q4_K": _SOME}),
-    },
-    "Q3_K_L": {"attn_qkv": ("Q5_K", {}), "attn_output": ("Q4_K", {}), "ffn_down": ("Q4_K", {})},
-    "Q4_K_S": {"attn_qkv": ("Q4_K", {"Q5_K": (0, 1, 2, 3)}), "ffn_down": ("Q4_K", {})},
-    "Q4_K_M": {
-        "attn_qkv": ("Q4_K", {"Q6_K": (0, 1, *_SOME)}),
-        "attn_output": ("Q4_K", {}),
-        "ffn_down": ("Q4_K", {"Q6_K": (0, 1), "Q5_K": _SOME}),
-    },
-    "Q5_K_M": {
-        "attn_qkv": ("Q5_K", {"Q6_K": (0, 1, *_SOME)}),
-        "ffn_down": ("Q5_K", {"Q6_K": (0, 1, *_SOME)}),
-    },
-    "IQ4_XS": {"attn_qkv": ("Q5_K", {}), "ffn_down": ("IQ4_XS", {"Q5_K": (0, 1, 2, 3)})},
-}
-
-
-@pytest.mark.parametrize("mix", FALCON)
-def test_falcon_gets_the_types_that_llama_cpp_gives_it(mix: str) -> None:
-    decoder = Decoder("falcon", layers=32, heads=4, kv_heads=1, is_tied=True)
-    for part, (usual, others) in FALCON[mix].items():
-        for layer in range(32):
-            expected = next((kind for kind, held in others.items() if layer in held), usual)
-            assert type_of(mix, MatrixRole(part, layer, 256), decoder) == expected, (part, layer)
-    assert type_of(mix, MatrixRole("token_embd", 0, 256), decoder) == "Q8_0"
-
-
-def test_a_70b_model_gets_more_bits_for_its_values() -> None:
-    large = Decoder("llama", layers=80, heads=64, kv_heads=8, is_tied=False)
-    assert type_of("Q4_K_S", MatrixRole("attn_v", 40, 8192), large) == "Q5_K"
-    full = Decoder("llama", layers=80, heads=64, kv_heads=64, is_tied=False)
-    assert type_of("Q4_K_S", MatrixRole("attn_v", 40, 8192), full) == "Q4_K"
-
-
-def test_rows_that_no_block_divides_stay_in_16_bits() -> None:
-    decoder = Decoder("qwen3", layers=2, heads=4, kv_heads=4, is_tied=False)
-    for mix in SMOLLM2:
-        assert type_of(mix, MatrixRole("attn_q", 0, 48), decoder) == "F16"
-
-
-def test_every_mix_rounds_or_converts_all_matrices() -> None:
-    assert set(MIXES) == {*SMOLLM2, "F16", "BF16", "F32"}
-    decoder = Decoder("llama", layers=16, heads=32, kv_heads=8, is_tied=False)
-    for mix in ("F16", "BF16", "F32"):
-        for part in (*PARTS, "output", "token_embd"):
-            assert type_of(mix, MatrixRole(part, 0, 2048), decoder) == mix
-
-
-def test_every_mix_has_a_number_in_the_file() -> None:
-    assert set(MIXES) <= set(FILE_TYPES.values())
 
 
 @pytest.fixture(scope="module")
@@ -383,3 +236,33 @@ def test_tensors_that_hold_several_weights_stay_whole(
         found = model._native.fingerprint()
     with sinkstream.load(tiny_gguf("phi3", "Q8_0"), window=60) as model:
         assert model._native.fingerprint() == found
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "F16"])
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen2_moe"])
+def test_routers_and_the_biases_of_experts_keep_their_type(
+    tmp_path: Path, family: str, mix: str
+) -> None:
+    source = write_family_gguf(build_family(family, num_hidden_layers=2), tmp_path / "m.gguf")
+    types = write_quantized(source, tmp_path / "q.gguf", mix, threads=1).types
+    for name, kind in types.items():
+        is_kept = name.endswith((".bias", "norm.weight", "sinks.weight")) or ".ffn_gate_inp" in name
+        assert (kind == "F32") == is_kept, name
+    with sinkstream.load(tmp_path / "q.gguf", window=60) as model:
+        assert len(model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).token_ids) == 4
+
+
+def test_routers_of_a_folder_in_16_bits_are_written_in_32(tmp_path: Path) -> None:
+    model = build_family("qwen2_moe", num_hidden_layers=2).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    write_quantized(tmp_path / "model", tmp_path / "q.gguf", "Q8_0", threads=1)
+    _, tensors = read(tmp_path / "q.gguf")
+    layer = model.model.layers[1].mlp
+    for name, weight in (
+        ("ffn_gate_inp", layer.gate.weight),
+        ("ffn_gate_inp_shexp", layer.shared_expert_gate.weight[0]),
+    ):
+        tensor = tensors[f"blk.1.{name}.weight"]
+        assert tensor.tensor_type.name == "F32"
+        np.testing.assert_array_equal(tensor.data, weight.detach().float().numpy())
+    assert tensors["blk.1.ffn_up_exps.weight"].tensor_type.name == "Q8_0"

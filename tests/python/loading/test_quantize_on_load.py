@@ -19,6 +19,7 @@ from sinkstream import _core
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded
 from tests.data import tiny
+from tests.data.family_models import save_family
 from tests.python.lanes import products
 
 STORAGES = (
@@ -99,6 +100,15 @@ def blocks_of(path: Path, quantize: str | None) -> dict[str, str]:
         opened = open_tensors(path)
         opened.source.close()
         return {t.slot.name: t.kept for t in rounded(opened, as_quantization(quantize)).tensors}
+
+
+def test_routers_are_not_quantized(tmp_path: Path) -> None:
+    save_family("qwen2_moe", tmp_path, num_hidden_layers=2)
+    kept = blocks_of(tmp_path, "q8_0")
+    routers = [name for name in kept if name.endswith((".router", ".shared_gate"))]
+    assert len(routers) == 4
+    assert {kept[name] for name in routers} == {"F32"}
+    assert kept["layers.1.shared.gate"] == kept["layers.1.experts.0.gate"] == "Q8_0"
 
 
 @pytest.mark.parametrize("storage", STORAGES)

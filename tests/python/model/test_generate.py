@@ -13,7 +13,7 @@ import torch
 
 import sinkstream
 from sinkstream import CapacityError, InvalidArgument, SinkstreamError
-from tests.python.observe.conftest import wait_until
+from tests.python.waiting import wait_until
 
 OPTIONS: dict[str, Any] = {"temperature": 1.0, "seed": 3, "ignore_eos": True}
 

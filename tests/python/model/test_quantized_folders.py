@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import sinkstream
 from sinkstream import _core
 from tests.data import quantized_folders as quantized
 from tests.data import tiny
@@ -99,16 +98,6 @@ def test_what_is_quantized_in_the_folder_stays_as_it_is(tmp_path: Path, threads:
         load(tmp_path / "awq", threads, quantize="int8") as rounded,
     ):
         assert rounded.forward(random_ids(rounded.spec.vocab_size, 1, 5)).isfinite().all()
-
-
-def test_a_gpu_is_refused_by_a_sentence(tmp_path: Path) -> None:
-    quantized.write(Scheme("awq"), tmp_path / "awq")
-    sentence = (
-        '`device` must be "cpu" for a quantized Hugging Face folder, but is "cuda". GPU kernels do '
-        'not support matrices such as "model.layers.0.self_attn.q_proj.qweight", which is INT4. '
-    )
-    with pytest.raises(sinkstream.InvalidArgument, match=sentence):
-        sinkstream.load(tmp_path / "awq", device="cuda")
 
 
 def test_the_order_of_columns_is_part_of_the_fingerprint(tmp_path: Path, threads: int) -> None:

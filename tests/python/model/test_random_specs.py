@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sinkstream import _core
-from sinkstream.checkpoint.spec import NO_ROPE, Block
+from sinkstream.checkpoint.spec import NO_ROPE, Attention, Block, Recurrent
 from tests.data.random_specs import load_spec, random_spec, random_weights
 from tests.reference.decoder import Decoder
 
@@ -45,8 +45,7 @@ def test_a_random_decoder_follows_the_definition(seed: int, tmp_path: Path) -> N
 def shapes(seed: int) -> set[tuple[int, int, int]]:
     """Return the different sizes of heads of a decoder's layers."""
     spec = random_spec(seed)
-    used = [spec.blocks[kind].attention for kind in spec.block_of_layer]
-    return {(each.heads, each.kv_heads, each.head_dim) for each in used}
+    return {(each.heads, each.kv_heads, each.head_dim) for each in spec.attentions}
 
 
 DIFFERENT = [seed for seed in SEEDS if len(shapes(seed)) > 1][:3]
@@ -83,7 +82,19 @@ def test_layers_with_heads_of_their_own_follow_the_definition_in_every_table(
 
 
 def _attention(**fields: Any) -> Callable[[Block], Block]:
-    return lambda block: replace(block, mixer=replace(block.attention, **fields))
+    def change(block: Block) -> Block:
+        is_other = isinstance(block.mixer, Recurrent)
+        return block if is_other else replace(block, mixer=replace(block.mixer, **fields))
+
+    return change
+
+
+def _recurrent(**fields: Any) -> Callable[[Block], Block]:
+    def change(block: Block) -> Block:
+        is_this = isinstance(block.mixer, Recurrent)
+        return replace(block, mixer=replace(block.mixer, **fields)) if is_this else block
+
+    return change
 
 
 def _mlp(**fields: Any) -> Callable[[Block], Block]:
@@ -112,7 +123,22 @@ def _norm(**fields: Any) -> Callable[[Block], Block]:
 
 
 def _rope(**fields: Any) -> Callable[[Block], Block]:
-    return lambda block: _attention(rope=replace(block.attention.rope, **fields))(block)
+    def change(block: Block) -> Block:
+        if not isinstance(block.mixer, Attention):
+            return block
+        return _attention(rope=replace(block.mixer.rope, **fields))(block)
+
+    return change
+
+
+def _xielu(block: Block) -> Block:
+    numbers = (0.3, 0.3, 0.5, -1e-3) if block.mlp.xielu else ()
+    return _mlp(xielu=numbers)(block)
+
+
+def _rotated_norms_first(block: Block) -> Block:
+    is_after = isinstance(block.mixer, Attention) and block.mixer.qk_norm == "rotated_head"
+    return _attention(qk_norm="head")(block) if is_after else block
 
 
 MISTAKES: dict[str, Callable[[Block], Block]] = {
@@ -133,7 +159,11 @@ MISTAKES: dict[str, Callable[[Block], Block]] = {
     "no gate": _mlp(gated=False),
     "biases of the MLP": _mlp(bias=False),
     "clamped": _mlp(activation="silu"),
+    "xIELU's numbers": _xielu,
+    "norms before the rotation": _rotated_norms_first,
     "sink logits": _attention(sink_logits=False),
+    "bias of the convolution": _recurrent(conv_bias=False),
+    "biases around the convolution": _recurrent(bias=False),
     "softmax over all experts": _experts(score="softmax"),
     "bias of the router": _experts(router_bias=False),
     "bias of the choice": _experts(choice_bias=False),

@@ -162,7 +162,8 @@ def test_a_capacity_is_written_for_people(model: sinkstream.Model) -> None:
     capacity = model.capacity
     total = capacity.weight_bytes + capacity.cache_bytes + capacity.scratch_bytes
     assert str(capacity) == (
-        f"{human_bytes(total)}: {human_bytes(capacity.weight_bytes)} of weights, "
+        f"{human_bytes(total)}: {human_bytes(capacity.weight_bytes)} of weights "
+        f"({human_bytes(capacity.weight_bytes_per_token)} read per token), "
         f"{human_bytes(capacity.cache_bytes)} of cache for 2 sequences of 4 sinks + 28 window, "
         f"{human_bytes(capacity.scratch_bytes)} of scratch"
     )

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import sinkstream
-from tests.python.observe.conftest import wait_until_idle
+from tests.python.waiting import wait_until_idle
 
 PROMPT = [5, 9, 17]
 

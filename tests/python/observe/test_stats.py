@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sinkstream
-from tests.python.observe.conftest import wait_until, wait_until_idle
+from tests.python.waiting import wait_until, wait_until_idle
 
 PROMPT = [5, 9, 17]
 

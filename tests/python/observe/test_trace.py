@@ -19,7 +19,7 @@ import pytest
 import sinkstream
 from sinkstream.observe import tracing
 from sinkstream.observe.trace_events import ModelEvents
-from tests.python.observe.conftest import wait_until
+from tests.python.waiting import wait_until
 
 PROMPT = [5, 9, 17]
 Event = dict[str, Any]
@@ -68,7 +68,9 @@ def test_it_has_every_step_nested_and_in_order(model: sinkstream.Model, tmp_path
     model._native.finish_step()
     before = model.stats()
     with sinkstream.trace(path):
-        result = model.generate(PROMPT * 30, max_tokens=6000, ignore_eos=True, temperature=0)
+        result = model.generate(
+            PROMPT * 30, max_tokens=6000, ignore_eos=True, speculation=0, temperature=0
+        )
     after = model.stats()
     events = events_of(path)
     expect_well_formed(events)
@@ -110,8 +112,8 @@ def test_models_that_are_loaded_and_closed_in_the_block_are_in_it(
     path = tmp_path / "trace.json"
     with sinkstream.trace(path):
         with sinkstream.load(folder, sinks=4, window=60, threads=1) as other:
-            other.generate(PROMPT, max_tokens=20, ignore_eos=True)
-            model.generate(PROMPT, max_tokens=10, ignore_eos=True)
+            other.generate(PROMPT, max_tokens=20, ignore_eos=True, speculation=0)
+            model.generate(PROMPT, max_tokens=10, ignore_eos=True, speculation=0)
         steps = other.stats()["steps"]
     events = events_of(path)
     expect_well_formed(events)
@@ -130,7 +132,7 @@ def test_only_the_given_model_is_traced(
         sinkstream.trace(path, model=other),
     ):
         model.generate(PROMPT, max_tokens=20, ignore_eos=True)
-        other.generate(PROMPT, max_tokens=5, ignore_eos=True)
+        other.generate(PROMPT, max_tokens=5, ignore_eos=True, speculation=0)
     assert len(slices(events_of(path), "step")) == 5
 
 
@@ -222,7 +224,7 @@ def test_lost_steps_are_marked_counted_and_warned_of(
         pytest.warns(UserWarning, match=r"trace: 1904 records were overwritten"),
         sinkstream.trace(path, model=model),
     ):
-        model.generate(PROMPT, max_tokens=6000, ignore_eos=True)
+        model.generate(PROMPT, max_tokens=6000, ignore_eos=True, speculation=0)
     events = events_of(path)
     expect_well_formed(events)
     (mark,) = [event for event in events if event["ph"] == "i"]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sinkstream.checkpoint.families import FAMILIES
-from tests.mutants.catalogue import CATALOGUE
+from tests.mutants.catalogue_cuda import NATIVE
 from tests.mutants.catalogue_python import CATALOGUE_PYTHON
 
 ROOT = Path(__file__).parents[3]
@@ -88,22 +88,24 @@ def test_every_fault_that_reliability_lists_has_a_test() -> None:
 
 def test_the_readme_names_models_of_the_families() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = re.search(r"#model-families\), among them (.*?)\. [A-Z]", readme)
-    assert listed
+    heads = "Run|With experts|On CPUs only"
+    rows = re.findall(rf"^- \*\*(?:{heads}):\*\* (.*)\.$", readme, re.MULTILINE)
+    assert len(rows) == 3
     models = ", ".join(family.models for family in FAMILIES.values())
-    named = re.split(r", | and ", listed[1])
+    listed = re.sub(r" and \[.*?\]\(.*?\)", "", "; ".join(rows))
+    named = re.split(r"; |, | and ", listed)
     unknown = [name for name in named if not re.search(rf"\b{re.escape(name)}(?![.\w])", models)]
     assert unknown == []
 
 
 def test_pages_count_the_planted_bugs() -> None:
-    native, python = len(CATALOGUE), len(CATALOGUE_PYTHON)
+    native, python = len(NATIVE), len(CATALOGUE_PYTHON)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"all {native + python} planted bugs" in readme
+    assert f"all {native + python} bugs that were planted" in readme
     users = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
     assert f"Each of {native + python} planted bugs" in users
     page = (ROOT / "docs" / "internals" / "exactness.md").read_text(encoding="utf-8")
-    for count in (f"lists {native} mistakes", f"lists {python} in", f"All {native + python} are"):
+    for count in (f"list {native} mistakes", f"lists {python} in", f"All {native + python} are"):
         assert count in page
 
 

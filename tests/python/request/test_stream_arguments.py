@@ -27,7 +27,7 @@ def request(*, defaults: Sampling = NEUTRAL, **options: Any) -> StreamRequest:
 def test_a_request_without_options_is_neutral() -> None:
     options = {
         "logit_bias": {}, "logprobs": 0, "prompt_logprobs": None, "seed": 1, "max_tokens": None,
-        "timeout_s": None,
+        "timeout_s": None, "prediction": [],
         "stop": [], "stop_token_ids": [], "ignore_eos": False, "stream_interval": 1,
     }  # fmt: skip
     made = request(seed=1)

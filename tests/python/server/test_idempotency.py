@@ -133,8 +133,8 @@ def test_a_key_of_a_different_request_is_refused(other: dict[str, Any]) -> None:
 def test_a_request_that_fails_may_be_tried_again() -> None:
     async def check() -> None:
         repeats, app = Repeats({}), App()
-        app.error = invalid("body: no")
-        with pytest.raises(ApiError, match="body: no"):
+        app.error = invalid("body: must not be so")
+        with pytest.raises(ApiError, match="body: must not be so"):
             await Client(repeats, app).end()
         app.error, app.status, app.may_send = None, 429, asyncio.Semaphore(9)
         await Client(repeats, app).end()
@@ -171,7 +171,7 @@ def test_a_long_response_is_sent_whole_but_not_kept() -> None:
         first = Client(repeats, app)
         await first.end()
         assert len(first.body) == 8 * (MOST_OF_ONE // 4)
-        (kept,) = repeats._kept.values()
+        (kept,) = repeats._kept[""].values()
         assert not kept.messages
         with pytest.raises(ApiError, match="cannot be repeated"):
             await Client(repeats, app).end()
@@ -221,3 +221,29 @@ def test_a_key_has_a_form(key: bytes) -> None:
 def test_only_requests_that_create_are_repeated(method: str, path: str, found: str | None) -> None:
     scope = {"path": path, "method": method, "headers": [(b"idempotency-key", b"k")]}
     assert key_of(scope) == found
+
+
+def test_room_is_made_without_a_look_at_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key may have tens of thousands of them, and the event loop waits."""
+    monkeypatch.setattr(idempotency, "MOST_BYTES", 400 * 1024)
+    looks = 0
+
+    async def check() -> None:
+        nonlocal looks
+        repeats = Repeats({})
+        has_room = repeats.shares.has_room
+
+        def counted(tenant: str, count: int = 1) -> bool:
+            nonlocal looks
+            looks += 1
+            return has_room(tenant, count)
+
+        monkeypatch.setattr(repeats.shares, "has_room", counted)
+        for number in range(450):
+            app, looks = App(parts=1), 0
+            app.may_send.release()
+            await Client(repeats, app, key=str(number)).end()
+            assert looks <= 4
+        assert sum(map(len, repeats._kept.values())) < 400
+
+    run(check)

@@ -34,7 +34,7 @@ def test_a_line_for_people_has_a_level(capsys: pytest.CaptureFixture[str]) -> No
     log_to_stderr("info", "text")
     write("/v1/models", 200)
     write("/v1/models", 503)
-    facts = "queued=0.500s choices=0 prompt_tokens=7 generated_tokens=0"
+    facts = "key=none queued=0.500s choices=0 prompt_tokens=7 generated_tokens=0"
     facts += " evicted=0 pinned=0 dropped=0"
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(rf".* INFO r1 GET /v1/models 200 1\.250s {facts} finish=none", lines[0])

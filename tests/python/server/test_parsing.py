@@ -24,6 +24,7 @@ from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
 from sinkstream.server.middleware import App, Middleware
 from sinkstream.server.parsing import (
+    MOST_DEPTH,
     MOST_PARTS,
     MOST_VALUES,
     as_kind,
@@ -183,14 +184,15 @@ JSON = st.recursive(
 )
 
 
-def counts_of(value: Any) -> tuple[int, int]:
+def counts_of(value: Any) -> tuple[int, int, int]:
     """Return what `shape_of` counts in a value's JSON text."""
     if not isinstance(value, dict | list):
-        return 0, 0
+        return 0, 0, 0
     inner = [counts_of(part) for part in (value.values() if isinstance(value, dict) else value)]
     keys = len(value) if isinstance(value, dict) else 0
-    parts = 1 + keys + sum(parts for _, parts in inner)
-    return 1 + keys + max(0, len(value) - 1) + sum(values for values, _ in inner), parts
+    parts = 1 + keys + sum(parts for _, parts, _ in inner)
+    values = 1 + keys + max(0, len(value) - 1) + sum(values for values, _, _ in inner)
+    return values, parts, 1 + max((depth for _, _, depth in inner), default=0)
 
 
 @given(JSON, st.booleans(), st.integers(1, 9))
@@ -206,9 +208,25 @@ def test_the_shape_of_a_text_is_that_of_its_value(value: Any, is_ascii: bool, si
 
 @pytest.mark.parametrize("text", [b"", b'"', b'"\\', b'"\\u', b"\\", b'{"a": "'])
 def test_a_text_that_is_cut_has_a_shape(text: bytes) -> None:
-    values, parts, is_plain = shape_of(text)
-    assert values == parts == 2 * text.startswith(b"{")
-    assert is_plain == (text != b'"\\u')
+    shape = shape_of(text)
+    assert shape.values == shape.parts == 2 * text.startswith(b"{")
+    assert shape.depth == text.startswith(b"{")
+    assert shape.is_plain == (text != b'"\\u')
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+def test_a_body_has_a_largest_depth(begin: str, end: str) -> None:
+    """What a response repeats of it is written by a program that has one as well."""
+
+    def nested(depth: int) -> bytes:
+        inner = f"{begin * (depth - 1)}1{end * (depth - 1)}"
+        return b'{"a": "[[", "b": ' + inner.encode() + b"}"
+
+    assert object_of(nested(MOST_DEPTH))
+    rule = f"must be nested at most {MOST_DEPTH} levels deep, but is {MOST_DEPTH + 1}"
+    with pytest.raises(ApiError, match=rule) as caught:
+        object_of(nested(MOST_DEPTH + 1))
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from functools import partial
 import pytest
 
 from sinkstream.conversations.errors import ReadingCancelled
+from sinkstream.request.cancellation import check_wanted
+from sinkstream.server.admission import CALLER
 from sinkstream.server.pool import THREADS, Pool
-from sinkstream.structured.abandoned import check_wanted
 
 
 def until(is_true: Callable[[], bool]) -> None:
@@ -81,6 +82,33 @@ def test_calls_that_wait_do_not_count() -> None:
             calls.release(name)
         assert await asyncio.gather(*waiting) == ["w0 again", "w1 again", "w2 again"]
         assert await asyncio.gather(*others) == ["b0", "b1", "b2", "b3"]
+        await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
+
+
+def test_long_calls_of_a_key_leave_a_thread_for_another() -> None:
+    async def run() -> None:
+        pool = Pool({"a": 1.0, "b": 1.0, "c": 1.0})
+        calls = Calls(pool)
+
+        def submit(tenant: str, *names: str) -> list[asyncio.Future[str]]:
+            CALLER.set(tenant)
+            return [pool.submit(calls.blocking(name)) for name in names]
+
+        futures = submit("a", "a0", "a1", "a2", "a3")
+        await asyncio.to_thread(until, lambda: len(calls.begun) == 2)
+        futures += submit("b", "b0", "b1")
+        await asyncio.to_thread(until, lambda: len(calls.begun) == 3)
+        assert calls.at_work == {"a0", "a1", "b0"}
+        futures += submit("c", "c0")
+        for ended, begun in (("a0", "c0"), ("a1", "a2"), ("c0", "b1"), ("b0", "a3")):
+            calls.release(ended)
+            await asyncio.to_thread(until, lambda name=begun: name in calls.begun)  # type: ignore
+            assert calls.begun[-1] == begun
+        for name in ("a2", "a3", "b1"):
+            calls.release(name)
+        await asyncio.gather(*futures)
         await asyncio.to_thread(pool.close)
 
     asyncio.run(run())

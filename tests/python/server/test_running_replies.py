@@ -14,15 +14,16 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from sinkstream.conversations.errors import ReadingCancelled, ReadingTimedOut
 from sinkstream.conversations.turns import Turn
 from sinkstream.host import Host, ReplyOptions
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.tools import check_tools
+from sinkstream.server.admission import CALLER
 from sinkstream.server.config import ServerConfig
 from sinkstream.server.errors import ApiError
+from sinkstream.server.reply_rules import GrammarQueue
 from sinkstream.server.running_replies import Reply, Terms, in_time
+from sinkstream.server.seats import Seats
 from sinkstream.server.service import Service
-from sinkstream.server.shares import Seats
-from sinkstream.server.structured import GrammarQueue
-from sinkstream.structured.abandoned import check_wanted
 
 
 @pytest.mark.parametrize(
@@ -140,5 +141,37 @@ def test_a_grammar_that_is_not_wanted_any_longer_is_not_compiled_to_its_end() ->
         go_on.set()
         queue.close()
         assert ended.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_key_that_compiles_many_grammars_leaves_another_room() -> None:
+    """And a thread: its grammar is compiled at once."""
+    go_on, compiled = threading.Event(), threading.Event()
+
+    class SlowHost:
+        def compile_grammar(self, wanted: ReplyOptions) -> None:
+            if wanted.given == "b":
+                compiled.set()
+            else:
+                go_on.wait(60)
+
+    async def run() -> None:
+        queue, host = GrammarQueue({"a": 1.0, "b": 1.0}), cast(Host, SlowHost())
+        options = cast(StreamOptions, {"regex": "a"})
+        CALLER.set("a")
+        tasks = [
+            asyncio.create_task(queue.compile(host, options, {}, given="a")) for _ in range(48)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="this key may hold") as refused:
+            await queue.compile(host, options, {}, given="a")
+        assert refused.value.status == 429
+        CALLER.set("b")
+        await asyncio.wait_for(queue.compile(host, options, {}, given="b"), 60)
+        assert compiled.is_set()
+        go_on.set()
+        await asyncio.gather(*tasks)
+        await asyncio.to_thread(queue.close)
 
     asyncio.run(run())

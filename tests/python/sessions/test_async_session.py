@@ -17,7 +17,8 @@ from sinkstream import CapacityError, CheckpointError, EngineDead, InvalidArgume
 from sinkstream.model import host_of
 from sinkstream.sessions import file
 from sinkstream.text.template_turns import TemplateTurns
-from tests.python.sessions.test_session import ids_of_length, reply, wait_for_memory
+from tests.python.sessions.test_session import ids_of_length, reply
+from tests.python.waiting import wait_until_idle
 
 OPTIONS: dict[str, Any] = {"max_tokens": 8, "temperature": 1.0, "seed": 1, "ignore_eos": True}
 
@@ -85,7 +86,7 @@ def test_the_async_forms_give_what_the_blocking_ones_give(
             assert reply(loaded.stream([7], **OPTIONS)) == first
 
     run(main())
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 def test_the_loop_runs_while_a_system_prompt_is_read(real: sinkstream.Model) -> None:
@@ -130,7 +131,7 @@ def test_errors_are_those_of_the_blocking_forms(model: sinkstream.Model, tmp_pat
                 await model.asession()
 
     run(main())
-    wait_for_memory(model)
+    wait_until_idle(model)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,7 +173,7 @@ def test_a_cancelled_task_leaves_no_session(
                     outcome.close()
                 else:
                     assert isinstance(outcome, asyncio.CancelledError)
-        wait_for_memory(model)
+        wait_until_idle(model)
 
     run(main())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from sinkstream import (
     SessionBusy,
     Started,
 )
-from tests.python.observe.conftest import wait_until
+from tests.python.waiting import wait_until, wait_until_idle
 
 SINKS, WINDOW = 4, 60
 CAPACITY = SINKS + WINDOW
@@ -43,13 +42,6 @@ def ids_of_length(count: int, seed: int) -> list[int]:
 def reply(stream: sinkstream.Stream) -> tuple[list[int], list[float]]:
     result = stream.result()
     return result.token_ids, result.logprobs
-
-
-def wait_for_memory(model: sinkstream.Model) -> None:
-    end = time.monotonic() + 20
-    while (stats := model.stats())["free_pages"] != stats["pages"]:
-        assert time.monotonic() < end, "pages do not come back"
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("turns", [60, pytest.param(200, marks=pytest.mark.full)])
@@ -77,7 +69,7 @@ def test_many_turns_are_bit_for_bit_one_long_request(model: sinkstream.Model, tu
     assert session.stats.turns == turns
     assert session.stats.evicted_tokens > turns / 10 * CAPACITY
     session.close()
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 def test_a_turn_costs_its_new_tokens_only(model: sinkstream.Model) -> None:
@@ -239,7 +231,7 @@ def test_a_dropped_stream_of_a_turn_still_ends_it(model: sinkstream.Model) -> No
         session.append([6])
 
 
-def test_a_turn_does_not_wait_for_streams_that_wait_for_memory(
+def test_a_turn_does_not_wait_for_streams_that_wait_until_idle(
     tiny_folder: Callable[[str], Path],
 ) -> None:
     with sinkstream.load(
@@ -303,7 +295,7 @@ def test_a_session_that_does_not_fit_says_so_at_once(model: sinkstream.Model) ->
     assert 4 <= len(sessions) < 100
     for session in sessions:
         session.close()
-    wait_for_memory(model)
+    wait_until_idle(model)
     with model.session() as again:
         assert again.stream([5], max_tokens=1).result().token_ids
 
@@ -346,7 +338,7 @@ def test_closing_a_session_ends_its_turn(model: sinkstream.Model) -> None:
     stream = session.stream([5], ignore_eos=True)
     session.close()
     assert stream.result().finish_reason == "cancelled"
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 def test_a_forgotten_session_gives_its_memory_back(model: sinkstream.Model) -> None:
@@ -354,7 +346,7 @@ def test_a_forgotten_session_gives_its_memory_back(model: sinkstream.Model) -> N
     assert session is not None
     session.append([5, 6, 7])
     session = None
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 def test_a_message_is_read_in_asyncio_while_other_tasks_run(model: sinkstream.Model) -> None:
@@ -402,7 +394,7 @@ def test_a_cancelled_task_leaves_in_the_session_what_it_had_read(model: sinkstre
 def test_refuses_sinks_that_cannot_be(model: sinkstream.Model, sinks: object) -> None:
     with pytest.raises((InvalidArgument, TypeError), match=r"session: `sinks` must"):
         model.session(sinks=sinks)  # type: ignore[arg-type]  # the point of the test
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 @pytest.mark.parametrize("sinks", [-1, CAPACITY, 1 << 60])
@@ -410,7 +402,7 @@ def test_refuses_sinks_out_of_range(model: sinkstream.Model, sinks: int) -> None
     rule = rf"session: `sinks` must be in \[0, {CAPACITY - 1}\]"
     with pytest.raises(InvalidArgument, match=rule):
         model.session(sinks=sinks)
-    wait_for_memory(model)
+    wait_until_idle(model)
 
 
 @pytest.mark.parametrize(

@@ -421,3 +421,35 @@ def test_damaged_tools_in_a_file_are_named(open_model: Open, text: str, tmp_path
         session._tokens.save(tmp_path / "x.session", lambda: None, {"tools": text})
     with pytest.raises(CheckpointError, match=r"`tools` of x\.session must be valid tools, as sav"):
         model.load_session(tmp_path / "x.session")
+
+
+def test_calls_on_channels_are_followed_by_their_results(open_model: Open) -> None:
+    """What earlier turns had on the channel for thoughts is left out once the user writes again."""
+    model, checked = open_model("harmony"), check_tools(PING)
+    assert checked is not None
+    ends = {"max_tokens": 600, "temperature": 2.0}
+
+    def drawn(seed: int, choice: str) -> dict[str, Any]:
+        return {**letters(model, seed, "<|end|>", "<|return|>"), **ends, "tool_choice": choice}
+
+    with warnings.catch_warnings(), model.session(tools=PING) as session:
+        warnings.simplefilter("ignore")  # the template writes the date
+        messages: list[dict[str, Any]] = []
+        for turn in range(3):
+            messages.append(said("user", f"Turn {turn}"))
+            called = session.stream(f"Turn {turn}", **drawn(turn, "required")).result()
+            assert [call.name for call in called.tool_calls] == ["ping"]
+            results = results_of(called)
+            messages += [reply_of(called), *results]
+            answered = session.stream(results, **drawn(10 + turn, "none")).result()
+            assert answered.tool_calls == []
+            assert set(answered.text) <= set("xq}\n")
+            messages.append(reply_of(answered))
+            assert [one["role"] for one in session.messages] == [one["role"] for one in messages]
+        whole = model._host.formats.encode_chat([*messages, said("user", "On")], None, checked)
+        reply = session.stream("On", **drawn(20, "none")).result()
+        assert session.token_ids[: len(whole)] == whole
+        alone = model.generate(
+            [*messages, said("user", "On")], tools=PING, sinks=session.sinks, **drawn(20, "none")
+        )
+        assert bits(reply) == bits(alone)

@@ -19,6 +19,7 @@ import pytest
 import sinkstream
 from sinkstream import Token
 from sinkstream.streams import aio
+from tests.python.waiting import is_idle, wait_until_idle
 
 PROMPT = [5, 9, 17]
 
@@ -44,19 +45,6 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
             return await main
 
     return asyncio.run(bounded())
-
-
-def is_idle(model: sinkstream.Model) -> bool:
-    stats = model.stats()
-    return stats["running"] == stats["waiting"] == 0 and stats["free_pages"] == stats["pages"]
-
-
-def wait_until_idle(model: sinkstream.Model) -> None:
-    end = time.monotonic() + 20
-    while not is_idle(model):
-        if time.monotonic() > end:
-            pytest.fail("the engine does not become idle")
-        time.sleep(0.001)
 
 
 def descriptors() -> int:

@@ -15,7 +15,7 @@ import pytest
 
 import sinkstream
 from sinkstream import CapacityError, InvalidArgument, Result, SessionBusy
-from tests.python.observe.conftest import wait_until_idle
+from tests.python.waiting import wait_until_idle
 
 OPTIONS: dict[str, Any] = {"temperature": 1.0, "seed": 3, "ignore_eos": True}
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 import sinkstream
 from sinkstream import Token
+from tests.python.waiting import wait_until_idle
 
 PROMPT = [5, 9, 17]
 
@@ -30,16 +30,6 @@ def endless(model: sinkstream.Model) -> sinkstream.Stream:
 # On an idle machine an interrupt is noticed within 0.2 s and an exit takes at most 2 s;
 # `engine_bench.py --only stop` measures it. This limit only detects hangs.
 SOON_S = 20
-
-
-def wait_until_idle(model: sinkstream.Model) -> None:
-    end = time.monotonic() + SOON_S
-    while time.monotonic() < end:
-        stats = model.stats()
-        if stats["running"] == stats["waiting"] == 0 and stats["free_pages"] == stats["pages"]:
-            return
-        time.sleep(0.001)
-    pytest.fail("the engine does not become idle")
 
 
 def test_break_of_an_unnamed_stream_ends_it(model: sinkstream.Model) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import sinkstream
 from sinkstream import InvalidArgument
-from sinkstream.structured.grammars import MAX_BYTES, as_lark
+from sinkstream.structured.grammars import MAX_GBNF_BYTES, as_lark
 
 PROMPT = [5, 9, 17]
 LIST = r"""
@@ -59,12 +59,12 @@ def test_bad_gbnf_is_refused_with_a_sentence(
 
 def test_long_gbnf_is_refused_and_the_longest_is_not_slow() -> None:
     with pytest.raises(
-        InvalidArgument, match=f"at most {MAX_BYTES} bytes, but has {MAX_BYTES + 1}"
+        InvalidArgument, match=f"at most {MAX_GBNF_BYTES} bytes, but has {MAX_GBNF_BYTES + 1}"
     ):
-        as_lark('root ::= "' + "a" * (MAX_BYTES - 10) + '"')
+        as_lark('root ::= "' + "a" * (MAX_GBNF_BYTES - 10) + '"')
     # In this order, the converter needs a pass for each rule.
     rules, count = ["root ::= a0"], 0
-    while len("\n".join(rules)) < MAX_BYTES - 40:
+    while len("\n".join(rules)) < MAX_GBNF_BYTES - 40:
         rules.append(f"a{count} ::= a{count + 1}")
         count += 1
     rules.append(f'a{count} ::= "a"')

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.model import host_of
-from sinkstream.structured.abandoned import checking
+from sinkstream.request.cancellation import checking
 from sinkstream.structured.schemas import enforceable, exact, lenient, with_bounded_blanks
 from tests.python.structured.generated_schemas import GENERATED
 from tests.python.text.tool_templates import function

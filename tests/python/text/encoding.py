@@ -9,7 +9,7 @@ from unittest.mock import patch
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
-from sinkstream.text import chat
+from sinkstream.text import chat_format
 from sinkstream.text import prompt as prompts
 from sinkstream.text.conversation_formats import ConversationFormats
 from sinkstream.text.turn_format import TurnFormat
@@ -23,12 +23,12 @@ def encode_chat(
     is_open: bool = False,
     thinking: Thinking = None,
     tools: Sequence[Mapping[str, Any]] = (),
-    timeout_s: float = chat.TEMPLATE_SECONDS,
+    timeout_s: float = chat_format.TEMPLATE_SECONDS,
 ) -> list[int]:
     """Return the ids of messages, as a stream's prompt, after at most `timeout_s` in a template."""
     given = Tools(tuple(tools)) if tools else None
     formats = ConversationFormats(text, None)
-    with patch.object(chat, "TEMPLATE_SECONDS", timeout_s):
+    with patch.object(chat_format, "TEMPLATE_SECONDS", timeout_s):
         return formats.encode_chat(
             messages,
             thinking,

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.template_variables import OWN_FIELDS, with_variables
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.messages import check_messages
 from sinkstream.text.templates.chat_template import compile_template
 from tests.python.text import vocabularies

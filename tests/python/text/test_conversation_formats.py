@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sinkstream.request.tools import Tools
-from sinkstream.text import chat, turn_format
+from sinkstream.text import chat_format, turn_format
 from sinkstream.text.conversation_formats import MOST_TAGS, MOST_TURNS, ConversationFormats
-from sinkstream.text.tools import find_calls
+from sinkstream.text.tools import learn_call_format
 from sinkstream.text.tools.generic_form import GENERIC_CALLS
 from tests.python.text.encoding import detect_turn_format
 from tests.python.text.reasoning_templates import THINK, WRITTEN, text_format
@@ -30,8 +30,8 @@ def test_a_client_cannot_make_a_model_keep_more_formats(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(turn_format, "turn_format_of", find)
-    monkeypatch.setattr(chat, "ChatFormat", lambda *_, **__: None)
-    monkeypatch.setattr(find_calls, "find_calls", lambda *_: GENERIC_CALLS)
+    monkeypatch.setattr(chat_format, "ChatFormat", lambda *_, **__: None)
+    monkeypatch.setattr(learn_call_format, "learn_call_format", lambda *_: GENERIC_CALLS)
     formats = ConversationFormats(text_format(WRITTEN, *THINK), None)
     default = formats.turns(None)
     for number in range(10_000):

@@ -13,10 +13,14 @@ import sinkstream
 from sinkstream.conversations.conversations import Conversations
 from sinkstream.conversations.plain_turns import PlainTurns
 from sinkstream.conversations.turns import TurnRequest, Turns
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import ContextExceeded, InvalidArgument
 from sinkstream.loading.open_checkpoint import open_checkpoint
-from sinkstream.text.chat import ChatFormat
+from sinkstream.model import host_of
+from sinkstream.server.texts import Texts
+from sinkstream.text import prompt
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.plain_text import plain_encoder
+from sinkstream.text.prompt import encode_prediction
 from sinkstream.text.tokenizers import encoding_limit
 from sinkstream.text.tokenizers.encoding_limit import limiting
 
@@ -48,14 +52,31 @@ def test_a_text_beyond_the_limit_is_refused_after_a_slice(
             return encode(tokenizer, texts, **given)
 
     rule = r"at most 10 tokens, but the first 64 of 160 characters"
-    with limiting(10), pytest.raises(InvalidArgument, match=rule) as refused:
+    with limiting(10), pytest.raises(ContextExceeded, match=rule) as refused:
         encoding_limit.check_length(Counting(), "7" * 160)  # type: ignore[arg-type]
     assert refused.value.param == "prompt"
     assert counted == [64]
     rule = r"at most 160 characters, but has 161\."
-    with limiting(10), pytest.raises(InvalidArgument, match=rule):
+    with limiting(10), pytest.raises(ContextExceeded, match=rule):
         encoding_limit.check_length(Counting(), "7" * 161)  # type: ignore[arg-type]
     assert counted == [64]  # for its characters alone
+
+
+def test_a_prediction_has_a_limit_of_its_own(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt, "_MOST_PREDICTED", 100)
+    text = open_checkpoint(tiny_folder("llama")).text
+    assert len(encode_prediction(text, "7" * 100)) == 100
+    assert encode_prediction(text, "") == []
+    rule = r"^stream: `prediction` must have at most 100 tokens, .* Predict a part of the reply\.$"
+    for limit in (20, 1000):  # of the request's other texts
+        with limiting(limit), pytest.raises(InvalidArgument, match=rule) as refused:
+            encode_prediction(text, "7" * 101)
+        assert refused.value.param == "prediction"
+    with pytest.raises(InvalidArgument, match="lone surrogate") as refused:
+        encode_prediction(text, "a\ud800")
+    assert refused.value.param == "prediction"
 
 
 def test_a_text_that_is_encoded_again_and_again_counts_once(tokenizer: Tokenizer) -> None:
@@ -94,3 +115,35 @@ def test_messages_that_are_too_long_are_not_rendered(
         with limiting(100), pytest.raises(InvalidArgument, match="at most 1600 characters"):
             turns.prompt_tokens(asked) if way == "counted" else turns.begin(asked)
         turns.close()
+
+
+LONG = "7" * 161
+OWN: dict[str, Any] = {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {**OWN, "content": LONG},
+        {**OWN, "content": [{"type": "text", "text": LONG}]},
+        {**OWN, "reasoning_content": LONG},
+        {**OWN, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": LONG}}]},
+        {**OWN, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": [LONG]}}}]},
+        {**OWN, "tool_calls": [{"id": LONG, "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+def test_every_text_of_a_message_counts(tokenizer: Tokenizer, message: dict[str, Any]) -> None:
+    with limiting(10), pytest.raises(InvalidArgument, match="at most 160 characters"):
+        encoding_limit.check_texts(tokenizer, [message])
+    with limiting(1000):
+        encoding_limit.check_texts(tokenizer, [message])
+
+
+def test_more_ids_than_a_text_may_have_are_not_decoded(tiny_folder: Callable[[str], Path]) -> None:
+    """A token may stand for a hundred characters."""
+    with sinkstream.load(tiny_folder("llama"), window=60, threads=1) as model:
+        texts = Texts(host_of(model))
+        with limiting(10):
+            assert texts.decode([5] * 10)
+            with pytest.raises(InvalidArgument, match=r"must have at most 10 tokens, but has 11\."):
+                texts.decode([5] * 11)

@@ -13,7 +13,7 @@ from sinkstream.errors import InvalidArgument
 from sinkstream.text.messages import check_messages
 from tests.python.text import templates, vocabularies
 from tests.python.text.encoding import encode_chat, encode_prompt
-from tests.python.text.test_chat import oracle
+from tests.python.text.test_chat_format import oracle
 
 WITH_TOOLS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}\n"

@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.find_thoughts import find_thoughts
-from sinkstream.text.thought_reader import (
-    MAX_SPACES,
-    ThoughtFormat,
-    ThoughtSplitter,
-    ThoughtTags,
-    joined,
-)
+from sinkstream.text.marked_text import MAX_SPACES, ThoughtFormat, joined
+from sinkstream.text.thought_reader import ThoughtSplitter, ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.turn_format import difference_of
 from tests.python.lanes import examples

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.tools import MAX_TOOLS, check_tools
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.find_thoughts import find_thoughts
-from sinkstream.text.thought_reader import Parts, ThoughtTags, joined
+from sinkstream.text.marked_text import Parts, joined
+from sinkstream.text.thought_reader import ThoughtTags
 from sinkstream.text.tokenizers.token_bytes import token_bytes
 from sinkstream.text.tools.call_format import CallFormat
 from sinkstream.text.tools.call_reader import NO_THOUGHTS, CallReader, CallSplitter
-from sinkstream.text.tools.find_calls import find_calls
+from sinkstream.text.tools.learn_call_format import learn_call_format
 from sinkstream.text.unfinished_json import closed_json
 from tests.python.lanes import examples
 from tests.python.text.encoding import detect_turn_format, encode_chat
@@ -46,7 +47,7 @@ def tags(name: str) -> tuple[CallFormat, ThoughtTags]:
     form = find_thoughts(ChatFormat(text, text.tokenizer, text.chat_template), text.tokenizer)
     thoughts = None if form is None else form.spelled()
     table = token_bytes(text.tokenizer, text.tokenizer.get_vocab_size())
-    calls = find_calls(text, None, thoughts)
+    calls = learn_call_format(text, None, thoughts)
     return calls, ThoughtTags(thoughts or NO_THOUGHTS, table, text.end_token_ids)
 
 
@@ -97,7 +98,7 @@ def test_the_form_of_calls_is_found_by_rendering(
 def test_a_template_that_leaves_tools_out_is_named() -> None:
     for text in (text_format(KEPT), text_format(HERMES.replace("tools", "others"))):
         with pytest.raises(InvalidArgument, match="template has no place for tools") as caught:
-            find_calls(text)
+            learn_call_format(text)
         assert caught.value.param == "tools"
 
 
@@ -120,12 +121,12 @@ def test_a_template_that_leaves_tools_out_is_named() -> None:
 )  # fmt: skip
 def test_a_form_that_cannot_be_read_is_named(template: str) -> None:
     with pytest.raises(InvalidArgument, match="in a form that is not supported"):
-        find_calls(tool_format(template, "<|im_end|>"))
+        learn_call_format(tool_format(template, "<|im_end|>"))
 
 
 def test_calls_that_are_numbered_are_made_one_at_a_time() -> None:
     numbered = HERMES.replace('{"name"', '{"id": "{{ loop.index0 }}", "name"')
-    form = find_calls(tool_format(numbered, "<|im_end|>"))
+    form = learn_call_format(tool_format(numbered, "<|im_end|>"))
     assert form.begin == '<tool_call>\n{"id": "0", "name": "'
     assert form.between is None
 

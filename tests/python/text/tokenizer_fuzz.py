@@ -25,7 +25,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import CheckpointError, InvalidArgument
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.chat_format import ChatFormat
 from sinkstream.text.messages import check_messages
 from sinkstream.text.plain_text import PlainEncoder
 from sinkstream.text.tokenizers.from_folder import text_format_from_folder

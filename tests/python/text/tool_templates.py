@@ -105,17 +105,49 @@ XML = HERMES.replace(
     "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>",
 )
 
+# gpt-oss: messages on channels; a result is written only after its call, and the date first of all.
+HARMONY = (
+    "<|start|>system<|message|>Current date: {{ strftime_now('%Y-%m-%d') }}{% if reasoning_effort "
+    "is defined %} Reasoning: {{ reasoning_effort }}{% endif %}<|end|>"
+    "{% set first = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% if first or tools %}<|start|>developer<|message|>{{ first }}{% for t in tools or [] %}\n"
+    "{{ t | tojson }}{% endfor %}<|end|>{% endif %}"
+    "{% set ns = namespace(call=none) %}{% for m in (messages[1:] if first else messages) %}"
+    "{% if m.tool_calls %}{% set later = namespace(final=false) %}"
+    "{% for n in (messages[1:] if first else messages)[loop.index:] %}"
+    "{% if n.role == 'assistant' and not n.tool_calls %}{% set later.final = true %}{% endif %}"
+    "{% endfor %}{% set c = m.tool_calls[0].function %}{% if m.thinking and not later.final %}"
+    "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
+    "<|start|>assistant to=functions.{{ c.name }}<|channel|>commentary json<|message|>"
+    "{{ c.arguments | tojson }}<|call|>{% set ns.call = c.name %}"
+    "{% elif m.role == 'assistant' and loop.last and not add_generation_prompt %}"
+    "{% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>"
+    "{% endif %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|return|>"
+    "{% elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}"
+    "<|end|>{% set ns.call = none %}{% elif m.role == 'tool' %}{% if ns.call is none %}"
+    "{{ raise_exception('no call') }}{% endif %}<|start|>functions.{{ ns.call }} to=assistant"
+    "<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>{% else %}"
+    "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
 LLAMA_TOKENS = special("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
 MISTRAL_TOKENS = special("</s>", "[TOOL_CALLS]", "[ARGS]", "[INST]", "[/INST]")
 DEEPSEEK_TOKENS = special("<|end|>", "<|calls|>", "<|/calls|>", "<|call|>", "<|/call|>", "<|sep|>")
 CALL = plain("<tool_call>")
 
 
-def tool_format(template: str, end: str, *added: Any) -> TextFormat:
-    """Return a text format with a template whose replies end with the token `end`."""
+HARMONY_TOKENS = special(
+    "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"
+)
+
+
+def tool_format(template: str, end: str, *added: Any, also_ends: str = "") -> TextFormat:
+    """Return a text format with a template whose replies end with the token `end`, or another."""
     text = text_format(template, *added)
     assert text.tokenizer is not None
-    return dataclasses.replace(text, end_token_ids=frozenset({text.tokenizer.token_to_id(end)}))
+    ends = frozenset(text.tokenizer.token_to_id(one) for one in (end, also_ends) if one)
+    return dataclasses.replace(text, end_token_ids=ends)
 
 
 FORMATS: dict[str, TextFormat] = {
@@ -129,6 +161,8 @@ FORMATS: dict[str, TextFormat] = {
     "function": tool_format(FUNCTION, "<|im_end|>", *plain("<function=")),
     "deepseek": tool_format(DEEPSEEK, "<|end|>", *DEEPSEEK_TOKENS),
 }
+CHANNELS = {"harmony": tool_format(HARMONY, "<|return|>", *HARMONY_TOKENS, also_ends="<|call|>")}
+"""Calls are messages on a channel."""
 # Without a place for tools. ChatML writes any role, and a system text if there is none.
 CHATML = (
     "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind." + _END + "{% endif %}"
@@ -186,16 +220,16 @@ TOOLS = [WEATHER, TIME]
 
 
 def write_tool_folder(base: Path, folder: Path, name: str) -> Path:
-    """Write a copy of a tiny checkpoint with one of the FORMATS, or one WITHOUT_TOOLS."""
-    text = (FORMATS | WITHOUT_TOOLS)[name]
+    """Write a copy of a tiny checkpoint with one of FORMATS, CHANNELS or WITHOUT_TOOLS."""
+    text = (FORMATS | CHANNELS | WITHOUT_TOOLS)[name]
     assert text.tokenizer is not None
     assert text.chat_template is not None
     shutil.copytree(base, folder)
     text.tokenizer.save(str(folder / "tokenizer.json"))
-    (end,) = text.end_token_ids
+    ends = sorted(text.end_token_ids)
     for file, fields in (
         ("tokenizer_config.json", {"chat_template": text.chat_template}),
-        ("config.json", {"eos_token_id": end}),
+        ("config.json", {"eos_token_id": ends if len(ends) > 1 else ends[0]}),
     ):
         path = folder / file
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))

@@ -26,6 +26,7 @@ constexpr Form form_of(Way way, const PanelFormat& format) {
   const bool is_byte = format.bits == 8;
   switch (way_of(way, format)) {
     case Way::kFma: return is_in_place(format) ? Form::kScaled : Form::kPlain;
+    case Way::kSplitDots: return Form::kPlain;
     case Way::kDots: return Form::kPairs;
     case Way::kInt16: return is_byte ? Form::kQuads : Form::kPairs;
     case Way::kInt8: return is_byte ? Form::kBytes : Form::kPairedBytes;

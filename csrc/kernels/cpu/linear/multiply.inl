@@ -35,6 +35,7 @@
 //   add<Weights, kTokens>(weights, inputs, part, chains, acc)
 struct AnyMultiplier {
   struct NoTable {};
+  static constexpr int kWords = 1;  // of an input for each step
   // A word of an input in all lanes.
   SINKSTREAM_INLINE static UintVec broadcast_input(const uint32_t* word) {
     return broadcast_word(*word);
@@ -138,7 +139,7 @@ SINKSTREAM_INLINE void add_unit(const Weights& weights, const TileInputs& inputs
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         const int at = (index / kRunSteps * kTokens + t) * kRunSteps + index % kRunSteps;
-        const auto input = By::broadcast_input(x + at);
+        const auto input = By::broadcast_input(x + at * By::kWords);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           auto& sum = chains[step.chain][t][v];
@@ -154,8 +155,9 @@ SINKSTREAM_INLINE void add_unit(const Weights& weights, const TileInputs& inputs
 template <Way kWay>
 SINKSTREAM_INLINE TileInputs inputs_after(const TileInputs& inputs, int64_t units, int64_t size,
                                           int64_t group) {
+  using By = Multiplier<kWay>;
   const int64_t entry = units * size;
-  return {.x = static_cast<const uint32_t*>(inputs.x) + entry * (kUnit / Multiplier<kWay>::kCols),
+  return {.x = static_cast<const uint32_t*>(inputs.x) + entry * (kUnit / By::kCols * By::kWords),
           .sums = inputs.sums + entry * (kUnit / group),
           .scales = inputs.scales + entry,
           .counts = inputs.counts + entry * 2};
@@ -366,6 +368,7 @@ void multiply_many(const Tile& tile, const FormatKernels& kernels) {
 constexpr Way kDefaultWay = kLanes == 16 ? Way::kDots : kLanes == 8 ? Way::kInt16 : Way::kFma;
 
 constexpr int few_tokens(Way way, const PanelFormat& format) {
+  if (way == Way::kSplitDots) return 0;
   const bool is_common =
       !is_coded(format) || (has_integers(format) && format.values == CodeValues::kInteger &&
                             format.bits >= 4 && format.bits % 2 == 0);
@@ -388,12 +391,15 @@ constexpr void add_kernels(FormatKernels* kernels) {
   if constexpr (kIndex + 1 < kSizeCount) add_kernels<kWay, kFormat, kIndex + 1>(kernels);
 }
 
+// The way whose values another one multiplies by.
+constexpr Way decoder_of(Way way) { return way == Way::kSplitDots ? Way::kDots : way; }
+
 template <Way kWay, PanelFormat kFormat>
 constexpr FormatKernels kernels_of_format() {
   using Scales = typename Multiplier<kWay>::template Scales<kFormat>;
   FormatKernels kernels = {.few_tokens = few_tokens(kWay, kFormat),
                            .few = {},
-                           .decode = decode_units<kWay, kFormat>,
+                           .decode = decode_units<decoder_of(kWay), kFormat>,
                            .add = {},
                            .group = sum_cols(kFormat),
                            .is_scaled = Scales::is_scaled(),

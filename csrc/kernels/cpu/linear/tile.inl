@@ -9,16 +9,17 @@ constexpr int kRun = 8;  // contiguous inputs of one token; the codes of an int4
 
 // The instructions that multiply.
 enum class Way {
-  kFma,    // floats: linear/floats.inl
-  kDots,   // pairs of bfloat16: linear/dot.inl
-  kInt16,  // integers of 16 bits: linear/int16.inl
-  kInt8,   // integers of 8 bits, and no weights but codes: linear/int8.inl
+  kFma,        // floats: linear/floats.inl
+  kDots,       // pairs of bfloat16: linear/dot.inl
+  kSplitDots,  // the same bits, with two fma for each dot product: linear/dot.inl
+  kInt16,      // integers of 16 bits: linear/int16.inl
+  kInt8,       // integers of 8 bits, and no weights but codes: linear/int8.inl
 };
 
 // The way of one format in a call whose way is `way`.
 constexpr Way way_of(Way way, const PanelFormat& format) {
   const bool is_wide = format.number == Number::kFloat32 || format.number == Number::kFloat16;
-  if (way == Way::kDots && is_wide) return Way::kFma;
+  if ((way == Way::kDots || way == Way::kSplitDots) && is_wide) return Way::kFma;
   return way == Way::kInt16 && !has_integers(format) ? Way::kFma : way;
 }
 

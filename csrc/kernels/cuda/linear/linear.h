@@ -10,8 +10,8 @@
 // group's inputs by its minimum.
 //
 // A call is one matrix, so its input and its rows are its own, as those of a LinearPart of
-// kernels/linear.h may be. There is no list of rows: it is for experts, whose choice is known on
-// the GPU only, and which CudaDecoder refuses.
+// kernels/linear.h may be. Experts, which multiply rows that only the GPU knows, have
+// linear_grouped of linear/grouped.h.
 #pragma once
 
 #include "kernels/cuda/cuda_stream.h"

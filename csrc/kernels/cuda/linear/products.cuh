@@ -60,7 +60,7 @@ template <int kStride, int kInterleaved, PanelFormat kFormat, int kUnits, int kR
 __device__ void add_codes(Sums<kRowTiles, kInputTiles>& sums,
                           const TileRegisters<kFormat, kUnits> (&tiles)[kRowTiles], int unit,
                           const bf16* inputs) {
-  constexpr bool kHasMinimum = has_minimum(kFormat);
+  constexpr bool kHasMinimum = adds_minimum(kFormat);
   constexpr uint32_t kAllOnes[4] = {kOnes, kOnes, kOnes, kOnes};
   constexpr int kGroups = int{kUnit} / kFormat.group, kGroupSteps = kFormat.group / kStepCols;
   static_assert(kGroups * kGroupSteps == kUnitSteps);

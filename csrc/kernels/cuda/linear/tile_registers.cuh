@@ -5,11 +5,14 @@
 //   bfloat16  unchanged
 //   codes     as the integers they stand for, before the scale. With 0x4300 above its bits, a
 //             code c below 128 is the bf16 128 + c, from which 128 and the format's offset are
-//             subtracted, exactly. Tables of integers are looked up as int8.
+//             subtracted, exactly. Tables of integers are looked up as int8. A zero point of 5
+//             bits belongs to the offset, one of 13 bits to the minimum: a code of 8 bits less the
+//             zero point would need 9. FP8 has four significant bits.
 //   float16   as the sum of two bf16 (8 + 3 bits), float32 as the sum of three (8 + 8 + 8): each
 //             piece is the rounded remainder. Exact for numbers from 2^-100 to 2^127.
 // Inputs are bf16 already, so only the float32 sums round. Scales of two levels are multiplied in
-// float32, which is exact too: 11 bits of float16 by at most 8.
+// float32, which is exact too: 11 bits of float16 by at most 8. So is the minimum of a zero point:
+// 11 bits by 13.
 #pragma once
 
 #include "kernels/cuda/linear/weights.h"
@@ -27,7 +30,9 @@ struct TileRegisters {
     return kUnits == kTileUnits ? words : (words + 1) / kTileUnits;
   }
   static constexpr int kLowWords = share_of(kLow), kHighWords = share_of(kHigh);
-  static constexpr int kTileScaleWords = lane_scale_bytes(kFormat) / 4;
+  // An open block's scales are those of its units of columns.
+  static constexpr int kTileScaleWords =
+      is_open(kFormat) ? 2 * kTileUnits : lane_scale_bytes(kFormat) / 4;
   static constexpr int kScaleWords = share_of(kTileScaleWords);
   static constexpr int kHeadWords = lane_head_bytes(kFormat) / 4;
   static constexpr int kWords = kLowWords + kHighWords + kScaleWords + kHeadWords;
@@ -39,20 +44,38 @@ struct TileRegisters {
 
   // From device memory, without caching it in L1.
   __device__ void load(const std::byte* tile, const std::byte* head_at, int lane) {
-    static_assert(kUnits == kTileUnits);
+    static_assert(kUnits == kTileUnits && !is_open(kFormat));
     load(tile, head_at, lane, 0, [](const auto* address) { return load_streaming(address); });
   }
-  // From shared memory: unit `first`.
-  __device__ void load_staged(const std::byte* tile, const std::byte* head_at, int lane,
-                              int first) {
+  // The same of open blocks: `scales_at`: of each unit's block.
+  __device__ void load_open(const std::byte* tile, const std::byte* const (&scales_at)[kTileUnits],
+                            int lane) {
+    static_assert(kUnits == kTileUnits && is_open(kFormat));
+    const auto fetch = [](const auto* address) { return load_streaming(address); };
+    load(tile, nullptr, lane, 0, fetch);
+#pragma unroll
+    for (int unit = 0; unit < kTileUnits; ++unit) {
+      load_words<2>(scales + 2 * unit, scales_at[unit] + lane / 4 * 8, fetch);
+    }
+  }
+  // From shared memory: unit `first`. `after`: the head, or the scales of each unit's open block.
+  __device__ void load_staged(const std::byte* tile, const std::byte* after, int lane, int first) {
     static_assert(kUnits == 1);
-    load(tile, head_at, lane, first, [](const auto* address) { return *address; });
+    const auto fetch = [](const auto* address) { return *address; };
+    load(tile, after, lane, first, fetch);
+    if constexpr (is_open(kFormat)) {
+      load_words<2>(scales, after + first * kOpenScaleBytes + lane / 4 * 8, fetch);
+    }
   }
 
   // Of rows group and group + 8, for the columns of group `i` of those held.
   __device__ float2 scale(int i) const {
     constexpr ScaleFields kScales = scale_fields(kFormat);
-    if constexpr (kScales.field_bytes == 2) {
+    if constexpr (is_open(kFormat)) {
+      constexpr uint32_t kMask = kFormat.scales == Scales::kFloat ? 0xffffffffu : kScaleBits;
+      return make_float2(__uint_as_float(scales[2 * i] & kMask),
+                         __uint_as_float(scales[2 * i + 1] & kMask));
+    } else if constexpr (kScales.field_bytes == 2) {
       return f16_floats(scales[i * kScales.fields]);
     } else {
       const uint32_t bytes = scales[i * kScales.fields / 2] >> (i * kScales.fields % 2 * 16);
@@ -67,7 +90,12 @@ struct TileRegisters {
   }
   // To be added.
   __device__ float2 minimum(int i) const {
-    if constexpr (kFormat.scales == Scales::kHalfMinimum) {
+    if constexpr (kFormat.scales == Scales::kZeroPoint32) {
+      const float2 scales_of_group = scale(i);
+      return make_float2(
+          product(scales_of_group.x, float(-zero_point_of<kFormat>(scales[2 * i]))),
+          product(scales_of_group.y, float(-zero_point_of<kFormat>(scales[2 * i + 1]))));
+    } else if constexpr (kFormat.scales == Scales::kHalfMinimum) {
       return f16_floats(scales[i * 2 + 1]);
     } else if constexpr (kFormat.scales == Scales::kNibbles) {
       const uint32_t bytes = scales[i / 2] >> (i % 2 * 16);
@@ -125,7 +153,7 @@ struct TileRegisters {
     if constexpr (kHigh > 0) {
       load_plane<kHigh, kHighWords>(high, tile + plane_bytes(kLow), lane, first, fetch);
     }
-    if constexpr (kScaleWords > 0) {
+    if constexpr (kScaleWords > 0 && !is_open(kFormat)) {
       constexpr bool kIsShared = kTileScaleWords == 1;  // by both units
       const std::byte* of_lane =
           tile + tile_code_bytes(kFormat) + lane / 4 * lane_scale_bytes(kFormat);
@@ -157,6 +185,10 @@ __device__ inline uint32_t code_pair(const TileRegisters<kFormat, kUnits>& tile,
     const int down = n * kHigh % 16 - kLow;  // to just above the low bits
     codes =
         merge_bits(down >= 0 ? word >> down : word << -down, low_of_halves(kHigh) << kLow, codes);
+  }
+  if constexpr (kFormat.scales == Scales::kZeroPoint24) {  // word r of a step has row 8 (r & 1)
+    const uint32_t word = tile.scales[n / (4 * kUnitSteps) * 2 + n % 2];
+    return multiply_add_pairs(codes, kOnes, minus_128_and(zero_point_of<kFormat>(word)));
   }
   return multiply_add_pairs(codes, kOnes, minus_128_and(kFormat.offset));
 }
@@ -192,7 +224,7 @@ __device__ inline void unpack_table(const TileRegisters<kFormat, kUnits>& tile, 
 template <PanelFormat kFormat, int kUnits>
 __device__ inline void unpack(const TileRegisters<kFormat, kUnits>& tile, int step,
                               uint32_t (&fragment)[pieces_of(kFormat)][4]) {
-  if constexpr (kFormat.values != CodeValues::kInteger) {
+  if constexpr (kFormat.values == CodeValues::kIq4Nl || kFormat.values == CodeValues::kFp4) {
     unpack_table(tile, step, fragment[0]);
   } else {
 #pragma unroll
@@ -200,6 +232,8 @@ __device__ inline void unpack(const TileRegisters<kFormat, kUnits>& tile, int st
       const int n = 4 * step + r;
       if constexpr (kFormat.number == Number::kBFloat16) {
         fragment[0][r] = tile.low[n];
+      } else if constexpr (kFormat.values == CodeValues::kE4m3) {
+        fragment[0][r] = e4m3_pair(tile.low[n / 2] >> (8 * (n % 2)));
       } else if constexpr (kFormat.bits == 8) {
         fragment[0][r] = int8_pair(tile.low[n / 2] >> (8 * (n % 2)));
       } else if constexpr (is_coded(kFormat)) {

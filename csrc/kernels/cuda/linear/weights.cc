@@ -74,15 +74,16 @@ void put_pair(uint32_t pair, int at, std::byte* plane) {
 
 // Adds the numbers of a row in the columns of a tile, from `col` on, to planes that are zero there.
 template <PanelFormat kFormat>
-void copy_numbers(const std::byte* panel, int64_t r, int64_t col, int64_t cols, int tile_row,
-                  std::byte* tile) {
+void copy_numbers(const std::byte* panel, int64_t r, int64_t col, int64_t cols, int64_t open,
+                  int tile_row, std::byte* tile) {
   constexpr int kLow = low_bits(kFormat), kHigh = high_bits(kFormat);
   const auto count = static_cast<int>(std::min<int64_t>(kTileCols, cols - col));
   const int first = tile_row * kTileCols;
   if constexpr (is_coded(kFormat)) {
     for (int begin = 0; begin < count; begin += int{kUnit}) {
-      const std::byte* unit = panel + (col + begin) / kFormat.block * block_bytes(kFormat) +
-                              (col + begin) % kFormat.block / kUnit * unit_bytes(kFormat);
+      const int64_t block = block_cols(kFormat, open);
+      const std::byte* unit = panel + (col + begin) / block * block_bytes(kFormat, open) +
+                              (col + begin) % block / kUnit * unit_bytes(kFormat);
       uint32_t words[kFormat.bits];
       for (int i = 0; i < kFormat.bits; ++i) words[i] = read_at<uint32_t>(unit, i * kPanelRows + r);
 #pragma GCC unroll 16
@@ -131,16 +132,39 @@ void copy_scales(const std::byte* panel, int64_t r, int64_t col, int tile_row,
   }
 }
 
+// Of an open block: the row's word. Note: [Tiles]. `scales`: the panel's.
+template <PanelFormat kFormat>
+uint32_t open_scale(const std::byte* scales, int64_t r) {
+  if constexpr (kFormat.scales != Scales::kZeroPoint24) return read_at<uint32_t>(scales, r);
+  const uint32_t low = read_at<uint8_t>(scales + 2 * kPanelRows, r);
+  return uint32_t{read_at<uint16_t>(scales, r)} << 16 | (low & 0xe0) << 8 | (low & 0x1f);
+}
+
+template <PanelFormat kFormat>
+void copy_open_scales(const PackedMatrix& part, const std::byte* panel, int64_t r, int tile_row,
+                      std::byte* row_tile) {
+  for (int64_t col = 0; col < part.cols; col += part.block) {
+    const std::byte* const block = panel + col / part.block * block_bytes(kFormat, part.block);
+    const uint32_t word = open_scale<kFormat>(block + block_code_bytes(kFormat, part.block), r);
+    std::byte* const scales = row_tile + open_scales_offset(kFormat, part.cols, part.block, col);
+    std::memcpy(scales + open_scale_at(tile_row), &word, sizeof(word));
+  }
+}
+
 template <PanelFormat kFormat>
 void tile_row(const PackedMatrix& part, int64_t row, int tile_row, std::byte* row_tile) {
   const std::byte* panel = part.panel(row / kPanelRows);
   const int64_t r = row % kPanelRows;
   for (int64_t tile = 0; tile < col_tiles(part.cols); ++tile) {
-    copy_numbers<kFormat>(panel, r, tile * kTileCols, part.cols, tile_row,
+    copy_numbers<kFormat>(panel, r, tile * kTileCols, part.cols, part.block, tile_row,
                           row_tile + tile_offset(kFormat, tile));
   }
-  for (int64_t col = 0; is_coded(kFormat) && col < part.cols; col += kFormat.group) {
-    copy_scales<kFormat>(panel, r, col, tile_row, row_tile);
+  if constexpr (is_open(kFormat)) {
+    copy_open_scales<kFormat>(part, panel, r, tile_row, row_tile);
+  } else if constexpr (is_coded(kFormat)) {
+    for (int64_t col = 0; col < part.cols; col += kFormat.group) {
+      copy_scales<kFormat>(panel, r, col, tile_row, row_tile);
+    }
   }
 }
 
@@ -153,10 +177,9 @@ constexpr auto kTileRowOf =
 void tile_rows(std::span<const PackedMatrix> parts, int64_t row_tile, std::byte* to) {
   const WeightType type = parts.front().type;
   const PanelFormat format = format_of(type);
-  const int64_t cols = parts.front().cols;
-  SINKSTREAM_CHECK(has_tiles(format), name_of(type), " has no tiles");
-  SINKSTREAM_CHECK(!is_coded(format) || cols % format.block == 0, "cols is ", cols);
-  std::memset(to, 0, static_cast<size_t>(row_tile_bytes(format, cols)));
+  const int64_t cols = parts.front().cols, open = parts.front().block;
+  SINKSTREAM_CHECK(!is_coded(format) || cols % block_cols(format, open) == 0, "cols is ", cols);
+  std::memset(to, 0, static_cast<size_t>(row_tile_bytes(format, cols, open)));
   TileRow* const tile_row = kTileRowOf[static_cast<size_t>(type)];
   int64_t row = row_tile * kTileRows;  // among those of this part and the next ones
   int at = 0;                          // the same row in the tile

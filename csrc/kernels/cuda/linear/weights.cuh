@@ -29,6 +29,17 @@ __device__ inline int value_of_code(uint32_t code) {
   return int(code) - kFormat.offset;
 }
 
+// A weight of an open block. `word`: of its row.
+template <PanelFormat kFormat>
+__device__ inline float weight_of_code(uint32_t code, uint32_t word) {
+  if constexpr (kFormat.values == CodeValues::kE4m3) {
+    return product(__uint_as_float(word), bf16_floats(e4m3_pair(code)).x);
+  } else {
+    const int value = value_of_code<kFormat>(code) - zero_point_of<kFormat>(word);
+    return product(__uint_as_float(word & kScaleBits), float(value));
+  }
+}
+
 // Of `row` for the group that `col` is in: the scale, and the number to add.
 template <PanelFormat kFormat>
 __device__ inline float2 scale_and_minimum(const std::byte* tile, const std::byte* head, int row,
@@ -73,6 +84,10 @@ __device__ inline float weight_at(const TiledMatrix& matrix, int64_t row, int64_
     return f16_floats(number).x;
   } else if constexpr (kFormat.number == Number::kBFloat16) {
     return bf16_floats(number).x;
+  } else if constexpr (is_open(kFormat)) {
+    const std::byte* scales = matrix.rows_from(kFormat, row / kTileRows) +
+                              open_scales_offset(kFormat, matrix.cols, matrix.block, col);
+    return weight_of_code<kFormat>(number, number_at<uint32_t>(scales + open_scale_at(r)));
   } else {
     const std::byte* head = tile - head_before(kFormat, col_tile);
     const float2 scale = scale_and_minimum<kFormat>(tile, head, r, c);

@@ -26,6 +26,11 @@
 // Types with two levels have the float16 of 256 columns in a head, before the four tiles of these
 // columns: [8] of [halves][2] float16, of rows group and group + 8.
 //
+// Open blocks have any length, so their scales are not in the tiles: they follow all tiles of the
+// 16 rows, [blocks] of [8][2] words, of rows group and group + 8. A word is a float32, or of types
+// with a zero point its upper 19 bits and, in the lowest, the zero point. If the last tile has
+// columns past the end, a block of zeros is the last.
+//
 // Bits per weight:
 //   as in the file   int8 8.5, int4 4.5, int4_minimum 5, int5 5.5, int5_minimum 6, q2_k 2.625,
 //                    q6_k 6.5625, iq4_nl 4.5, mxfp4 4.25
@@ -33,6 +38,8 @@
 //   times 1.023      q5_k 5.625, likewise
 //   times 1.028      q4_k 4.625
 //   times 1.036      q3_k 3.5625
+//   open             int4_zero, int8_zero and e4m3: 4 or 8, and 32 for each block. With blocks of
+//                    128 columns that is 1.015, 1 and 1 times the panels'
 // With the float16 in every tile instead of a head, q4_k would take 5 bits, 1.11 times the file's.
 #pragma once
 
@@ -101,7 +108,7 @@ constexpr ScaleFields scale_fields(const PanelFormat& format) {
     case Scales::kPower: return {0, 1, 1};
     case Scales::kFloat:
     case Scales::kZeroPoint24:
-    case Scales::kZeroPoint32: break;  // without tiles
+    case Scales::kZeroPoint32: break;  // of open blocks: not in a tile
   }
   return {};
 }
@@ -125,14 +132,28 @@ constexpr int tiles_per_head(const PanelFormat& format) {
   return head_bytes(format) == 0 ? 1 : format.block / kTileCols;
 }
 
-// Bytes of 16 rows.
-constexpr int64_t row_tile_bytes(const PanelFormat& format, int64_t cols) {
+// Of 16 rows, in an open block.
+constexpr int kOpenScaleBytes = kTileRows * 4;
+
+// Where the scales of the open block that column `col` is in begin, in their 16 rows. `open`: the
+// block's columns. `col` may be one past the end, in the last tile.
+constexpr int64_t open_scales_offset(const PanelFormat& format, int64_t cols, int64_t open,
+                                     int64_t col) {
+  return col_tiles(cols) * tile_bytes(format) + int(col) / int(open) * kOpenScaleBytes;
+}
+
+// Bytes of 16 rows. `open`: PackedMatrix::block.
+constexpr int64_t row_tile_bytes(const PanelFormat& format, int64_t cols, int64_t open = kUnit) {
+  if (is_open(format)) {
+    const int64_t past = cols % kTileCols == 0 ? 0 : kOpenScaleBytes;
+    return open_scales_offset(format, cols, open, cols) + past;
+  }
   const int64_t heads = col_tiles(cols) / tiles_per_head(format);
   return col_tiles(cols) * tile_bytes(format) + heads * head_bytes(format);
 }
 
-constexpr int64_t tiled_bytes(WeightType type, int64_t rows, int64_t cols) {
-  return row_tiles(rows) * row_tile_bytes(format_of(type), cols);
+constexpr int64_t tiled_bytes(WeightType type, int64_t rows, int64_t cols, int64_t open = kUnit) {
+  return row_tiles(rows) * row_tile_bytes(format_of(type), cols, open);
 }
 
 // Where tile `col_tile` begins in its 16 rows. Its head is `head_before` bytes before it.
@@ -150,33 +171,33 @@ struct TiledMatrix {
   int64_t cols = 0;                  // input features, K; a multiple of the block for codes
   const std::byte* tiles = nullptr;  // [row_tiles(rows)][row_tile_bytes], 128-byte aligned, in
                                      // device memory
+  int64_t block = kUnit;             // PackedMatrix::block
+  const int32_t* order = nullptr;    // PackedMatrix::order, in device memory: order_columns.h
 
   // `format`: of the type. Kernels know it when they are compiled.
+  constexpr const std::byte* rows_from(const PanelFormat& format, int64_t row_tile) const {
+    return tiles + row_tile * row_tile_bytes(format, cols, block);
+  }
   constexpr const std::byte* tile(const PanelFormat& format, int64_t row_tile,
                                   int64_t col_tile) const {
-    return tiles + row_tile * row_tile_bytes(format, cols) + tile_offset(format, col_tile);
+    return rows_from(format, row_tile) + tile_offset(format, col_tile);
   }
 };
 
-// Whether GPU kernels read weights of this format.
-constexpr bool has_tiles(const PanelFormat& format) { return !is_open(format); }
+// Whether a kernel adds a minimum, times the sum of a group's inputs, to the group's sum. It does
+// not where it subtracts the zero point from the codes: Note [Exact pieces] of tile_registers.cuh.
+constexpr bool adds_minimum(const PanelFormat& format) {
+  return has_minimum(format) && format.scales != Scales::kZeroPoint24;
+}
 
-// A function per weight type: element i is make.operator()<type i>(), or null if the type has no
-// tiles. Kernels are compiled per type, not per format, because nvcc 13 rejects a struct as a
-// kernel's template argument.
+// A function per weight type: element i is make.operator()<type i>(). Kernels are compiled per
+// type, not per format, because nvcc 13 rejects a struct as a kernel's template argument.
 template <typename Function, typename Make>
 constexpr auto per_type(const Make& make) {
   constexpr size_t kCount = std::size(kWeightTypes);
-  const auto of_type = [&]<WeightType kType>() -> Function {
-    if constexpr (has_tiles(format_of(kType))) {
-      return make.template operator()<kType>();
-    } else {
-      return {};
-    }
-  };
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     return std::array<Function, kCount> {
-      of_type.template operator()<kWeightTypes[kIndex].type>()...
+      make.template operator()<kWeightTypes[kIndex].type>()...
     };
   }(std::make_index_sequence<kCount>());
 }
@@ -206,14 +227,18 @@ constexpr int scale_in_tile(const PanelFormat& format, int row, int col, int fie
          (pair + row / 8) * scales.field_bytes;
 }
 
+// Byte offset of a row's word in the scales of an open block.
+constexpr int open_scale_at(int row) { return (row % 8 * 2 + row / 8) * 4; }
+
 // Byte offset in a head of the float16 of `row`: 0 for scales, 1 for minima.
 constexpr int half_in_head(const PanelFormat& format, int row, int half) {
   return row % 8 * lane_head_bytes(format) + (half * 2 + row / 8) * 2;
 }
 
 // Writes 16 rows of tiles, `row_tile`, of the matrix that `parts` make on top of each other: of
-// maps that read one input (q, k and v; gate and up), of one type and number of columns. `to`: host
-// memory, row_tile_bytes, all of which is written. Threads may write different row tiles.
+// maps that read one input (q, k and v; gate and up), of one type, number of columns and open
+// block. `to`: host memory, row_tile_bytes, all of which is written. Threads may write different
+// row tiles.
 void tile_rows(std::span<const PackedMatrix> parts, int64_t row_tile, std::byte* to);
 
 }  // namespace sinkstream::cuda

@@ -35,8 +35,11 @@ struct Shared {
                                           : 0;
   static constexpr int kTotals = kSharedQuads * kThreads * int(sizeof(float4));
 
-  // The part of a stage of 16 rows of weights: a tile, then its head.
-  static constexpr int kTile = tile_bytes(kFormat) + head_bytes(kFormat);
+  // The part of a stage of 16 rows of weights: a tile, then its head, or the scales of the open
+  // block of each of its units of columns.
+  static constexpr int kScales =
+      is_open(kFormat) ? kTileUnits * kOpenScaleBytes : head_bytes(kFormat);
+  static constexpr int kTile = tile_bytes(kFormat) + kScales;
   static constexpr int kInputsAt = kWideRows / kTileRows * kTile;
   static constexpr int kStageBytes = kInputsAt + kWideInputs * kInputStride * int(sizeof(bf16));
   static constexpr int kMost = 163 * 1024;  // per block on an A100
@@ -75,8 +78,7 @@ class Loader {
   __device__ explicit Loader(const LinearArgs& args) : args_(args) {
     const int thread = int(threadIdx.x), warp = thread / kWarpSize;
     const int64_t row_tile = int64_t{blockIdx.y} * (kWideRows / kTileRows) + warp;
-    weights_ = args.weights.tiles + row_tile * row_tile_bytes(kFormat, args.weights.cols) +
-               thread % kWarpSize * kCopy;
+    weights_ = args.weights.rows_from(kFormat, row_tile) + thread % kWarpSize * kCopy;
     has_weights_ = row_tile < row_tiles(args.weights.rows);
     const int64_t first = int64_t{blockIdx.x} * kWideInputs + thread / kRowThreads;
     inputs_ = static_cast<const bf16*>(args.input) + first * args.input_stride + column();
@@ -92,8 +94,14 @@ class Loader {
       for (int i = 0; i < kTile; i += kWarpSize * kCopy) {
         if (i + lane * kCopy < kTile) copy_async(to + i, from + i);
       }
-      if constexpr (kHead > 0) {
-        if (lane * kCopy < kHead) copy_async(to + kTile, from - head_before(kFormat, tile));
+      if constexpr (is_open(kFormat)) {
+        constexpr int kLanes = kOpenScaleBytes / kCopy;  // of a unit
+        const int unit = lane / kLanes, col = tile * kTileCols + unit * int{kUnit};
+        const int64_t at =
+            open_scales_offset(kFormat, args_.weights.cols, args_.weights.block, col);
+        if (unit < kTileUnits) copy_async(to + kTile, weights_ + at - unit * kOpenScaleBytes);
+      } else if constexpr (constexpr int kScales = Shared<kFormat>::kScales; kScales > 0) {
+        if (lane * kCopy < kScales) copy_async(to + kTile, from - head_before(kFormat, tile));
       }
     }
     const int left = int(args_.weights.cols) - tile * kTileCols - column();  // columns remaining
@@ -119,7 +127,7 @@ class Loader {
   }
 
  private:
-  static constexpr int kTile = tile_bytes(kFormat), kHead = head_bytes(kFormat);
+  static constexpr int kTile = tile_bytes(kFormat);
   static constexpr int kCopy = 16;                            // bytes
   static constexpr int kNumbers = kCopy / int(sizeof(bf16));  // inputs per copy
   static constexpr int kRowThreads = kTileCols / kNumbers;
@@ -128,7 +136,7 @@ class Loader {
 
   const LinearArgs& args_;
   const std::byte* weights_;  // this thread's part of the warp's 16 rows
-  const bf16* inputs_;        // likewise
+  const bf16* inputs_;        // this thread's part of the block's
   int rows_;                  // existing input rows, from this thread's first on
   bool has_weights_;
 };

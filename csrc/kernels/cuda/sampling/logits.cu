@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(kSamplingThreads) logits_kernel(LogitsArgs arg
   const int64_t row = blockIdx.y;
   if (args.tokens[row].sequence < 0) return;
   const SamplingRow params = args.params[row];
+  if (params.wave != args.wave) return;
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, row);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int64_t begin = blockIdx.x * kSlice;

@@ -23,6 +23,7 @@ struct LogitsArgs {
   PenaltyTables penalties;              // read only
   // sampling_scratch_bytes(vocab, rows), 16-byte aligned; idle rows are not written.
   std::byte* scratch = nullptr;
+  int32_t wave = 0;  // rows of other waves count as idle
 };
 
 Status logits(const LogitsArgs& args, Stream stream);

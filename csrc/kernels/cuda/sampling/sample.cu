@@ -482,6 +482,15 @@ __global__ void __launch_bounds__(kSamplingThreads) sample_kernel(SampleArgs arg
   const TokenRow token_row = args.tokens[r];
   if (token_row.sequence < 0) return;
   const SamplingRow params = args.params[r];
+  if (params.wave != args.wave) return;
+  if (params.draft >= 0) {  // one thread reads the host's memory for its block
+    if (is_first_thread()) found[0] = args.sampled[r - 1].token == params.draft ? 1 : 0;
+    __syncthreads();
+    if (found[0] == 0) {
+      if (blockIdx.x == 0 && is_first_thread()) args.sampled[r].token = kSkipped;
+      return;
+    }
+  }
   const SamplingLayout layout{args.vocab};
   const SamplingScratch scratch = sampling_scratch(args.scratch, args.vocab, r);
   const SharedMemory shared = {

@@ -24,9 +24,10 @@ struct SampleArgs {
   std::byte* scratch = nullptr;         // output of logits.h; changed
   int32_t* ids = nullptr;  // [seats], for the next step's embedding: the token of a row's seat, or
                            // 0 if there is none: a discarded step reads it, too
-  SampledRow* sampled = nullptr;  // [rows]
+  SampledRow* sampled = nullptr;  // [rows], and the row before them if the first one has a draft
   // [rows]: logits from this value up were kept, +infinity if none were; or null.
   float* thresholds = nullptr;
+  int32_t wave = 0;  // rows of other waves count as idle; the ones before it have been sampled
 };
 
 Status sample(const SampleArgs& args, Stream stream);

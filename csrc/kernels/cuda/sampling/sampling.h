@@ -38,6 +38,12 @@ struct LogitBend {
   float soft_cap = 0;  // above 0; 0: none
 };
 
+// Note: [Waves]
+// A sequence may have several rows in a step: after its last token, and after each of a few guesses
+// of what follows (drafts). They are sampled in waves, one launch after the other: row 0 of every
+// sequence, then row 1, and so on. So penalties count exactly the tokens before a row, and a row
+// whose guess was not sampled by the row before it is skipped, as are those after it.
+
 // Sampling parameters of one row. The defaults change nothing.
 struct SamplingRow {
   uint64_t seed = 0;             // key of common/philox.h
@@ -53,8 +59,14 @@ struct SamplingRow {
   int32_t penalties = -1;  // its table; −1: no penalties
   int32_t bias_begin = 0;  // its entries in LogitsArgs::bias
   int32_t bias_count = 0;
-  int32_t seat = 0;  // at least 0: entry of SampleArgs::ids for its token
+  int32_t seat = 0;    // at least 0: entry of SampleArgs::ids for its token
+  int32_t wave = 0;    // in which it is sampled: Note [Waves]
+  int32_t draft = -1;  // the guess that it follows, which the previous row must have sampled; −1:
+                       // it follows a token that stays
 };
+
+// SampledRow::token of a row that was skipped; all else is then invalid.
+constexpr int32_t kSkipped = -2;
 
 // A row's result, for the host.
 struct SampledRow {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sinkstream.checkpoint.families import (
+    apertus,
     arcee,
     cohere,
     cohere2,
@@ -23,6 +24,9 @@ from sinkstream.checkpoint.families import (
     granite_swa,
     granitemoe,
     granitemoe_swa,
+    hunyuan_v1_dense,
+    hunyuan_v1_moe,
+    lfm2,
     llama,
     mellum,
     minimax_m2,
@@ -35,6 +39,7 @@ from sinkstream.checkpoint.families import (
     olmo3,
     olmoe,
     phi3,
+    phimoe,
     qwen2,
     qwen2_moe,
     qwen3,
@@ -51,6 +56,7 @@ from sinkstream.errors import CheckpointError
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
+        apertus.FAMILY,
         arcee.FAMILY,
         cohere.FAMILY,
         cohere2.FAMILY,
@@ -69,6 +75,9 @@ FAMILIES: dict[str, Family] = {
         granite_swa.FAMILY,
         granitemoe.FAMILY,
         granitemoe_swa.FAMILY,
+        hunyuan_v1_dense.FAMILY,
+        hunyuan_v1_moe.FAMILY,
+        lfm2.FAMILY,
         llama.FAMILY,
         mellum.FAMILY,
         minimax_m2.FAMILY,
@@ -81,6 +90,7 @@ FAMILIES: dict[str, Family] = {
         olmo3.FAMILY,
         olmoe.FAMILY,
         phi3.FAMILY,
+        phimoe.FAMILY,
         qwen2.FAMILY,
         qwen2_moe.FAMILY,
         qwen3.FAMILY,
@@ -98,15 +108,15 @@ ARCHITECTURES: dict[str, Family] = {
 }
 """By architecture of GGUF."""
 
+_TEXTS = {name: family for family in FAMILIES.values() for name in family.text_of}
 
 # Model types and architectures whose layers have parts that no decoder here has yet.
-_EXPERTS = (
-    "deepseek2", "deepseek_v2", "deepseek_v3", "dots1", "hunyuan_v1_moe", "phimoe",
-)  # fmt: skip
+_EXPERTS = ("deepseek2", "deepseek_v2", "deepseek_v3", "dots1")
 _RECURRENT = (
-    "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba", "lfm2",
-    "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe", "qwen3_5", "qwen3_5_moe",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen3next", "recurrent_gemma", "rwkv7",
+    "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba",
+    "lfm2_moe", "lfm2moe", "lfm3", "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe",
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen3next",
+    "recurrent_gemma", "rwkv7",
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {
@@ -128,6 +138,8 @@ def find_family(name: str, where: str, families: Mapping[str, Family] = FAMILIES
         CheckpointError: The family is not supported. The message lists those that are, or names the
             part that is planned.
     """
+    if families is FAMILIES:
+        families = {**FAMILIES, **_TEXTS}
     if name in _PLANNED and name not in families:
         raise CheckpointError(
             f"load: {where} {quoted(name)}, which has {_PLANNED[name]}. Such models are not "

@@ -24,6 +24,8 @@ class Architecture:
     name: str
     fields: Mapping[str, Value] = field(default_factory=dict)
     """Fields that not all decoders have."""
+    bare_fields: Mapping[str, Value] = field(default_factory=dict)
+    """Fields whose names do not begin with that of the architecture."""
     schemes: tuple[str, ...] = ()
     """Rotary schemes that llama.cpp reads for this family, next to default, linear and yarn."""
     has_log_multiplier: bool = False
@@ -49,12 +51,12 @@ class Architecture:
 
 def attention_of(spec: DecoderSpec) -> Attention:
     """Return what attention of all layers has in common, apart from windows and rotation."""
-    return spec.blocks[0].attention
+    return spec.attentions[0]
 
 
 def rotating_ropes(spec: DecoderSpec) -> tuple[RopeSpec | None, RopeSpec | None]:
     """Return how layers with their own windows rotate, and how the others do; None if none does."""
-    attentions = [block.attention for block in spec.blocks if block.attention.rope.rotary_dim]
+    attentions = [attention for attention in spec.attentions if attention.rope.rotary_dim]
     local = next((each.rope for each in attentions if each.window), None)
     return local, next((each.rope for each in attentions if not each.window), None)
 

@@ -38,7 +38,7 @@ def experts_from_config(
 
     Args:
         config: Its fields.
-        size: The name of an expert's width.
+        size: The name of an expert's width; it and `chosen` may have a number for each layer.
         count: Another name of "num_experts".
         chosen: Another name of "num_experts_per_tok".
         shared: The name of the number of experts that every token goes through; empty: none.
@@ -48,8 +48,9 @@ def experts_from_config(
     """
     config = config.renamed({"num_experts": (count,), "num_experts_per_tok": (chosen,)})
     experts = config.whole("num_experts", 1, MAX_EXPERTS)
-    used = config.whole("num_experts_per_tok", 1, experts)
-    width = config.whole(size, 2, MAX_INTERMEDIATE)
+    layers = config.whole("num_hidden_layers", 1, MAX_LAYERS)
+    used = config.per_layer("num_experts_per_tok", layers, 1, experts)
+    width = config.per_layer(size, layers, 2, MAX_INTERMEDIATE)
     found = Experts(experts, used, expert(width), **rules)
     return _with_parts(found, config, shared, groups)
 
@@ -78,6 +79,7 @@ def experts_from_gguf(
     file: GgufDescription,
     default_size: int | None = None,
     *,
+    chosen_size: int = 0,
     shared: str = "",
     groups: tuple[str, str] | None = None,
     expert: Callable[[int], Dense] = Dense,
@@ -88,6 +90,7 @@ def experts_from_gguf(
     Args:
         file: Its metadata.
         default_size: The width of an expert, if the file leaves it out.
+        chosen_size: Instead, the width of all that a token uses, as llama.cpp reads some families.
         shared: As for `experts_from_config`.
         groups: As for `experts_from_config`.
         expert: Makes an expert of a width.
@@ -97,8 +100,8 @@ def experts_from_gguf(
     layers = metadata.whole("block_count", 1, MAX_LAYERS)
     experts = metadata.whole("expert_count", 1, MAX_EXPERTS)
     chosen = metadata.per_layer("expert_used_count", layers, 1, experts)
-    length = "expert_feed_forward_length"
-    size = metadata.per_layer(length, layers, 2, MAX_INTERMEDIATE, default_size)
+    length, default_size = "expert_feed_forward_length", default_size or chosen_size // chosen
+    size = metadata.per_layer(length, layers, 2, MAX_INTERMEDIATE, default_size or None)
     metadata.must_be("expert_gating_func", _GATING[rules.get("score", "softmax")])
     scale = metadata.number("expert_weights_scale", 0, _SCALES[1], 1.0)
     if metadata.has("expert_weights_norm"):

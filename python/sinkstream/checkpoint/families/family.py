@@ -41,6 +41,8 @@ class Family:
     spec_from_gguf: Callable[[GgufDescription], DecoderSpec]
     folder_names: WeightNames = FOLDER_NAMES
     gguf_names: WeightNames = GGUF_NAMES
+    xielu: tuple[str, ...] = field(default=(), kw_only=True)
+    """The tensors of a folder's layer that hold the numbers of its activation: `Dense.xielu`."""
     written: Architecture = field(kw_only=True)
     """What `sinkstream quantize` makes of a folder."""
     architectures: tuple[str, ...] | None = field(default=None, kw_only=True)
@@ -48,6 +50,8 @@ class Family:
     files."""
     models: str = field(kw_only=True)
     """The models, as their publishers call them, separated by commas."""
+    text_of: tuple[str, ...] = field(default=(), kw_only=True)
+    """Model types of texts in larger models that are decoders of this family."""
     notes: str = field(default="", kw_only=True)
     """What else a user should know, in sentences: which of the models load from one format only, or
     not at all."""

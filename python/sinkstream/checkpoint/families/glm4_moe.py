@@ -43,7 +43,7 @@ def _from_config(config: Fields) -> DecoderSpec:
     normalize = config.flag("norm_topk_prob", True)
     scale = config.number("routed_scaling_factor", 1e-6, 1e6, 1.0)
     experts = experts_from_config(
-        config.with_defaults({"n_shared_experts": 1}), count="n_routed_experts",
+        config.with_defaults({"n_shared_experts": 1, "topk_group": 1}), count="n_routed_experts",
         shared="n_shared_experts", groups=("n_group", "topk_group"), normalize=normalize,
         weight_scale=scale, **_RULES,
     )  # fmt: skip

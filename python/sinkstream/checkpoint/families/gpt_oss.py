@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkstream.checkpoint.families.architecture import WINDOW, Architecture
+from sinkstream.checkpoint.families.architecture import ALL_BIASES, WINDOW, Architecture
 from sinkstream.checkpoint.families.experts import (
     COUNTS,
     GGUF_FIELDS,
@@ -57,8 +57,9 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     return sizes.spec("gpt_oss", block, gguf_window(file.metadata, sizes.layers, 2))
 
 
-# In folders, rows of gate and up take turns.
-_PARTS, _BLOCKS = ("experts.*.gate", "experts.*.up"), ("_blocks", "_scales")
+# In folders, rows of gate and up take turns; experts are MXFP4, as published, or transposed.
+_PARTS = ("experts.*.gate", "experts.*.up")
+_STORED: dict[str, Any] = {"tensors": ("", "_blocks", "_scales"), "may_be_transposed": True}
 
 FAMILY = Family(
     "gpt_oss",
@@ -66,14 +67,14 @@ FAMILY = Family(
     _from_gguf,
     folder_names=FOLDER_NAMES.with_modules({"router": "mlp.router"}).with_fused(
         {
-            "mlp.experts.gate_up_proj": Fused(_PARTS, "row", _BLOCKS),
-            "mlp.experts.down_proj": Fused(("experts.*.down",), tensors=_BLOCKS),
+            "mlp.experts.gate_up_proj": Fused(_PARTS, "row", **_STORED),
+            "mlp.experts.down_proj": Fused(("experts.*.down",), **_STORED),
             "mlp.experts.gate_up_proj_bias": Fused(tuple(f"{part}_bias" for part in _PARTS), "row"),
             "mlp.experts.down_proj_bias": Fused(("experts.*.down_bias",)),
         }
     ),
     gguf_names=GGUF_NAMES.with_names({"mlp_norm": "post_attention_norm.weight"}),
-    written=Architecture("gpt-oss", {**COUNTS, **SIZE, **WINDOW}),
+    written=Architecture("gpt-oss", {**COUNTS, **SIZE, **WINDOW}, biases=ALL_BIASES),
     models="gpt-oss-20b, gpt-oss-120b",
-    notes="Folders must be MXFP4, as published.",
+    notes="Folders must be MXFP4, as published, or not quantized.",
 )

@@ -23,6 +23,7 @@ from sinkstream.checkpoint.families.sizes import (
     sizes_from_config,
     sizes_from_gguf,
 )
+from sinkstream.checkpoint.families.weight_names import Fused
 from sinkstream.checkpoint.families.windows import gguf_window, listed_windows
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.rope import BASES, default_frequencies, rope_from_config
@@ -37,6 +38,9 @@ from sinkstream.checkpoint.spec import (
 )
 
 _SCALES = (1e-6, 1e6)
+SHARED_NAMES = {"shared.down": "shared_mlp.output_linear.weight"}
+SHARED_FUSED = {"shared_mlp.input_linear.weight": Fused(("shared.gate", "shared.up"))}
+"""Where folders have the expert that every token goes through."""
 GGUF_SCALES: dict[str, Value] = {
     "attention.scale": lambda spec: attention_of(spec).scale,
     "embedding_scale": lambda spec: spec.embedding_scale,

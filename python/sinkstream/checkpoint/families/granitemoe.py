@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from sinkstream.checkpoint.families.architecture import Architecture
-from sinkstream.checkpoint.families.experts import (
-    COUNTS,
-    GGUF_FIELDS,
-)
+from sinkstream.checkpoint.families.experts import COUNTS, GGUF_FIELDS, SHARED_SIZE
 from sinkstream.checkpoint.families.family import Family, GgufDescription
 from sinkstream.checkpoint.families.granite_parts import (
     GGUF_SCALES,
+    SHARED_FUSED,
+    SHARED_NAMES,
     granite_experts,
     granite_experts_from_gguf,
     spec_from_config,
@@ -38,14 +37,20 @@ FAMILY = Family(
     "granitemoe",
     _from_config,
     _from_gguf,
-    folder_names=FOLDER_NAMES.with_names({"router": f"{_EXPERTS}router.layer.weight"}).with_fused(
+    folder_names=FOLDER_NAMES.with_names(
+        {"router": f"{_EXPERTS}router.layer.weight", **SHARED_NAMES}
+    ).with_fused(
         {
             f"{_EXPERTS}input_linear.weight": Fused(("experts.*.gate", "experts.*.up")),
             f"{_EXPERTS}output_linear.weight": Fused(("experts.*.down",)),
+            **SHARED_FUSED,
         }
     ),
     written=Architecture(
-        "granitemoe", {**GGUF_SCALES, **COUNTS}, schemes=("llama3",), pairs_adjoin=True
+        "granitemoe",
+        {**GGUF_SCALES, **COUNTS, **SHARED_SIZE},
+        schemes=("llama3",),
+        pairs_adjoin=True,
     ),
     models="Granite 3 1B-A400M, 3B-A800M",
 )

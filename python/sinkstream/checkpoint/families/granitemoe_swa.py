@@ -7,6 +7,8 @@ from dataclasses import replace
 from sinkstream.checkpoint.families.experts import COUNTS, SHARED_SIZE
 from sinkstream.checkpoint.families.family import Family
 from sinkstream.checkpoint.families.granite_parts import (
+    SHARED_FUSED,
+    SHARED_NAMES,
     granite_experts,
     spec_from_config,
     swa_layers_from_config,
@@ -29,12 +31,12 @@ FAMILY = Family(
     _from_config,
     GRANITE_SWA.spec_from_gguf,
     folder_names=FOLDER_NAMES.with_names(
-        {"router": f"{_EXPERTS}router.weight", "shared.down": "shared_mlp.output_linear.weight"}
+        {"router": f"{_EXPERTS}router.weight", **SHARED_NAMES}
     ).with_fused(
         {
             f"{_EXPERTS}experts.gate_up_proj": Fused(("experts.*.gate", "experts.*.up")),
             f"{_EXPERTS}experts.down_proj": Fused(("experts.*.down",)),
-            "shared_mlp.input_linear.weight": Fused(("shared.gate", "shared.up")),
+            **SHARED_FUSED,
         }
     ),
     written=replace(

@@ -51,8 +51,11 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
         gguf_rope(file, sizes, "half"), qkv_bias="blk.0.attn_q.bias" in file.tensors
     )
     block = Block(attention, sizes.dense(), rms_norm_from_gguf(file.metadata))
-    shared_size = file.metadata.whole("expert_shared_feed_forward_length", 2, MAX_INTERMEDIATE)
-    experts = experts_from_gguf(file, shared_size=shared_size, shared_gate=True)
+    width = sizes.intermediate_size
+    shared_size = file.metadata.whole(
+        "expert_shared_feed_forward_length", 2, MAX_INTERMEDIATE, width
+    )
+    experts = experts_from_gguf(file, chosen_size=width, shared_size=shared_size, shared_gate=True)
     layers = mixed_layers(block, experts, gguf_layers_with_experts(file, sizes.layers))
     return sizes.spec("qwen2_moe", block, layers=layers)
 

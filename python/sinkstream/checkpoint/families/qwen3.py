@@ -18,11 +18,13 @@ from sinkstream.checkpoint.rope import rope_from_config
 from sinkstream.checkpoint.spec import Block, DecoderSpec
 
 _HEAD_DIM = 128  # not derived from the hidden size
+_TEXT_OF_VL = "qwen3_vl_text"
 
 
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config, _HEAD_DIM)
-    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length)
+    base = 500_000.0 if config.value("model_type") == _TEXT_OF_VL else 10_000.0
+    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, base=base)
     block = Block(
         sizes.attention(rope, qk_norm="head", **biases_from_config(config)),
         sizes.dense(),
@@ -51,5 +53,9 @@ FAMILY = Family(
     _from_config,
     _from_gguf,
     written=Architecture("qwen3"),
-    models="Qwen3",
+    # The text of Qwen3-VL: without images, its three positions of a token are one.
+    architectures=("qwen3", "qwen3vl"),
+    models="Qwen3, Qwen3-VL",
+    text_of=(_TEXT_OF_VL,),
+    notes="Of Qwen3-VL, the text.",
 )

@@ -108,6 +108,15 @@ def with_windows(
     return [kinds[window] for window in windows]
 
 
+def with_xielu(spec: DecoderSpec, numbers: Sequence[Sequence[float]]) -> DecoderSpec:
+    """Return the spec with these numbers of each layer's activation, as in `Dense.xielu`."""
+    layers = []
+    for kind, of_layer in zip(spec.block_of_layer, numbers, strict=True):
+        block = spec.blocks[kind]
+        layers.append(replace(block, feed_forward=replace(block.mlp, xielu=tuple(of_layer))))
+    return spec.with_layers(layers)
+
+
 _CONFIG_NEUTRAL = {
     "hidden_act": "silu",
     "is_encoder_decoder": False,

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.errors import CheckpointError
 
+SCALES_OF_BLOCKS = "_scale_inv"
 EXPERTS = "experts."
 """How the slots of experts begin, before the expert's number."""
 
@@ -30,7 +33,15 @@ class Fused:
     `"row"`: rows of the parts take turns."""
     tensors: tuple[str, ...] = ("",)
     """What is added to its name: `"_blocks"` and `"_scales"`, where codes and scales are tensors of
-    their own."""
+    their own; `SCALES_OF_BLOCKS`, the scales of FP8 for blocks of rows and columns."""
+    may_be_transposed: bool = False
+    """Whether experts may be stored for `x @ W`: columns follow each other, each with the rows of
+    all parts. Its shape says so; a square one is like the other such tensors of its layer."""
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Return whether it holds all experts of a layer."""
+        return self.parts[0].startswith(EXPERTS)
 
     def groups(self, spec: DecoderSpec, rows: int) -> int:
         """Return how many groups of rows are stacked, each with an equal share of every part.
@@ -68,20 +79,24 @@ class WeightNames:
         return any("[" in name for name in self.layer.values())
 
     @property
-    def is_split(self) -> bool:
-        """Return whether codes and scales of some weights are always tensors of their own."""
-        return any(fused.tensors != ("",) for fused in self.fused.values())
+    def has_mxfp4(self) -> bool:
+        """Return whether some weights may be stored as MXFP4's blocks and scales."""
+        return any("_blocks" in fused.tensors for fused in self.fused.values())
 
     def tensor(self, slot: str) -> str:
         """Return the tensor's name for a slot such as "embedding" or "layers.3.q".
 
         Rows of a fused tensor are named after both, such as "qkv.weight[q]".
+
+        Raises:
+            CheckpointError: The format has none for it.
         """
         if not slot.startswith("layers."):
-            return self.model[slot]
+            return _named(self.model, slot, slot)
         _, number, part = slot.split(".", 2)
         expert = part.split(".")[1] if part.startswith(EXPERTS) else ""
-        name = self.layer[part.replace(f".{expert}.", ".*.") if expert else part]
+        part = part.replace(f".{expert}.", ".*.") if expert else part
+        name = _named(self.layer, part, slot)
         return self.layer_prefix.format(number) + name.replace("*", expert)
 
     def stored(self, slot: str) -> str:
@@ -179,6 +194,15 @@ class WeightNames:
         return replace(self, layer_prefix=renamed(self.layer_prefix), model=model)
 
 
+def _named(tensors: Mapping[str, str], part: str, slot: str) -> str:
+    if part in tensors:
+        return tensors[part]
+    raise CheckpointError(
+        f"load: the weights of a model must be those of its family, but {quoted(slot)} is none. "
+        "The fields of the model describe a part that its family does not have."
+    )
+
+
 def _tensors(modules: Mapping[str, str]) -> dict[str, str]:
     """Return the tensors of modules: the weight and the bias of each slot."""
     weights = {slot: f"{module}.weight" for slot, module in modules.items()}
@@ -198,6 +222,7 @@ FOLDER_NAMES = WeightNames(
         "final_norm": "model.norm.weight",
         "final_norm_bias": "model.norm.bias",
         "output": "lm_head.weight",
+        "output_bias": "lm_head.bias",
     },
     layer={
         "attention_norm": "input_layernorm.weight",
@@ -227,8 +252,11 @@ FOLDER_NAMES = WeightNames(
         "sink_logits": "self_attn.sinks",
     },
     fused={
-        "mlp.experts.gate_up_proj": Fused(("experts.*.gate", "experts.*.up")),
-        "mlp.experts.down_proj": Fused(("experts.*.down",)),
+        f"mlp.experts.{name}": Fused(parts, tensors=("", SCALES_OF_BLOCKS), may_be_transposed=True)
+        for name, parts in (
+            ("gate_up_proj", ("experts.*.gate", "experts.*.up")),
+            ("down_proj", ("experts.*.down",)),
+        )
     },
     wrappers=(
         {"model.": "model.language_model."},
@@ -251,6 +279,7 @@ GGUF_NAMES = WeightNames(
         "final_norm": "output_norm.weight",
         "final_norm_bias": "output_norm.bias",
         "output": "output.weight",
+        "output_bias": "output.bias",
     },
     layer={
         "attention_norm": "attn_norm.weight",

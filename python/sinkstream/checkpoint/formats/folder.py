@@ -22,12 +22,14 @@ from sinkstream.checkpoint.checkpoint import (
     as_float32,
 )
 from sinkstream.checkpoint.families import Family, find_family
+from sinkstream.checkpoint.families.sizes import with_xielu
 from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.quantization_config import FolderQuantization, read_quantization
 from sinkstream.checkpoint.formats.safetensors_header import read_safetensors_header
 from sinkstream.checkpoint.formats.split_tensors import OF_ACTIVATIONS, find_split
-from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors, split_fused
+from sinkstream.checkpoint.fused_tensors import split_fused
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_config
 from sinkstream.checkpoint.spec import DecoderSpec
@@ -93,7 +95,9 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
             is_stated=config.states_tie,
             compares=not headers_only,
         )
-        entries = split_fused(spec, names, held, folder.name)
+        spec = _with_activations(spec, family, names, held, folder.name)
+        block = None if quantization is None else quantization.block
+        entries = split_fused(spec, names, held, folder.name, block)
         tensors = match_tensors(
             spec,
             names,
@@ -117,20 +121,44 @@ def open_folder(folder: Path, headers_only: bool = False) -> TensorsOnly:
         raise
 
 
+def _with_activations(
+    spec: DecoderSpec,
+    family: Family,
+    names: WeightNames,
+    entries: Mapping[str, TensorEntry],
+    where: str,
+) -> DecoderSpec:
+    """Read the numbers of each layer's activation, the only tensors that a spec depends on."""
+    if not family.xielu:
+        return spec
+    numbers = []
+    for layer in range(spec.layers):
+        of_layer = []
+        for part in family.xielu:
+            name = names.layer_prefix.format(layer) + part
+            entry = entries.get(name)
+            if entry is None or entry.kind not in UNQUANTIZED or entry.shape not in ((), (1,)):
+                found = "is missing" if entry is None else f"has shape {list(entry.shape)} and type"
+                kind = "" if entry is None else f" {entry.kind}"
+                raise CheckpointError(
+                    f"load: {where}: tensor {quoted(name)} must be one number of type "
+                    f"{', '.join(UNQUANTIZED)}, but {found}{kind}."
+                )
+            of_layer.append(float(_numbers(entry, 0, 1)[0]))
+        numbers.append(of_layer)
+    return with_xielu(spec, numbers)
+
+
 def _check_quantization(family: Family, quantization: FolderQuantization | None) -> None:
     names, kind = family.folder_names, None if quantization is None else quantization.kind
-    if names.is_split and kind != "mxfp4":
-        raise CheckpointError(
-            f'load: {_CONFIG} must have `quantization_config` with `quant_method` "mxfp4" if '
-            f"model_type is {quoted(family.name)}, because other folders of this family hold its "
-            "experts transposed. Load the folder as published, or a GGUF file of the model."
-        )
-    if kind is not None and names.is_fused and not names.is_split:
-        raise CheckpointError(
-            f"load: {_CONFIG} must not have `quantization_config` if model_type is "
-            f"{quoted(family.name)}, because tensors of this family hold several weights each. "
-            "Load a GGUF file of the model."
-        )
+    if kind in (None, "mxfp4" if names.has_mxfp4 else None) or not names.is_fused:
+        return
+    rule = 'have the `quant_method` "mxfp4" in' if names.has_mxfp4 else "not have"
+    raise CheckpointError(
+        f"load: {_CONFIG} must {rule} `quantization_config` if model_type is "
+        f"{quoted(family.name)}, because tensors of this family hold several weights each. "
+        "Load a GGUF file of the model."
+    )
 
 
 def _read_config(folder: Path) -> DecoderConfig:

@@ -26,7 +26,8 @@ from sinkstream.checkpoint.checkpoint import (
 from sinkstream.checkpoint.families import ARCHITECTURES, GgufDescription, find_family
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf_header import MAX_ENTRIES, GgufHeader, read_gguf_header
-from sinkstream.checkpoint.match_tensors import match_tensors, split_fused
+from sinkstream.checkpoint.fused_tensors import split_fused
+from sinkstream.checkpoint.match_tensors import match_tensors
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import generation_from_gguf
 from sinkstream.errors import CheckpointError

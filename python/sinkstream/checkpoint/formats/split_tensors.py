@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sinkstream.checkpoint.checkpoint import SplitMatrix, TensorEntry, TensorSource
 from sinkstream.checkpoint.formats.quantization_config import FolderQuantization
-from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound, part_name
+from sinkstream.checkpoint.fused_tensors import part_name
+from sinkstream.checkpoint.match_tensors import UNQUANTIZED, SplitFound
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.spec import WeightSlot
 
@@ -209,6 +210,13 @@ def _give(
 
 def _find_fp8(search: _Search, weight: TensorEntry) -> None:
     rows, cols, block = search.slot.rows, search.slot.cols, search.quantization.block
+    if block is None and weight.name != search.module + ".weight":
+        search.names.append(search.module + ".weight")
+        search.problems.append(
+            f"tensor {quoted(weight.name)} must have scales for blocks (`weight_block_size` of "
+            "`quantization_config`) because it holds several matrices, but has none"
+        )
+        return
     search.take(".weight", (rows, cols), ("F8_E4M3",))
     end = next((end for end in _FP8_SCALES if search.has(end)), "." + search.quantization.scale)
     grid = None if block is None else (-(-rows // block[0]), -(-cols // block[1]))
@@ -216,6 +224,9 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
         end, grid or (rows, 1), ("BF16", "F16", "F32"), (), (1,), (1, 1), (rows,), (rows, 1)
     )
     if found is None:
+        return
+    if found.is_transposed != weight.is_transposed:
+        search.refuse(end, f"be transposed if tensor {quoted(weight.name)} is, and only then")
         return
     if block is not None and found.shape == grid:
         scale_rows, group = block[0], min(block[1], cols)
@@ -230,8 +241,8 @@ def _find_fp8(search: _Search, weight: TensorEntry) -> None:
         )
         return
     split = SplitMatrix(
-        layout="rows",
-        tensors=(weight.name, found.name),
+        layout="columns" if weight.is_transposed else "rows",
+        tensors=(search.module + ".weight", search.module + end),
         file_bytes=weight.size + found.size,
         scale_type=found.kind,
         group=group,

@@ -16,15 +16,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import httpx
-import orjson
 from starlette.datastructures import Headers
 
 from sinkstream.cluster.owners import Replica
 from sinkstream.cluster.peers.peer_requests import HEADER, fence_of, is_peer
 from sinkstream.server.answer import Receive, until_left
-from sinkstream.server.errors import StreamAborted
+from sinkstream.server.errors import ApiError, StreamAborted
 from sinkstream.server.middleware import App, ClientLeft
-from sinkstream.server.parsing import session_key
+from sinkstream.server.parsing import object_of, session_key
 from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import RequestLog, Scope, request_log_of
 from sinkstream.server.server_sent_events import EVENT_HEADERS, Send
@@ -255,8 +254,7 @@ def _passed_on(headers: Iterable[Header], own: frozenset[bytes]) -> list[Header]
 
 def _previous_in(body: bytes | bytearray) -> str | None:
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        name = object_of(body).get("previous_response_id")
+    except ApiError:
         return None  # the route says what is wrong
-    name = value.get("previous_response_id") if isinstance(value, dict) else None
     return name if isinstance(name, str) else None

@@ -1,30 +1,36 @@
 // A chat over this server's own API: turns, replies, and what is shown of them.
 
-import { Refused, get, isPassing, turnsOf } from "./api.js";
-import { chatOf, chatOfSession, listChats, markChats, sessionsOf } from "./chats.js";
-import { edit, fit, keepDraft, restoreDraft } from "./composer.js";
-import { action, copy, make, showError } from "./elements.js";
-import { exportChat, importChat } from "./files.js";
-import { cancel, receive } from "./replies.js";
-import { options, showModel } from "./settings.js";
-import { MessageView, clearPaint, isAtEnd, scrollToEnd, withOffsets } from "./transcript.js";
-import { count, showWindow } from "./window_bar.js";
+import {
+  Refused, cancel, countTokens, get, isPassing, receive, replyAfter, turnsOf,
+} from "./api.js";
+import {
+  chatOf, chatOfSession, exportChat, importChat, listChats, markChats, renameChat, said, sessionsOf,
+  titleOf,
+} from "./chats.js";
+import { keepDraft, restoreDraft } from "./composer.js";
+import { $, attempt, showError } from "./elements.js";
+import { options, showModel, showSystem } from "./settings.js";
+import {
+  bringTo, clearPaint, count, isAtEnd, scrollToEnd, showWindow, viewOf, withOffsets,
+} from "./transcript.js";
+import { closeXray, collect, isXrayOn, startXray } from "./xray.js";
 
 const TURNS = 40;  // in the document at a time
-const NAMES = { user: "You", assistant: "Model", system: "System" };
-const $ = (id) => document.getElementById(id);
 
 let model = null;  // {id, sinks, capacity}
 let chat = null;  // what `chatOf` says; null before the first reply
 let session = null;  // id of the conversation that is shown, one of the chat's
 let turns = new Map();  // by id, in order of creation
+const extras = new Map();  // turn id → what only this page knows of a reply: its thought and odds
 let path = [];  // ids of turns, up to the last that is shown
+const chosen = new Map();  // turn id → the one after it that was shown last
 let views = new Map();  // turn id → {element, messages}
 let first = 0;  // turn of the path
 let running = null;  // of `runs`: {turn, reply, id, ...} of the chat that is open
 const runs = new Set();  // replies that are being generated
 let lastRun = null;
 let opening = 0;  // earlier answers are stale
+let moment = null;  // a token: what the model saw before it is shown, not what it sees now
 let isQueued = false;  // the message is sent when the reply has ended
 
 // ---- conversations ----
@@ -48,8 +54,9 @@ export async function start() {
 }
 
 async function list() {
-  await listChats(showError, (gone) => { if (gone === chat) newChat(); });
+  await listChats((gone) => { if (gone === chat) newChat(); });
   markChats(chat, runs);
+  showHead();
 }
 
 // The address names the conversation and the running response.
@@ -137,7 +144,9 @@ export async function refresh() {
 
 function keep(turn) {
   for (const { id } of childrenOf(turn.parent)) views.delete(id);  // they count their versions
-  turns.set(turn.id, { ...turn, messages: turn.messages.map(withOffsets) });
+  const messages = turn.messages.map(withOffsets);
+  messages.push({ ...messages.pop(), ...extras.get(turn.id) });
+  turns.set(turn.id, { ...turn, messages });
 }
 
 function setTurns(found, leaf) {
@@ -151,20 +160,36 @@ function setTurns(found, leaf) {
 
 const childrenOf = (id) => [...turns.values()].filter((turn) => turn.parent === id);
 
-function choose(id) {
-  for (let next = id; next; next = childrenOf(id).at(-1)?.id) id = next;
+function choose(id, follows = true) {
+  const after = (one) =>
+    childrenOf(one).find((turn) => turn.id === chosen.get(one)) ?? childrenOf(one).at(-1);
+  for (let next = id; next; next = after(next)?.id) id = next;
   path = [];
-  for (let turn = turns.get(id); turn; turn = turns.get(turn.parent)) path.unshift(turn.id);
+  for (let turn = turns.get(id); turn; turn = turns.get(turn.parent)) {
+    path.unshift(turn.id);
+    chosen.set(turn.parent, turn.id);
+  }
   const shown = turns.get(path[0])?.session;
   if (shown && shown !== session) {  // another version of the first message
     session = shown;
     showAddress();
   }
   showFrom(path.length - TURNS);
-  scrollToEnd();
+  if (follows) scrollToEnd();
 }
 
-const said = (messages) => messages.map(({ role, content }) => ({ role, content }));
+// Shows another version of a turn; the arrow that was used stays where it is.
+function turnTo(id, arrow, isReply) {
+  const { top } = arrow.getBoundingClientRect();
+  choose(id);
+  if (!views.has(id)) showFrom(path.indexOf(id));
+  const find = (label) => [...views.get(id).element.querySelectorAll(`[aria-label${label}]:enabled`)]
+    .at(isReply ? -1 : 0);
+  const next = find(`="${arrow.ariaLabel}"`) ?? find("$=version");
+  bringTo(next, top);
+  next.focus({ preventScroll: true });
+}
+
 const historyOf = (parent) =>
   path.slice(0, parent === null ? 0 : path.indexOf(parent) + 1)
     .flatMap((id) => said(turns.get(id).messages));
@@ -174,10 +199,13 @@ function showAddress() {
   history.replaceState(null, "", address ? `#${address}` : location.pathname);
 }
 
-async function send(asked, parent) {
+// `given`: a message whose text the reply goes on from.
+async function send(asked, parent, given) {
   const isKept = turns.get(parent)?.id.startsWith("resp_");
+  const input = said(given ? [...asked, given] : asked);
   const body = {
-    input: isKept ? asked : [...historyOf(parent), ...asked],
+    input: isKept ? input : [...historyOf(parent), ...input],
+    continue_final_message: Boolean(given),
     previous_response_id: isKept ? parent : null,
     background: true,  // it survives reloads
     stream: true,
@@ -185,7 +213,7 @@ async function send(asked, parent) {
     ...options(),
   };
   if (parent === null && chat !== null) body.prompt_cache_key = chat;  // another version
-  await run(asked, parent, "v1/responses", { method: "POST", body: JSON.stringify(body) });
+  await run(asked, parent, "v1/responses", { method: "POST", body: JSON.stringify(body) }, given);
 }
 
 async function resume(node) {
@@ -194,19 +222,22 @@ async function resume(node) {
     const { previous_response_id: parent } = await get(`v1/responses/${node}`);
     const { data } = await get(`v1/responses/${node}/input_items?limit=100`);
     const asked = data.reverse().map(({ role, content }) => ({ role, content: content[0].text }));
-    if (number === opening) await run(asked, parent, `v1/responses/${node}?stream=true`);
+    const given = asked.at(-1)?.role === "assistant" ? asked.pop() : undefined;
+    if (number === opening) await run(asked, parent, `v1/responses/${node}?stream=true`, {}, given);
   } catch (error) {
     if (error.status !== 404) showError(error.message);
   }
 }
 
-async function run(asked, parent, url, how) {
+async function run(asked, parent, url, how, given) {
   if (running) return;
   const before = turns.get(parent)?.tokens ?? 0;
-  const reply = { role: "assistant", content: "", thought: "", offsets: [] };
+  const reply = replyAfter(given);
   const turn = { id: "running", parent, tokens: before, messages: [...asked, reply] };
   const title = (turns.get(path[0])?.messages ?? asked).find(({ role }) => role === "user");
-  const own = running = { turn, reply, before, turns, session, chat, title: title?.content };
+  const own = running = {
+    turn, reply, before, given, turns, session, chat, title: title?.content, shown: path.at(-1),
+  };
   runs.add(own);
   turns.set(turn.id, turn);
   views.delete(turn.id);
@@ -220,13 +251,9 @@ async function run(asked, parent, url, how) {
     own.failure = error.message;
   }
   own.hasEnded = true;
-  if (running === own) await replaceOwn(own);
-  else await finishElsewhere(own);
-}
-
-// Without a store, only this page has the reply: it is kept until its chat is opened.
-async function finishElsewhere(own) {
-  if (own.node) runs.delete(own);
+  if (own.node) extras.set(own.node, { thought: reply.thought, odds: reply.odds });
+  if (running === own) return replaceOwn(own);
+  if (own.node) runs.delete(own);  // else only this page has it
   $("spoken").textContent = `The reply in ${own.title} has ended.`;
   await list().catch(() => {});
 }
@@ -234,7 +261,7 @@ async function finishElsewhere(own) {
 const say = (own, note) => running === own && showStatus(note);
 const warn = (own, text) => running === own && showError(text);
 
-function take(own, { type, sequence_number, response, delta, sinkstream }) {
+function take(own, { type, sequence_number, response, delta, logprobs, sinkstream }) {
   const { reply, turn } = own;
   own.number = sequence_number;
   if (type === "response.created") {
@@ -246,22 +273,9 @@ function take(own, { type, sequence_number, response, delta, sinkstream }) {
   if (response?.error) throw new Refused(500, response.error);
   const tokens = sinkstream ?? response?.usage;
   if (tokens) {
-    const { input_tokens: read, output_tokens: generated } = tokens;
-    if (!reply.begin) setOffsets(turn.parent);
-    reply.begin ??= read;
-    reply.end = turn.tokens = read + generated;
-    for (const one of turn.messages.slice(0, -1)) {
-      one.begin ??= Math.min(own.before, read);
-      one.end ??= read;
-    }
-    while (reply.offsets.length < generated) reply.offsets.push(reply.content.length);
-    turn.live_tokens = Math.min(reply.end - 1, model.capacity);
-    turn.total_evicted_tokens = reply.end - 1 - turn.live_tokens;
-    const now = performance.now();
-    own.from ??= { now, generated };
-    const seconds = (now - own.from.now) / 1000;
-    if (generated > own.from.generated) own.rate = (generated - own.from.generated) / seconds;
-    own.generated = generated;
+    if (own.generated === undefined) setOffsets(turn.parent);
+    const starts = delta && logprobs ? collect(reply, delta, logprobs) : [];
+    countTokens(own, tokens, starts, model.capacity);
   }
   if (response?.sinkstream) {  // it has ended
     const { session: _, ...facts } = response.sinkstream;
@@ -317,16 +331,14 @@ async function replaceOwn(own) {
     chat = at;
     await setOffsets(turn.parent);
     keep({ ...found.data[0], session });
-    Object.assign(turns.get(own.node).messages.at(-1), { thought: reply.thought });
-    choose(own.node);
-  } else if (reply.content) {
+    choose(own.node, isAtEnd());
+  } else if (reply.content.length > (own.given?.content.length ?? 0)) {
     turn.id = own.node || `local ${turns.size}`;
     turns.set(turn.id, turn);
-    choose(turn.id);
+    choose(turn.id, isAtEnd());
   } else {
-    choose(turn.parent);
-    $("message").value ||= turn.messages.at(-2).content;
-    fit();
+    choose(own.shown);
+    if (!own.given) $("message").value ||= turn.messages.at(-2).content;
   }
   lastRun = own;
   if (!own.isLost) showAddress();
@@ -357,11 +369,16 @@ function leave() {
 // ---- the document ----
 
 function showFrom(from) {
+  closeXray();
   first = Math.min(Math.max(0, from), Math.max(0, path.length - TURNS));
   const shown = path.slice(first, first + TURNS);
   for (const id of views.keys()) if (!shown.includes(id)) views.delete(id);
   const elements = shown.map((id) => {
-    if (!views.has(id)) views.set(id, viewOf(turns.get(id)));
+    if (!views.has(id)) {
+      const turn = turns.get(id);
+      const versions = childrenOf(turn.parent).filter((one) => one.id !== "running");
+      views.set(id, viewOf(turn, versions, { send, turnTo, isXrayed: isXrayOn() }));
+    }
     return views.get(id).element;
   });
   $("turns").replaceChildren(...elements);
@@ -369,82 +386,50 @@ function showFrom(from) {
   $("earlier").hidden = first === 0;
   $("later").hidden = first + TURNS >= path.length;
   $("empty").hidden = path.length > 0 || model === null;
-  const head = path.length ? turns.get(path[0]).messages : [];
-  const system = head[0]?.role === "system" ? head[0].content : "";
-  if (path.length) $("system").value = system;
-  $("system").readOnly = path.length > 0;
-  const title = head.find(({ role }) => role === "user")?.content.trim().slice(0, 80);
-  $("title").textContent = title || "New chat";
-  document.title = title ? `${title} · sinkstream` : "sinkstream";
+  showHead();
   paintAll();
   showStatus();
 }
 
-function viewOf(turn) {
-  const element = make("li");
-  const messages = turn.messages.map((message) => new MessageView(message));
-  messages.forEach((view, index) => {
-    const { role } = view.message;
-    const article = make("article", "", role);
-    const head = make("header");
-    view.label = make("span", "", "mark");
-    head.append(make("b", NAMES[role] ?? role), view.label);
-    if (turn.id !== "running") head.append(...actionsOf(turn, index));
-    article.ariaLabel = `${NAMES[role] ?? role}: ${view.message.content.slice(0, 60)}`;
-    article.append(head, view.element);
-    element.append(article);
-  });
-  return { element, messages };
+function showHead() {
+  const { messages = [] } = turns.get(path[0]) ?? {};
+  showSystem(path[0], messages[0]?.role === "system" ? messages[0].content : "");
+  const asked = messages.find(({ role }) => role === "user")?.content.trim().slice(0, 80);
+  const title = path.length && (titleOf(chat) ?? asked);
+  $("title").textContent = title || "New chat";
+  $("title").disabled = session === null || !path.length;
+  document.title = title ? `${title} · sinkstream` : "sinkstream";
 }
 
-function actionsOf(turn, index) {
-  const isReply = index === turn.messages.length - 1;
-  const asked = turn.messages.slice(0, -1);
-  if (!isReply) {
-    if (index < asked.length - 1 || asked[index].role !== "user") return [];
-    const sendEdited = (content) =>
-      send([...said(asked.slice(0, -1)), { role: "user", content }], turn.parent);
-    return [action("Edit", ({ target }) =>
-      edit(asked[index].content, target.closest("article"), sendEdited))];
-  }
-  const reply = turn.messages[index].content;
-  const copied = action("Copy", () => copy(reply, copied), "says");
-  copied.ariaLabel = "Copy reply";
-  const buttons = [copied, action("Regenerate", () => send(said(asked), turn.parent))];
-  const versions = childrenOf(turn.parent).map(({ id }) => id).filter((id) => id !== "running");
-  const shown = versions.indexOf(turn.id);
-  if (versions.length > 1) {
-    const step = (label, name, by) => {
-      const button = action(label, () => choose(versions[shown + by]));
-      button.ariaLabel = name;
-      button.disabled = versions[shown + by] === undefined;
-      return button;
-    };
-    buttons.push(
-      step("‹", "Previous version", -1),
-      make("span", `${shown + 1} of ${versions.length}`),
-      step("›", "Next version", 1),
-    );
-  }
-  return buttons;
-}
+export const rename = (title) => attempt(async () => {
+  await renameChat(new Set([...sessionsOf(chat), session]), title);
+  await list();
+});
 
 function paintAll() {
   clearPaint();
   const last = turns.get(path.at(-1));
-  const live = last?.live_tokens;
+  let { live_tokens: live, total_evicted_tokens: evicted } = last ?? {};
   const isKnown = model !== null && live !== undefined;
   $("window").hidden = !isKnown;
   $("sinks").hidden = $("grey").hidden = true;
   if (!isKnown) return;
-  const evicted = last.total_evicted_tokens;
-  const pinned = path.map((id) => turns.get(id).pinned_tokens).findLast(Boolean) ?? model.sinks;
-  for (const { messages } of views.values()) {
-    for (const view of messages) view.label.textContent = view.paint(pinned, evicted);
+  if (moment !== null) {
+    live = Math.min(moment, model.capacity);
+    evicted = moment - live;
   }
-  showWindow({ pinned, live, evicted, capacity: model.capacity });
-  const isHidden = (turns.get(path[0]).messages[0].begin ?? 0) >= Math.min(pinned, live);
-  $("sinks").hidden = isHidden || first > 0;
+  const pinned = path.map((id) => turns.get(id).pinned_tokens).findLast(Boolean) ?? model.sinks;
+  let isGrey = first > 0;
+  for (const { messages } of views.values()) {
+    for (const view of messages) {
+      view.label.textContent = view.paint(pinned, evicted, moment ?? undefined);
+      isGrey ||= view.isGrey;
+      if (isXrayOn()) view.paintOdds();
+    }
+  }
+  const isTemplate = turns.get(path[0]).messages[0].begin >= Math.min(pinned, live);
+  showWindow({ pinned, live, evicted, isGrey, isTemplate, capacity: model.capacity });
+  $("sinks").hidden = first > 0;
 }
 
 function showStatus(note = "") {
@@ -454,6 +439,7 @@ function showStatus(note = "") {
   const last = turns.get(path.at(-1));
   if (last?.tokens) facts.push(`${count(last.tokens)} tokens`);
   $("status").title = run?.node ? `state ${run.state}` : "";
+  if (path.at(-1)?.startsWith("local")) facts.push("not saved before your next message");
   if (isQueued) facts.push("your message is sent after this reply");
   if (note || (running && !running.from)) facts.push(note || "waiting for the model");
   $("status").textContent = facts.filter(Boolean).join(" · ");
@@ -464,9 +450,6 @@ function showBusy() {
   document.body.classList.toggle("busy", isBusy);
   $("send").hidden = isBusy;
   $("stop").hidden = !isBusy;
-  const { activeElement, body } = document;
-  if (isBusy && activeElement !== $("message")) $("stop").focus();
-  if (!isBusy && activeElement === body && matchMedia("(hover)").matches) $("message").focus();
 }
 
 // Sends the message, or lets it wait for the end of the running reply.
@@ -477,10 +460,12 @@ export function submit() {
   if (isQueued) return showStatus();
   $("message").value = "";
   keepDraft(chat);
-  fit();
+  const asked = { role: "user", content: text };
+  const before = historyOf(path.at(-1) ?? null);
   const system = $("system").value.trim();
-  const before = path.length === 0 && system ? [{ role: "system", content: system }] : [];
-  send([...before, { role: "user", content: text }], path.at(-1) ?? null);
+  const old = before[0]?.role === "system" ? before.shift().content.trim() : "";
+  if (path.length && system === old) send([asked], path.at(-1));
+  else send([...(system ? [{ role: "system", content: system }] : []), ...before, asked], null);
 }
 
 export const exportShown = () => exportChat($("title").textContent, [...turns.values()]);
@@ -488,8 +473,28 @@ export const exportShown = () => exportChat($("title").textContent, [...turns.va
 export function showImported(text) {
   const found = importChat(text);
   newChat();
+  const asked = found.at(-1)?.messages.at(-1).role === "assistant" ? null : found.pop();
   setTurns(found);
+  if (asked) send(asked.messages, asked.parent);
+  else $("spoken").textContent = $("status").textContent;
 }
+
+startXray({
+  viewAt(node) {
+    const [id, { messages }] = [...views].find(([, { element }]) => element.contains(node));
+    return { turn: turns.get(id), view: messages.find(({ element }) => element.contains(node)) };
+  },
+  capacity: () => model.capacity,
+  look(token) {
+    moment = token;
+    paintAll();
+  },
+  branch: (turn, given) => send(turn.messages.slice(0, -1), turn.parent, given),
+  redraw() {
+    views = new Map();
+    showFrom(first);
+  },
+});
 
 export const draft = () => keepDraft(chat);
 export const pageBy = (parts) => showFrom(first + parts * TURNS / 2);

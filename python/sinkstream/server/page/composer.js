@@ -1,17 +1,11 @@
-// Fields for messages: their height, what Enter does, drafts, and edited messages.
+// Fields for messages: what Enter does, drafts, edited texts, attached files.
 
-import { action, make } from "./elements.js";
+import { $, action, make } from "./elements.js";
 import { keep, kept } from "./kept.js";
 
-const $ = (id) => document.getElementById(id);
+const MOST_BYTES = 1 << 20;  // of an attached file
 
-export function fit() {
-  const field = $("message");
-  field.style.height = "auto";
-  field.style.height = `${Math.min(field.scrollHeight + 2, 200)}px`;
-}
-
-const isTouch = () => matchMedia("(hover: none) and (pointer: coarse)").matches;
+export const isTouch = () => matchMedia("(hover: none) and (pointer: coarse)").matches;
 
 export function sendOnEnter(event, form) {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -26,17 +20,18 @@ export function keepDraft(chat, text = $("message").value) {
 
 export function restoreDraft(chat) {
   $("message").value = kept("drafts")[chat ?? "new"] ?? "";
-  fit();
 }
 
-// Lets a message be edited in its article; calls `send` with the new text.
-export function edit(text, article, send) {
+// Lets a text be edited in its element; calls `send` with the new one.
+export function edit(text, element, send) {
   const form = make("form", "", "edit");
   const field = make("textarea");
   field.value = text;
   field.ariaLabel = "Edited message";
-  const replaced = [...article.children];
-  const close = () => form.replaceWith(...replaced);
+  const close = () => {
+    form.remove();
+    element.querySelector("button").focus();
+  };
   form.append(field, make("button", "Send"), action("Cancel", close));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -45,9 +40,25 @@ export function edit(text, article, send) {
     send(field.value);
   });
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close();
-    else sendOnEnter(event, form);
+    if (event.key !== "Escape") return sendOnEnter(event, form);
+    event.stopPropagation();  // it stops no reply
+    close();
   });
-  article.replaceChildren(form);
+  element.append(form);
+  field.focus();
+}
+
+// Adds text files to the message.
+export async function attach(files) {
+  const parts = [];
+  for (const file of files) {
+    if (file.size > MOST_BYTES) throw new Error(`${file.name} is larger than 1 MB.`);
+    const text = await file.text();
+    if (text.includes("\0")) throw new Error(`${file.name} is not a text file.`);
+    parts.push(`${file.name}:\n\`\`\`\`\n${text.trimEnd()}\n\`\`\`\`\n`);
+  }
+  const field = $("message");
+  field.value = [field.value, ...parts].filter(Boolean).join("\n");
+  field.dispatchEvent(new Event("input"));
   field.focus();
 }

@@ -2,20 +2,19 @@
 
 import { hasKey, useKey } from "./api.js";
 import {
-  draft, exportShown, newChat, openFromAddress, pageBy, refresh, showImported, start, stop, submit,
+  draft, exportShown, newChat, openFromAddress, pageBy, refresh, rename, showImported, start, stop,
+  submit,
 } from "./chat.js";
 import { find } from "./chats.js";
-import { fit, restoreDraft, sendOnEnter } from "./composer.js";
-import { showError } from "./elements.js";
-import { attach } from "./files.js";
+import { attach, isTouch, restoreDraft, sendOnEnter } from "./composer.js";
+import { $, attempt, showError } from "./elements.js";
 import { startSettings } from "./settings.js";
 
-const $ = (id) => document.getElementById(id);
 const on = (id, event, act) => $(id).addEventListener(event, act);
 
-function toggle(button, element, isShown = element.hidden) {
-  element.hidden = !isShown;
-  button.ariaExpanded = String(isShown);
+function showList(isShown = $("sidebar").hidden) {
+  $("sidebar").hidden = !isShown;
+  $("toggle-list").ariaExpanded = String(isShown);
 }
 
 function askForKey() {
@@ -28,10 +27,7 @@ on("composer", "submit", (event) => {
   event.preventDefault();
   submit();
 });
-on("message", "input", () => {
-  fit();
-  draft();
-});
+on("message", "input", draft);
 on("message", "keydown", (event) => sendOnEnter(event, $("composer")));
 on("unlock", "submit", (event) => {
   event.preventDefault();
@@ -41,17 +37,19 @@ on("unlock", "submit", (event) => {
 });
 on("stop", "click", stop);
 on("export", "click", exportShown);
+on("title", "click", ({ target }) => {
+  const title = prompt("Title of this chat", target.textContent);
+  if (title) rename(title);
+});
 const readFiles = (id, act) => on(id, "change", async ({ target }) => {
-  try {
-    await act(target.files);
-    showError("");
-  } catch (error) {
-    showError(error.message);
-  }
+  await attempt(() => act(target.files));
   target.value = "";
 });
 on("import", "click", () => $("import-file").click());
-readFiles("import-file", async ([file]) => showImported(await file.text()));
+readFiles("import-file", async ([file]) => {
+  $("settings").hidePopover();
+  showImported(await file.text());
+});
 on("attach", "click", () => $("attach-file").click());
 readFiles("attach-file", attach);
 on("new-chat", "click", newChat);
@@ -62,22 +60,19 @@ on("starters", "click", ({ target }) => {
   $("composer").requestSubmit();
 });
 const isNarrow = () => innerWidth < 800;
-on("sidebar", "click", (event) => {
-  if (event.target.closest("a, #new-chat") && isNarrow()) toggle($("toggle-list"), $("sidebar"), false);
+document.addEventListener("click", ({ target }) => {
+  if (isNarrow() && target.closest("main, nav a, #new-chat")) showList(false);
 });
-document.querySelector("main").addEventListener("click", () => {
-  if (isNarrow()) toggle($("toggle-list"), $("sidebar"), false);
-});
-on("toggle-list", "click", () => toggle($("toggle-list"), $("sidebar")));
-on("toggle-settings", "click", () => toggle($("toggle-settings"), $("settings")));
+on("toggle-list", "click", () => showList());
+on("skip", "click", () => $("transcript").focus());
 on("earlier", "click", () => pageBy(-1));
 on("later", "click", () => pageBy(1));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
   const isCommand = event.ctrlKey || event.metaKey;
+  if (event.key === "Escape" && !$("settings").matches(":popover-open")) stop();
   if (isCommand && event.key === "k") {
     event.preventDefault();
-    toggle($("toggle-list"), $("sidebar"), true);
+    showList(true);
     $("search").focus();
   } else if (isCommand && event.shiftKey && event.key.toLowerCase() === "o") {
     event.preventDefault();
@@ -88,8 +83,17 @@ document.addEventListener("visibilitychange", refresh);
 addEventListener("hashchange", openFromAddress);
 addEventListener("locked", askForKey);
 
+// When the control with the focus vanishes or is disabled, one goes on to write, or to read.
+let focused = $("message");
+document.addEventListener("focusin", ({ target }) => { focused = target; });
+new MutationObserver(() => {
+  if (!focused.disabled && focused.checkVisibility({ visibilityProperty: true })) return;
+  focused = $(isTouch() ? "transcript" : "message");
+  focused.focus({ preventScroll: true });
+}).observe(document.body, { subtree: true, childList: true, attributes: true });
+
 startSettings();
-toggle($("toggle-list"), $("sidebar"), innerWidth >= 1000);
+showList(innerWidth >= 1000);
 restoreDraft(null);
 $("message").focus();
 start();

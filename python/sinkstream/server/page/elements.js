@@ -1,4 +1,6 @@
-// Makes elements, and what their buttons do alike.
+// Finds and makes elements, and what their buttons do alike.
+
+export const $ = (id) => document.getElementById(id);
 
 export function make(name, text = "", className = "") {
   const element = document.createElement(name);
@@ -30,7 +32,16 @@ export async function copy(text, button) {
   setTimeout(() => button.classList.remove("done"), 1500);
 }
 
+// Does something, and shows why it failed.
+export async function attempt(act) {
+  try {
+    await act();
+    showError("");
+  } catch (error) {
+    showError(error.message);
+  }
+}
+
 export function showError(text) {
-  document.getElementById("error").textContent = text;
-  document.getElementById("error").hidden = !text;
+  $("error").textContent = text;
 }

@@ -92,12 +92,15 @@ function partsOf(text, start, end) {
     let to = from + found[0].length;
     add("text", at, from);
     if (groups.ticks) {
-      const close = endOfCode(source, to, groups.ticks);
+      const size = groups.ticks.length;
+      const code = new RegExp(`(?<!\`)\`{${size}}(?!\`)`, "g");
+      code.lastIndex = to;
+      const close = code.exec(source)?.index ?? -1;
       if (close < 0) add("text", from, to);
       else {
         const padded = /^ (?=.*[^ ]).* $/s.test(source.slice(to, close)) ? 1 : 0;
         add("code", to + padded, close - padded);
-        to = close + groups.ticks.length;
+        to = close + size;
       }
     } else if (groups.escape) {
       to += 1;
@@ -121,16 +124,6 @@ function partsOf(text, start, end) {
   }
   add("text", at, end);
   return parts;
-}
-
-function endOfCode(text, from, ticks) {
-  for (let at = from; (at = text.indexOf(ticks, at)) >= 0;) {
-    let end = at;
-    while (text[end] === "`") end += 1;
-    if (end - at === ticks.length) return at;
-    at = end;
-  }
-  return -1;
 }
 
 // Emphasis, by the rules of CommonMark.

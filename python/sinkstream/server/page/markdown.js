@@ -1,7 +1,6 @@
 // Markdown -> elements of a few kinds. Every text node knows its place in the source, so that the
 // window can be painted over it, token by token. Text never becomes HTML.
 
-import { colour } from "./code_colours.js";
 import { action, make } from "./elements.js";
 import { Flow, inlineIn } from "./inline.js";
 
@@ -133,7 +132,7 @@ function kindOf(source, open, text = "", next = undefined) {
   if (QUOTE.test(source)) return "quote";
   if (MATHS.test(source)) return "math";
   const item = ITEM.exec(source);
-  // In a paragraph, a number is a list's only if it is 1: others are often just numbers.
+  // In a paragraph, only the number 1 begins a list: others are often just numbers.
   const isEmpty = item && BLANK.test(source.slice(item[0].length));
   if (item && !(isText && (isEmpty || (item[3] && item[3] !== "1")))) return "list";
   if (next && source.includes("|")) {
@@ -269,7 +268,8 @@ const BUILDERS = {
       const row = section.insertRow();
       const cells = cellsOf(page.text, line);
       columns.forEach((side, at) => {
-        const cell = row.appendChild(make(isHead ? "th" : "td", "", side));
+        const cell = row.appendChild(make(isHead ? "th" : "td"));
+        cell.style.textAlign = side;
         cell.dir = "auto";
         if (cells[at]) inlineIn(cell, page, [cells[at]]);
       });
@@ -358,4 +358,40 @@ function alignments(text, line) {
     const [left, right] = [text[start] === ":", text[end - 1] === ":"];
     return left && right ? "center" : right ? "right" : left ? "left" : "";
   });
+}
+
+// ---- colours of code, for any language of a common form ----
+
+const WORDS = new Set(("and as async await break case catch class const continue def default elif else enum except "
+  + "export extends false False finally fn for from func function if import in int interface let match new None not "
+  + "null or pass private public return self static string struct switch this throw true True try type using var void "
+  + "where while with yield select insert update").split(" "));
+const HASH = "bash sh shell zsh console python py ruby rb perl yaml yml toml r";
+const DASH = "sql lua haskell";
+const PLAIN = "text txt plain plaintext markdown md output log";
+const STRINGS = String.raw`"""[^]*?(?:"""|$)|'''[^]*?(?:'''|$)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'`;
+const listed = (list, name) => list.split(" ").includes(name);
+
+function lexerOf(language) {
+  const comment = listed(HASH, language) ? "#[^\n]*" : listed(DASH, language) ? "--[^\n]*"
+    : listed("csv json", language) ? "(?!)" : String.raw`//[^\n]*|/\*[^]*?(?:\*/|$)|<!--[^]*?(?:-->|$)`;
+  return new RegExp(`(?<comment>${comment})|(?<string>${STRINGS})|`
+    + String.raw`(?<number>\b\d[\w.]*)|(?<word>[\p{L}_][\p{L}\p{N}_]*)`, "gu");
+}
+
+// Calls `put(from, to, name)` for all parts of a code, in order; a plain part has no name.
+function colour(code, language, put) {
+  let at = 0;
+  if (language && !listed(PLAIN, language)) {
+    for (const found of code.matchAll(lexerOf(language))) {
+      const [name] = Object.entries(found.groups).find(([, value]) => value !== undefined);
+      const isWord = name === "word";
+      const word = language === "sql" ? found[0].toLowerCase() : found[0];
+      if (!found[0] || (isWord && !WORDS.has(word))) continue;
+      if (found.index > at) put(at, found.index, "");
+      at = found.index + found[0].length;
+      put(found.index, at, name);
+    }
+  }
+  if (at < code.length) put(at, code.length, "");
 }

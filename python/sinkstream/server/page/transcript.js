@@ -1,13 +1,20 @@
-// Shows messages and the model's window over them. Model text becomes text nodes only.
+// Shows turns and the model's window over them, also as a bar. Model text becomes text nodes only.
 
-import { action, copy, make } from "./elements.js";
+import { edit } from "./composer.js";
+import { $, action, copy, make } from "./elements.js";
 import { build, linesOf, split } from "./markdown.js";
+
+const NAMES = { user: "You", assistant: "Model", system: "System" };
+const CUT = ["cancelled", "length", "timeout", "interrupted", "error"];  // before its end
 
 const SHOWN = 100;  // blocks of a message in the document at a time
 
 // ---- the window over the text ----
 
-const painted = { evicted: null, sinks: null };
+export const count = (number) => number.toLocaleString("en");
+
+const UNSURE = 0.5;  // a word with a lower probability is underlined
+const painted = { evicted: null, sinks: null, unsure: null, word: null };
 if (globalThis.CSS?.highlights) {
   for (const name of Object.keys(painted)) {
     painted[name] = new Highlight();
@@ -16,8 +23,10 @@ if (globalThis.CSS?.highlights) {
 }
 
 export function clearPaint() {
-  for (const highlight of Object.values(painted)) highlight?.clear();
+  for (const name of ["evicted", "sinks", "unsure"]) painted[name]?.clear();
 }
+
+export const unmark = () => painted.word?.clear();
 
 // Paints characters [from, to) of a block.
 function paint(name, block, from, to) {
@@ -33,7 +42,37 @@ function paint(name, block, from, to) {
   }
 }
 
-// A message: {role, content, begin, end, offsets}: its tokens, and the character where each begins.
+function boxesOf(node, from, to) {
+  const range = document.createRange();
+  range.setStart(node, from);
+  range.setEnd(node, to);
+  return [...range.getClientRects()];
+}
+
+// Numbers of tokens; `capacity` is what the model sees at most. `isGrey`: some text is grey;
+// `isTemplate`: no message is pinned, but how the template begins.
+export function showWindow({ pinned, live, evicted, capacity, isGrey, isTemplate }) {
+  const sinks = Math.min(pinned, live);
+  const widths = { sinks, evicted, live: live - sinks, free: capacity - live };
+  for (const [name, tokens] of Object.entries(widths)) {
+    const part = $("bar").querySelector(`.${name}`);
+    part.style.flexGrow = tokens;
+    part.hidden = tokens === 0;
+  }
+  const words = [
+    ["sinks", `${count(sinks)} pinned`],
+    ["evicted", `${count(evicted)} no longer seen`],
+    ["live", `${count(live - sinks)} in the window of ${count(capacity - pinned)}`],
+  ];
+  $("legend").replaceChildren(...words.map(([name, text]) => make("span", text, name)));
+  $("bar").ariaLabel = words.map(([, text]) => text).join(", ");
+  $("grey").hidden = evicted === 0 || !isGrey;
+  const origin = isTemplate ? ": how the model's chat template begins" : "";
+  $("sinks").textContent = `${count(sinks)} tokens pinned, always seen${origin}`;
+}
+
+// A message: {role, content, begin, end, offsets, odds}: its tokens, the character where each
+// begins, and what the X-ray knows of them.
 export class MessageView {
   constructor(message) {
     this.message = message;
@@ -75,12 +114,16 @@ export class MessageView {
     this.turnTo(this.follows ? Math.max(0, surplus) : this.first);
   }
 
+  get shown() {
+    return this.blocks.slice(this.first, this.first + SHOWN);
+  }
+
   // Puts blocks [first, first + SHOWN) into the document.
   turnTo(first) {
     const most = Math.max(0, this.blocks.length - SHOWN);
     this.first = Math.min(Math.max(0, Math.round(first)), most);
     this.follows = this.first === most;
-    const shown = this.blocks.slice(this.first, this.first + SHOWN);
+    const { shown } = this;
     const wanted = new Set();
     for (const block of shown) {
       block.element ??= build(this.message.content, block, this.isPlain);
@@ -121,13 +164,56 @@ export class MessageView {
     return at === undefined ? content.length : Math.min(Math.max(0, at), content.length);
   }
 
-  // Greys tokens [sinks, sinks + evicted); returns how the message is seen, if not whole.
-  paint(sinks, evicted) {
+  get nodes() {
+    return this.shown.flatMap(({ nodes }) => nodes);
+  }
+
+  // The character at a point of the window; null if there is none.
+  characterAt(x, y) {
+    const { offsetNode, offset } = document.caretPositionFromPoint(x, y) ?? {};
+    const part = this.nodes.find(({ node }) => node === offsetNode);
+    const isThere = (at) => at >= 0 && at < offsetNode.length && boxesOf(offsetNode, at, at + 1)
+      .some((box) => box.left <= x && x <= box.right && box.top - 6 <= y && y <= box.bottom + 6);
+    const at = part && [offset, offset - 1].find(isThere);
+    return at === undefined ? null : part.start + at;
+  }
+
+  // Marks characters for the X-ray; returns where the first of them are in the window.
+  mark(from, to) {
+    unmark();
+    for (const block of this.shown) paint("word", block, from, to);
+    const part = this.nodes.find(({ start, end }) => start < to && end > from);
+    if (!part) return null;
+    const { node, start, end } = part;
+    return boxesOf(node, Math.max(from, start) - start, Math.min(to, end) - start)[0];
+  }
+
+  // Underlines words that were not probable.
+  paintOdds() {
+    const { odds = [] } = this.message;
+    let next = 0;
+    for (const block of odds.length ? this.shown : []) {
+      while (next < odds.length && odds[next].at < block.start) next += 1;
+      let from = null;  // few ranges: many are slow
+      for (; next < odds.length && odds[next].at < block.end; next += 1) {
+        const { at, p } = odds[next];
+        if (p >= UNSURE && from !== null) paint("unsure", block, from, at);
+        from = p >= UNSURE ? null : from ?? at;
+      }
+      if (from !== null) paint("unsure", block, from, block.end);
+    }
+  }
+
+  // Greys tokens [sinks, sinks + evicted), and those from `later` on, which are not written yet;
+  // returns how the message is seen, if not whole.
+  paint(sinks, evicted, later = Infinity) {
     const from = this.character(sinks);
     const to = evicted > 0 ? Math.max(from, this.character(sinks + evicted)) : from;
-    const key = `${from} ${to} ${this.blocks.length}`;
-    for (const block of this.blocks.slice(this.first, this.first + SHOWN)) {
-      const isGone = from < to && block.start >= from && block.end <= to;
+    const rest = later === Infinity ? later : this.message.begin >= later ? 0 : this.character(later);
+    this.isGrey = rest < Infinity || this.message.content.slice(from, to).trim() !== "";
+    const key = `${from} ${to} ${rest} ${this.blocks.length}`;
+    for (const block of this.shown) {
+      const isGone = (from < to && block.start >= from && block.end <= to) || block.start >= rest;
       if (this.painted !== key) {
         block.element.classList.toggle("evicted", isGone);
         block.element.classList.toggle("sink", block.start < from);
@@ -136,6 +222,7 @@ export class MessageView {
       if (!isGone) {
         paint("sinks", block, block.start, Math.min(block.end, from));
         paint("evicted", block, Math.max(block.start, from), Math.min(block.end, to));
+        paint("evicted", block, Math.max(block.start, rest), block.end);
       }
     }
     this.painted = key;
@@ -160,10 +247,86 @@ export function withOffsets(message) {
   return { ...message, offsets: offsets.map((one) => starts[one] ?? (one < 0 ? 0 : length)) };
 }
 
+// ---- turns ----
+
+// `versions`: turns with the same parent, in order. `chat`: {send, turnTo, isXrayed}.
+export function viewOf(turn, versions, chat) {
+  const element = make("li");
+  const messages = turn.messages.map((message) => new MessageView(message));
+  messages.forEach((view, index) => {
+    const { role } = view.message;
+    const article = make("article", "", role);
+    const head = make("header");
+    view.label = make("span", "", "mark");
+    const name = NAMES[role] ?? role;
+    head.append(make("b", name), view.label);
+    if (turn.id !== "running") head.append(...actionsOf(turn, index, versions, chat));
+    article.ariaLabel = `${name}: ${view.message.content.slice(0, 60)}`;
+    if (chat.isXrayed && role === "assistant") {
+      view.body.tabIndex = 0;
+      view.body.className = "words";
+    }
+    article.append(head, view.element);
+    element.append(article);
+  });
+  return { element, messages };
+}
+
+function actionsOf(turn, index, versions, { send, turnTo }) {
+  const { role, content } = turn.messages[index];
+  const asked = turn.messages.slice(0, -1);
+  const isReply = index === asked.length;
+  const copied = action("Copy", () => copy(content, copied), "says");
+  copied.ariaLabel = isReply ? "Copy reply" : "Copy message";
+  const buttons = [copied];
+  if (isReply) {
+    const again = (label, given) => action(label, () => send(asked, turn.parent, given));
+    buttons.push(again("Regenerate"));
+    if (CUT.includes(turn.finish_reason) && content) buttons.push(again("Continue", turn.messages[index]));
+  } else if (index === asked.length - 1 && role === "user") {
+    const sendEdited = (text) => send([...asked.slice(0, -1), { role, content: text }], turn.parent);
+    buttons.push(action("Edit", ({ target }) =>
+      edit(content, target.closest("article"), sendEdited)));
+  }
+  const differs = turn.messages.findIndex((one, at) =>
+    versions.some(({ messages }) => messages[at]?.content !== one.content));
+  if (versions.length > 1 && (isReply || index === differs)) {
+    const shown = versions.indexOf(turn);
+    const step = (label, name, by) => {
+      const button = action(label, () => turnTo(versions[shown + by].id, button, isReply));
+      button.ariaLabel = name;
+      button.disabled = versions[shown + by] === undefined;
+      return button;
+    };
+    buttons.push(
+      step("‹", "Previous version", -1),
+      make("span", `${shown + 1} of ${versions.length}`),
+      step("›", "Next version", 1),
+    );
+  }
+  return buttons;
+}
+
 // ---- scrolling ----
 
 export function isAtEnd() {
-  const { scrollHeight, scrollTop, clientHeight } = document.getElementById("transcript");
+  const { scrollHeight, scrollTop, clientHeight } = $("transcript");
   return scrollHeight - scrollTop - clientHeight < 80;
 }
-export const scrollToEnd = () => document.getElementById("transcript").scrollTo(0, 1e9);
+
+export function scrollToEnd() {
+  $("turns").style.paddingBottom = "";
+  $("transcript").scrollTo(0, 1e9);
+}
+
+// Scrolls an element to a height, with space below if the text is short.
+export function bringTo(element, top) {
+  const scroll = () => {
+    const distance = element.getBoundingClientRect().top - top;
+    $("transcript").scrollBy(0, distance);
+    return distance;
+  };
+  scroll();
+  $("turns").style.paddingBottom = `${Math.max(0, scroll())}px`;
+  scroll();
+}

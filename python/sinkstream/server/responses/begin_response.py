@@ -17,7 +17,7 @@ from sinkstream.conversations.turns import NotFound, Turn, TurnRequest
 from sinkstream.host import ReplyOptions
 from sinkstream.request.options import StreamOptions
 from sinkstream.server.admission import response_bytes
-from sinkstream.server.body_options import sinks_of, thinking_of_response
+from sinkstream.server.body_options import continues_final, sinks_of, thinking_of_response
 from sinkstream.server.errors import ApiError, from_exception, invalid
 from sinkstream.server.parsing import session_key
 from sinkstream.server.request_bodies import StreamSettings
@@ -148,7 +148,8 @@ async def create(
     async with in_time(terms.arrived_at, terms.timeout_s):
         asked = await asked_of(service, body, tenant, headers)
         tools, thinking = asked.turn.tools, asked.turn.thinking
-        await service.grammars.compile(service.host, options, names, tools, thinking)
+        given = asked.turn.given
+        await service.grammars.compile(service.host, options, names, tools, thinking, given)
     if tools is None:  # after their grammar, which is compiled elsewhere
         check = partial(_check_options, service, options, names)
         await service.pool.run_if(body.is_long, check)
@@ -175,8 +176,9 @@ async def create(
         tokens=None if "logprobs" not in options else [],
         encodes_thought=ENCRYPTED in (body.include or ()),
         tells_usage=bool(settings.continuous_usage_stats),
+        ignored=body.ignored,
     )
-    live = Live(Resources(state, service.texts.piece), asked.turn.messages)
+    live = Live(Resources(state, service.texts), asked.turn.messages)
     if live.state.is_background and fields["store"]:
         messages = orjson.dumps(asked.turn.messages).decode()
         live.promise = Promise(name, tenant, record, messages)
@@ -203,8 +205,10 @@ def _described(
     service: Service, body: ResponseRequest, asked: Asked, name: str
 ) -> tuple[dict[str, Any], str]:
     """Return the fields of a response that repeat its request, and what is stored of them."""
-    fields = request_fields_of(service, body, name, store=asked.turn.store)
-    return fields, record_of(fields, len(asked.turn.messages))
+    turn = asked.turn
+    fields = request_fields_of(service, body, name, store=turn.store)
+    is_dropped = turn.given == ""  # an empty message that the reply continues
+    return fields, record_of(fields, len(turn.messages) - is_dropped)
 
 
 async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: Headers) -> Asked:
@@ -213,15 +217,21 @@ async def asked_of(service: Service, body: ReadRequest, tenant: str, headers: He
     read = partial(messages_of, body.input)
     find_tools = partial(response_tools, body, service.config.tools)
     tools = await service.pool.run(find_tools) if body.tools else find_tools()
+    messages = await service.pool.run_if(body.is_long, read)
     turn = TurnRequest(
         tenant=tenant,
-        messages=await service.pool.run_if(body.is_long, read),
+        messages=messages,
         options={},
         previous=body.previous_response_id,
         session_key=session_key(headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
         tools=tools,
         store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
+        continue_final=continues_final(
+            messages,
+            body.continue_final_message,
+            by_default=service.config.continue_final_message,
+        ),
         thinking=thinking_of_response(service.host, body.reasoning),
     )
     return Asked(service, turn, body.instructions)

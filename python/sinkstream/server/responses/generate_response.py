@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -120,7 +121,7 @@ async def _finish(
     facts = live.turn.facts if live.turn is not None else None
     end = live.end = reply.ended if reply is not None else None
     live.queued_s = reply.queued_s if reply is not None else 0.0
-    outcome = _outcome(facts, end, live.failure, is_cancelled=is_cancelled)
+    outcome = _outcome(facts, end, live.failure, state.ignored, is_cancelled=is_cancelled)
     is_left = end is not None and end.node != ""
     is_stored = is_left and state.request_fields["store"]
     try:
@@ -140,7 +141,9 @@ async def _finish(
     finally:
         state.outcome, live.messages = outcome, None
         live.notify()
-        if is_stored or not (state.request_fields["store"] or state.is_background):
+        is_kept = state.request_fields["store"] or state.is_background
+        is_known = state.is_begun or live.is_announced  # or else its client was refused
+        if is_stored or not (is_kept and is_known):
             service.live.forget(state.id)
         else:
             service.live.forget_later(state.id)
@@ -157,9 +160,14 @@ def _end_promise(service: Service, live: Live, outcome: Outcome) -> None:
 
 
 def _outcome(
-    facts: TurnFacts | None, end: TurnEnd | None, failure: ApiError | None, *, is_cancelled: bool
+    facts: TurnFacts | None,
+    end: TurnEnd | None,
+    failure: ApiError | None,
+    ignored: Sequence[str],
+    *,
+    is_cancelled: bool,
 ) -> Outcome:
-    usage, own = (None, {}) if facts is None or end is None else _usage(facts, end)
+    usage, own = (None, {}) if facts is None or end is None else _usage(facts, end, ignored)
     if failure is not None:
         code = _ERRORS.get(failure.status, "server_error")
         error = {"code": code, "message": failure.message}
@@ -171,9 +179,11 @@ def _outcome(
     return Outcome("completed", completed_at=int(time.time()), usage=usage, own=own)
 
 
-def _usage(facts: TurnFacts, end: TurnEnd) -> tuple[dict[str, Any], dict[str, Any]]:
+def _usage(
+    facts: TurnFacts, end: TurnEnd, ignored: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a reply's usage with this API's names, and sinkstream's own fields."""
-    chat = usage_of([(facts, end)])
+    chat = usage_of([(facts, end)], ignored=ignored)
     read, cached = chat["prompt_tokens"], chat["prompt_tokens_details"]["cached_tokens"]
     usage = {
         "input_tokens": read,
@@ -182,4 +192,4 @@ def _usage(facts: TurnFacts, end: TurnEnd) -> tuple[dict[str, Any], dict[str, An
         "output_tokens_details": {"reasoning_tokens": end.thought_tokens},
         "total_tokens": chat["total_tokens"],
     }
-    return usage, {"finish_reason": end.finish_reason, **chat["sinkstream"]}
+    return usage, chat["sinkstream"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -22,6 +22,8 @@ from sinkstream.server.responses.stored_responses import Opening
 _T = TypeVar("_T")
 _KEPT_S = 60.0
 _KEPT = 256  # of responses that have ended
+_KEPT_BYTES = 32 << 20  # of them, but for the last one
+_LEAST_BYTES = 1024  # that one takes
 _UNSTORED = 1024  # whose openings are remembered
 _BATCH = 256  # events that are made at a time
 
@@ -158,14 +160,18 @@ class LiveResponses:
         """Keep a response that has ended findable for a while: it is nowhere else."""
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(_KEPT_S, self.forget, name)
-        while len(self._ended) > _KEPT:
-            self.forget(_oldest_of_most(self._ended, lambda name: self._found[name].state.tenant))
+        sizes = {name: self._found[name].state.size for name in self._ended}
+        while len(sizes) > _KEPT or (len(sizes) > 1 and sum(sizes.values()) > _KEPT_BYTES):
+            oldest = _oldest_of_most(sizes, lambda name: self._found[name].state.tenant)
+            self.forget(oldest)
+            del sizes[oldest]
 
     def note_unstored(self, tenant: str, name: str, opening: Opening) -> None:
         """Remember the opening of a response that is not stored."""
         self._unstored[tenant, name] = opening
         while len(self._unstored) > _UNSTORED:
-            del self._unstored[_oldest_of_most(self._unstored, itemgetter(0))]
+            sizes = dict.fromkeys(self._unstored, 0)  # an opening is no larger than the least
+            del self._unstored[_oldest_of_most(sizes, itemgetter(0))]
 
     def is_unstored(self, tenant: str, name: str) -> bool:
         """Return whether an unstored response is remembered."""
@@ -176,8 +182,10 @@ class LiveResponses:
         return self._unstored[tenant, name]
 
 
-def _oldest_of_most(kept: Iterable[_T], tenant_of: Callable[[_T], str]) -> _T:
-    """Return the first, which is the oldest, of those of the tenant that has the most."""
-    names = list(kept)
-    most = Counter(map(tenant_of, names)).most_common(1)[0][0]
-    return next(name for name in names if tenant_of(name) == most)
+def _oldest_of_most(sizes: Mapping[_T, int], tenant_of: Callable[[_T], str]) -> _T:
+    """Return the first, which is the oldest, of those of the tenant that takes the most bytes."""
+    taken: Counter[str] = Counter()
+    for name, size in sizes.items():
+        taken[tenant_of(name)] += _LEAST_BYTES + size
+    most = taken.most_common(1)[0][0]
+    return next(name for name in sizes if tenant_of(name) == most)

@@ -20,9 +20,9 @@ from sinkstream.server.body_options import (
 )
 from sinkstream.server.config import NO_STORE
 from sinkstream.server.errors import invalid, not_supported
-from sinkstream.server.request_bodies import Body, Generation, Objects, Strings
+from sinkstream.server.reply_rules import Rule, rule_of_format
+from sinkstream.server.request_bodies import Body, Generation, Objects, Salt, Strings
 from sinkstream.server.service import Service
-from sinkstream.server.structured import Rule, rule_of_format
 
 NAMES = {
     "prompt": "input",
@@ -55,7 +55,8 @@ class ReadRequest(Body):
     prompt: Any = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any] | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
+    continue_final_message: bool | None = None
     store: bool | None = None
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkstream.server import logprobs
-from sinkstream.server.logprobs import Bytes
+from sinkstream.server.logprobs import Vocabulary
 from sinkstream.server.responses.items import encode_thought
 from sinkstream.server.responses.response_state import Deltas, ResponseState
 
@@ -28,10 +28,10 @@ def reasoning_id(response_id: str) -> str:
 class Resources:
     """Makes the objects of one response."""
 
-    def __init__(self, state: ResponseState, piece: Bytes) -> None:
-        """Describe `state`; `piece` returns the bytes of a token."""
+    def __init__(self, state: ResponseState, vocabulary: Vocabulary) -> None:
+        """Describe `state`, with tokens of `vocabulary`."""
         self.state = state
-        self._piece = piece
+        self._vocabulary = vocabulary
 
     def response(self) -> dict[str, Any]:
         """Return the response as it is now; it has output once it has ended."""
@@ -141,7 +141,7 @@ class Resources:
             return []
         parts = self.state.tokens if number is None else [self.state.tokens[number]]
         tokens = [token for part in parts for token in part]
-        found: list[dict[str, Any]] = logprobs.of_chat(tokens, self._piece)["content"]
+        found: list[dict[str, Any]] = logprobs.of_chat(tokens, self._vocabulary)["content"]
         return found
 
     def counts(self, deltas: Deltas, number: int | None) -> dict[str, Any]:

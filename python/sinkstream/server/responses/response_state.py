@@ -118,17 +118,23 @@ class ResponseState:
     """Whether the thought's item has `encrypted_content`."""
     tells_usage: bool = False
     """Whether each delta says how many tokens there are so far."""
+    ignored: Sequence[str] = ()
+    """Fields of the request that are unknown."""
     input_tokens: int = 0
     """The tokens of the conversation before the reply; known once the reply has begun."""
     outcome: Outcome | None = None
     """None while it is in progress."""
 
     @property
+    def size(self) -> int:
+        """Return about how many bytes it has as JSON."""
+        tokens = 0 if self.tokens is None else TOKEN_BYTES * len(self.text)
+        return self.fields_bytes + len(self.text.encoded) + len(self.thought.encoded) + tokens
+
+    @property
     def is_long(self) -> bool:
         """Return whether its object and some of its events belong on the pool."""
-        tokens = 0 if self.tokens is None else TOKEN_BYTES * len(self.text)
-        text = len(self.text.encoded) + len(self.thought.encoded)
-        return self.fields_bytes + text + tokens > SMALL_BYTES
+        return self.size > SMALL_BYTES
 
     @property
     def id(self) -> str:

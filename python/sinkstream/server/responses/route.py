@@ -11,18 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sinkstream.conversations.turns import NotFound
-from sinkstream.server.answer import Answer, json_response, send_json
+from sinkstream.server.answer import Answer, json_response, send_counted
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.parsing import number_in, parse
 from sinkstream.server.reply_response import headers_of, progress_of
-from sinkstream.server.request_log import request_log_of
+from sinkstream.server.request_log import RequestLog, request_log_of
 from sinkstream.server.responses import stored_responses
 from sinkstream.server.responses.begin_response import asked_of, count, create
 from sinkstream.server.responses.items import items_of
 from sinkstream.server.responses.live_responses import Live
-from sinkstream.server.responses.response_bodies import ReadRequest, ResponseRequest
+from sinkstream.server.responses.response_bodies import NAMES, ReadRequest, ResponseRequest
 from sinkstream.server.responses.response_events import as_sse
 from sinkstream.server.responses.response_object import Resources
+from sinkstream.server.running_replies import in_time
 from sinkstream.server.server_sent_events import EventWriter, Send
 from sinkstream.server.service import Service, ready_service
 
@@ -51,10 +52,10 @@ async def create_response(request: Request) -> Response:
             elif is_background:
                 # What is refused is known when the reply begins.
                 await live.admitted(0.0 if must_wait else service.config.keepalive_s)
-                await _send(service, live, send)
+                await _send(service, log, live, send)
             else:
                 await live.ended()
-                await _send(service, live, send)
+                await _send(service, log, live, send)
         finally:
             if not is_background:
                 await live.cancel()
@@ -63,10 +64,19 @@ async def create_response(request: Request) -> Response:
     return Answer(work)
 
 
-async def _send(service: Service, live: Live, send: Send) -> None:
+async def _send(service: Service, log: RequestLog, live: Live, send: Send) -> None:
     if live.failure is not None:
         raise live.failure
-    await send_json(send, await _written(service, live), headers_of(live.turn))
+    await send_counted(service, log, send, await _written(service, live), headers_of(live.turn))
+
+
+def _shown(service: Service, log: RequestLog, live: Live) -> Answer:
+    """Return a response as it is now."""
+
+    async def work(send: Send) -> None:
+        await send_counted(service, log, send, await _written(service, live))
+
+    return Answer(work)
 
 
 async def _written(service: Service, live: Live) -> bytes:
@@ -103,7 +113,7 @@ async def get_response(request: Request, name: str) -> Response:
         if streams and live.state.outcome is None:
             raise _elsewhere(name, "followed")
     if not streams:
-        return Response(await _written(service, live), media_type="application/json")
+        return _shown(service, log, live)
     return Answer(partial(_write, service, live, after))
 
 
@@ -113,7 +123,7 @@ async def _stored(service: Service, tenant: str, name: str, *, numbered: bool = 
     def read() -> tuple[Live, bool]:
         state = stored_responses.stored_state(service.turns, tenant, name)
         has_numbers = stored_responses.is_numbered(service.turns, tenant, name)
-        return Live(Resources(state, service.texts.piece), []), has_numbers
+        return Live(Resources(state, service.texts), []), has_numbers
 
     live, has_numbers = await _found(service, name, read)
     if numbered and not has_numbers:
@@ -168,11 +178,10 @@ def _elsewhere(name: str, what: str) -> ApiError:
 
 async def cancel_response(request: Request, name: str) -> Response:
     """End a response that is in progress, and return it."""
-    service = ready_service(request)
-    tenant = request_log_of(request.scope).tenant
-    live = service.live.find(tenant, name)
+    service, log = ready_service(request), request_log_of(request.scope)
+    live = service.live.find(log.tenant, name)
     if live is None:
-        live = await _stored(service, tenant, name)
+        live = await _stored(service, log.tenant, name)
         if live.state.outcome is None:
             raise _elsewhere(name, "cancelled")
     if live.state.outcome is None:
@@ -183,7 +192,7 @@ async def cancel_response(request: Request, name: str) -> Response:
             "`background`.",
             "response_id",
         )
-    return Response(await _written(service, live), media_type="application/json")
+    return _shown(service, log, live)
 
 
 async def input_items(request: Request, name: str) -> Response:
@@ -202,7 +211,7 @@ async def input_items(request: Request, name: str) -> Response:
         )
     after = request.query_params.get("after")
     page = partial(_page, messages, name.rpartition("_")[2], order, after, limit)
-    return json_response(service.pool, log, page)
+    return json_response(service, log, page)
 
 
 def _page(
@@ -227,15 +236,19 @@ def _page(
     }
 
 
-async def input_tokens(request: Request) -> dict[str, Any]:
+async def input_tokens(request: Request) -> Response:
     """Count the tokens that a response would read."""
     service = ready_service(request)
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, ReadRequest)
     service.check_model(body.model)
-    asked = await asked_of(service, body, log.tenant, request.headers)
-    tokens = await service.pool.run(partial(count, asked))
-    return {"object": "response.input_tokens", "input_tokens": tokens}
+    async with in_time(log.arrived_at, log.timeout_s):
+        asked = await asked_of(service, body, log.tenant, request.headers)
+
+    def counted() -> dict[str, Any]:
+        return {"object": "response.input_tokens", "input_tokens": count(asked)}
+
+    return json_response(service, log, counted, NAMES)
 
 
 def _flag(request: Request, name: str) -> bool:

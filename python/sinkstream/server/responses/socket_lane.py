@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -84,10 +83,11 @@ class Lane:
         """Return the bytes of these requests, as they came."""
         return sum(waiting.size for waiting in self._waiting)
 
-    def add(self, body: ResponseRequest, size: int, *, forks: bool) -> None:
+    def add(self, body: ResponseRequest, size: int, arrived_at: float, *, forks: bool) -> None:
         """Handle a request of `size` bytes after those before it, if all that wait have room."""
+        self._service.note_ignored(body.ignored)
         self._service.waiting_requests.take(size, self._log.tenant)
-        self._waiting.append(_Waiting(body, forks, time.monotonic(), size))
+        self._waiting.append(_Waiting(body, forks, arrived_at, size))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import request_log_of
 from sinkstream.server.responses.response_bodies import ResponseRequest
 from sinkstream.server.responses.socket_lane import Lane, error_event, written
+from sinkstream.server.running_replies import in_time
 from sinkstream.server.service import Service
 from sinkstream.server.socket_limits import MESSAGES, HeldMessages
 
@@ -65,11 +67,20 @@ class Incoming:
     content: Content
 
 
-async def read(data: str | bytes, pool: Pool) -> Incoming:
-    """Parse a message; a long one on the pool."""
+async def read(
+    data: str | bytes, pool: Pool, arrived_at: float = 0.0, timeout_s: float | None = None
+) -> Incoming:
+    """Parse a message; a long one on the pool, where it may have to wait.
+
+    If that takes longer than `timeout_s` from its arrival, it is refused.
+    """
     if len(data) <= SMALL_BYTES:
         return _read(data)
-    return await pool.run(partial(_read, data))
+    try:
+        async with in_time(arrived_at, timeout_s):
+            return await pool.run(partial(_read, data))
+    except ApiError as error:
+        return Incoming(None, replace(error))
 
 
 def _read(data: str | bytes) -> Incoming:
@@ -167,39 +178,47 @@ class _Socket:
 
         Nothing of the message is held here while its lane waits, or the client does not read.
         """
-        incoming, size = await self._next()
+        incoming, size, arrived_at = await self._next()
         if incoming is None:
             return False
-        lane, refusal = incoming.lane, await self._handle(incoming.content, size)
+        lane = incoming.lane
+        refusal = await self._handle(incoming.content, size, arrived_at)
         del incoming
         if refusal is not None:
             await self._send(written(refusal, lane))
         return True
 
-    async def _next(self) -> tuple[Incoming | None, int]:
-        """Return the next message, which no longer counts, and its bytes; None after the last."""
+    async def _next(self) -> tuple[Incoming | None, int, float]:
+        """Return the next message, which no longer counts; None after the last one.
+
+        Also return its bytes, and when it arrived.
+        """
         message = await self._websocket.receive()
+        arrived_at = time.monotonic()
         if message["type"] == "websocket.disconnect":
-            return None, 0
+            return None, 0, arrived_at
         text = message.get("text")
         data = message["bytes"] if text is None else text
-        incoming = await read(data, self._service.pool)
-        return incoming, len(data) if self._held is None else self._held.drop()
+        incoming = await read(data, self._service.pool, arrived_at, self._log.timeout_s)
+        size = len(data) if self._held is None else self._held.drop()
+        return incoming, size, arrived_at
 
-    async def _handle(self, content: Content, size: int) -> dict[str, Any] | None:
+    async def _handle(
+        self, content: Content, size: int, arrived_at: float
+    ) -> dict[str, Any] | None:
         """Do what a message asks for; return the event for one that is refused."""
         try:
             if isinstance(content, ApiError):
                 return error_event(content)
             if isinstance(content, Create):
-                self._create(content, size)
+                self._create(content, size, arrived_at)
             else:
                 await self._cancel(content)
         except ApiError as error:
             return error_event(error)
         return None
 
-    def _create(self, body: Create, size: int) -> None:
+    def _create(self, body: Create, size: int, arrived_at: float) -> None:
         if body.background:
             raise invalid("body: `background` must not be true on a socket.", "background")
         if body.generate is False:
@@ -208,7 +227,7 @@ class _Socket:
         lane = self._lane(body.stream_id)
         previous = body.previous_response_id
         others = [one.latest for one in self._lanes.values() if one is not lane]
-        lane.add(body, size, forks=previous is not None and previous in others)
+        lane.add(body, size, arrived_at, forks=previous is not None and previous in others)
 
     def _check_waiting(self, size: int) -> None:
         """Refuse a request of `size` bytes if those that wait are too many or too large."""
@@ -232,7 +251,7 @@ class _Socket:
         if name not in self._lanes:
             if len(self._lanes) - (None in self._lanes) >= MAX_LANES and name is not None:
                 raise invalid(
-                    f"server: a socket can have at most {MAX_LANES} lanes.",
+                    f"body: `stream_id` must be one of {MAX_LANES} on a socket, but is one more.",
                     "stream_id",
                     "websocket_stream_limit_reached",
                 )

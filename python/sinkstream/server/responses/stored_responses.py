@@ -184,6 +184,8 @@ def input_of(turns: Turns, tenant: str, name: str) -> list[dict[str, Any]]:
     turn = turns.text_of(tenant, name, may_run=True)
     count: int = _record(turn, name)["messages"]
     found = _conversation(turns, tenant, turn, count)
+    if turn.given:
+        found = [*found, turn.messages[-1]]
     return found[len(found) - count :]
 
 

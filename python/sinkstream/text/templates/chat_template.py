@@ -118,6 +118,11 @@ class ChatTemplate:
     variables: frozenset[str]
     """The variables that it reads without having set them, at least not in all cases."""
 
+    @property
+    def may_write_date(self) -> bool:
+        """Return whether a rendering may depend on when it is made."""
+        return "strftime_now" in self.names
+
 
 SANDBOX = TemplateSandbox()
 

@@ -9,6 +9,8 @@ characters comes from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from sys import getsizeof
 from typing import Any, cast
@@ -87,9 +89,27 @@ def _raise_exception(message: Any) -> None:
     raise TemplateError(str.__str__(str(message)))
 
 
+_moment: ContextVar[datetime | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def written_at(seconds: float | None = None) -> Iterator[None]:
+    """Let templates write the date of one moment, in seconds since the epoch.
+
+    What a conversation has read keeps its date, and so must what is rendered of it later. None: the
+    same in all renderings, of now unless a moment is set.
+    """
+    now = _moment.get() or datetime.now()
+    token = _moment.set(now if seconds is None else datetime.fromtimestamp(seconds))
+    try:
+        yield
+    finally:
+        _moment.reset(token)
+
+
 def _strftime_now(layout: str) -> str:
     check_date_layout(layout)
-    return datetime.now().strftime(layout)
+    return (_moment.get() or datetime.now()).strftime(layout)
 
 
 # Methods of strings, lists and mappings that templates may call: none that changes the object or

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from sinkstream.errors import InvalidArgument
+from sinkstream.errors import ContextExceeded, InvalidArgument
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
-from sinkstream.structured.abandoned import check_wanted
 
 _SLICE = 1 << 14
 """Characters that are counted at a time: they take at most 26 MB."""
@@ -23,17 +24,29 @@ _MOST_BYTES = 4  # of UTF-8 for a character; none of them has more tokens
 _MOST_CHARACTERS = 16
 """Characters for each token that a text may have. Prose has four or five. A longer text is refused
 at once, since templates handle all of its characters in each step."""
-_REMEDY = "Send its end, or serve the model with a larger `window`, from which the limit follows."
-_LIMIT: ContextVar[int | None] = ContextVar("encoding_limit", default=None)
+_REMEDY = "Send its end, or load the model with a larger `window`, from which the limit follows."
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    tokens: int
+    remedy: str
+    refusal: type[InvalidArgument]
+
+
+_LIMIT: ContextVar[_Limit | None] = ContextVar("encoding_limit", default=None)
 
 
 @contextmanager
-def limiting(tokens: int) -> Iterator[None]:
+def limiting(
+    tokens: int, remedy: str = _REMEDY, refusal: type[InvalidArgument] = ContextExceeded
+) -> Iterator[None]:
     """Limit the tokens of each text that the block encodes, and of all messages of a chat.
 
-    Not of all texts together: a history is encoded again and again while it is looked up.
+    Not of all texts together: a history is encoded again and again while it is looked up. An error
+    ends with `remedy`, and is a `refusal`: of a text that is no prompt, not the default one.
     """
-    token = _LIMIT.set(tokens)
+    token = _LIMIT.set(_Limit(tokens, remedy, refusal))
     try:
         yield
     finally:
@@ -47,15 +60,15 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
     add a token or two.
 
     Raises:
-        InvalidArgument: It has too many tokens.
+        InvalidArgument: It has too many tokens; ContextExceeded if it is a prompt.
     """
     limit = _LIMIT.get()
-    if limit is None or len(text) * _MOST_BYTES <= limit:
+    if limit is None or len(text) * _MOST_BYTES <= limit.tokens:
         return
-    most = _MOST_CHARACTERS * limit
+    most = _MOST_CHARACTERS * limit.tokens
     if len(text) > most:
-        raise InvalidArgument(
-            f"{argument} must have at most {most} characters, but has {len(text)}. {_REMEDY}",
+        raise limit.refusal(
+            f"{argument} must have at most {most} characters, but has {len(text)}. {limit.remedy}",
             param=argument.name,
         )
     tokens = 0
@@ -63,28 +76,45 @@ def check_length(tokenizer: Tokenizer, text: str, argument: ArgumentName = PROMP
         check_wanted()
         part = text[begin : begin + _SLICE]
         tokens += len(tokenizer.encode_batch_fast([part], add_special_tokens=False)[0])
-        if tokens > limit:
-            raise InvalidArgument(
-                f"{argument} must have at most {limit} tokens, but the first {begin + len(part)} "
-                f"of {len(text)} characters have more. {_REMEDY}",
+        if tokens > limit.tokens:
+            raise limit.refusal(
+                f"{argument} must have at most {limit.tokens} tokens, but the first "
+                f"{begin + len(part)} of {len(text)} characters have more. {limit.remedy}",
                 param=argument.name,
             )
+
+
+def check_count(count: int, argument: ArgumentName) -> None:
+    """Refuse ids that are about to be decoded if there are too many: some stand for long texts.
+
+    Raises:
+        InvalidArgument: There are more than a text may have.
+    """
+    limit = _LIMIT.get()
+    if limit is not None and count > limit.tokens:
+        raise InvalidArgument(
+            f"{argument} must have at most {limit.tokens} tokens, but has {count}.",
+            param=argument.name,
+        )
 
 
 def check_texts(tokenizer: Tokenizer, messages: Iterable[Mapping[str, Any]]) -> None:
     """Refuse chat messages whose texts are too long together, before they are rendered."""
     if _LIMIT.get() is None:
         return
-    texts = [text for message in messages for text in _texts_of(message.get("content"))]
+    texts = [text for message in messages for text in _texts_of(message)]
     if texts:
         check_length(tokenizer, texts[0] if len(texts) == 1 else "\n".join(texts))
 
 
-def _texts_of(content: Any) -> Iterator[str]:
-    """Yield the texts of a message: its content, or those of the parts in it."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
-                yield text
+def _texts_of(value: Any) -> Iterator[str]:
+    """Yield the texts in a message: its content, its thoughts, the arguments of its calls."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in ("role", "type"):
+                yield from _texts_of(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts_of(part)

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sinkstream.request.tools import Tools
-from sinkstream.text.thought_reader import ThoughtFormat
+from sinkstream.text.channels import Channels
+from sinkstream.text.marked_text import ThoughtFormat
 
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -54,6 +55,14 @@ class CallFormat:
     """The marker of each control token."""
     has_short_ids: bool
     """Whether the template accepts only ids of nine letters and digits."""
+    channels: Channels | None = None
+    """If calls are messages on a channel: then `begin` is what precedes the name of a tool in a
+    header, and `middle` the rest of that header."""
+
+    @property
+    def only_begins(self) -> bool:
+        """Return whether a call cannot follow text that the reply continues."""
+        return self.is_bare or self.channels is not None
 
     @property
     def token_ids(self) -> dict[str, int]:
@@ -82,7 +91,8 @@ def call_grammar(
     must have markers only for control tokens. A reply that calls no tool matches the JSON schema
     `answer`; None for any text.
     """
-    return "\n".join(_Writer(form, tools, schemas, thoughts, answer).lines()) + "\n"
+    writer = _Writer if form.channels is None else _ChannelWriter
+    return "\n".join(writer(form, tools, schemas, thoughts, answer).lines()) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,56 @@ class _Writer:
     def _thought_tokens(self) -> dict[str, int]:
         markers = {} if self.thoughts is None else self.thoughts.markers
         return {marker: token_id for token_id, marker in markers.items()}
+
+
+class _ChannelWriter(_Writer):
+    """For replies of messages on channels: any before the last are thoughts, or text."""
+
+    def lines(self) -> Iterator[str]:
+        form, thoughts = self.form, self.thoughts
+        assert form.channels is not None
+        assert thoughts is not None  # where there are channels, there is one for them
+        channels, is_free = form.channels, self.tools.choice != "required"
+        items = self._items
+        following = items(channels.end + channels.start)
+        begins = [items(thoughts.begin)]
+        if is_free and self.answer is None:
+            begins.append(items(channels.name + self._call_channel + channels.body))
+        last = ["call"] if self.tools.choice != "none" else []
+        if is_free:
+            last.append(f"{items(thoughts.answer)} text")
+        yield f"ANY: {_ANY}"
+        yield f"SPACES: {_SPACES}"
+        yield "inside: ANY"
+        yield "text: ANY" if self.answer is None else f"text: SPACES %json {self.answer}"
+        yield f"message: ({' | '.join(begins)}) inside {following}"
+        yield f"last: {' | '.join(last)}"
+        is_open = thoughts.start == "thought"
+        yield f"start: {f'inside {following} ' if is_open else ''}message* last"
+        if "call" in last:
+            yield from self._calls()
+
+    @property
+    def _call_channel(self) -> str:
+        """Return the name of the channel for calls."""
+        channels = self.form.channels
+        assert channels is not None
+        return self.form.middle.partition(channels.name)[2].split()[0]
+
+    def _calls(self) -> Iterator[str]:
+        """Yield the rules of a call, whose header names the tool in either of two places."""
+        form, channels = self.form, self.form.channels
+        assert channels is not None
+        items, on = self._items, channels.name + self._call_channel
+        kinds = [form.middle.removeprefix(on).removesuffix(channels.body)]
+        kinds += [f" {marker}{kinds[0].strip()}" for marker in form.token_ids]
+        yield "kind: " + " | ".join(map(items, kinds))
+        yield "call: " + " | ".join(f"call_{i}" for i in range(len(self.tools.allowed)))
+        for i, name in enumerate(self.tools.allowed):
+            to = f" {form.begin}{name}"
+            headers = f"{items(to + on)} kind | {items(on + to)} kind"
+            yield f"call_{i}: ({headers}) {items(channels.body)} arguments_{i}"
+            yield f"arguments_{i}: %json {self.schemas[name]}"
 
 
 def _quoted(text: str) -> str:

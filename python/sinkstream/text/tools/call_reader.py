@@ -6,18 +6,18 @@ import string
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sinkstream.text.messages import ToolCall
-from sinkstream.text.thought_reader import (
+from sinkstream.text.channels import new_call_id
+from sinkstream.text.marked_text import (
     MAX_SPACES,
     Kind,
     MarkedSplitter,
     Parts,
     ThoughtFormat,
-    ThoughtReader,
-    ThoughtTags,
     begun,
     without_spaces,
 )
+from sinkstream.text.messages import ToolCall
+from sinkstream.text.thought_reader import ThoughtReader, ThoughtTags
 from sinkstream.text.tools.call_format import ID_LENGTH, ID_MARK, NAME_LETTERS, CallFormat
 
 NO_THOUGHTS = ThoughtFormat("", "", "", "text", "text", False, False, {}, {})
@@ -175,11 +175,11 @@ class CallSplitter(MarkedSplitter):
         return True
 
     def _new_id(self) -> str:
+        if not self._form.has_short_ids:
+            return new_call_id()
         import secrets  # it loads OpenSSL, which replies without calls do not need
 
-        if self._form.has_short_ids:
-            return "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
-        return "call_" + secrets.token_hex(12)
+        return "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
 
 
 def _match(literal: str, text: str) -> int | None:

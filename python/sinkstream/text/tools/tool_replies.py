@@ -32,7 +32,9 @@ def read_tools(tools: Tools | None, options: Mapping[str, Any]) -> Tools | None:
     return None if tools.choice == "none" else replace(tools, choice="required")
 
 
-def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> CallReader:
+def _reader(tags: ThoughtTags, form: CallFormat, tools: Tools) -> ThoughtReader:
+    if form.channels is not None:
+        return ThoughtReader(tags, form.begin)
     return CallReader(tags, form, is_first=_is_first(form, tools))
 
 
@@ -75,7 +77,7 @@ class ToolReplies:
         rules = {name: options[name] for name in GRAMMARS if options.get(name) is not None}
         if rules and tools.choice == "none":
             return dict(options)
-        if form.is_bare and given and given.strip():
+        if form.only_begins and given and given.strip():
             if tools.choice == "required":
                 raise InvalidArgument(
                     "stream: `tool_choice` must not require a call in a reply that continues text, "
@@ -114,9 +116,11 @@ class ToolReplies:
         None if the reply cannot have calls; see `options`.
         """
         form, tags = self._found(tools, thinking)
-        if tools.choice == "none" or (form.is_bare and given and given.strip()):
+        if tools.choice == "none" or (form.only_begins and given and given.strip()):
             return None
         thoughts = tags.continuing(given).form
+        if form.channels is not None:  # a call follows where the next message begins
+            thoughts = replace(thoughts, end=form.channels.end + form.channels.start)
         has_thoughts = thoughts.start != "text"
         shown = (form.trigger, thoughts.begin, thoughts.end)
         markers = {**form.markers, **thoughts.markers}
@@ -145,7 +149,7 @@ class ToolReplies:
         """Return a reader of a reply with tools, which `read_tools` returns; see `options`."""
         form, tags = self._found(tools, thinking)
         tags = tags.continuing(given)
-        if form.is_bare and given and given.strip():
+        if form.only_begins and given and given.strip():
             return ThoughtReader(tags)
         return _reader(tags, form, tools)
 

@@ -12,7 +12,8 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 
 from sinkstream.cluster.owners import Replica
-from sinkstream.cluster.peers.forwarding import Forwarding
+from sinkstream.cluster.peers.forwarding import Forwarding, _previous_in
+from sinkstream.server.parsing import MOST_VALUES
 from sinkstream.server.request_log import KEY, RequestLog, Scope
 
 BODY = b'{"previous_response_id": "resp_1"}'
@@ -135,3 +136,10 @@ def test_a_body_is_kept_for_this_server_if_the_owner_cannot_answer() -> None:
         assert (talk.body_here, talk.sent, talk.freed) == (BODY, [], [])
 
     asyncio.run(check())
+
+
+def test_a_body_with_too_many_values_is_not_parsed() -> None:
+    """The route refuses it; its values would take sixty times the memory of their text."""
+    begin, end = b'{"previous_response_id": "resp_1", "x": [', b"1]}"
+    assert _previous_in(begin + b"1," * 1000 + end) == "resp_1"
+    assert _previous_in(begin + b"1," * MOST_VALUES + end) is None

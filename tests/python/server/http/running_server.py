@@ -136,10 +136,14 @@ def running(
     *,
     sequences: int = 4,
     window: int = 60,
+    speculation: int | None = 0,
     stop: threading.Event | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
-    """Serve a tiny model on a free port; until the block ends, or `stop` is set before."""
+    """Serve a tiny model on a free port; until the block ends, or `stop` is set before.
+
+    Without drafts: the long replies of a tiny model repeat themselves, and would end early.
+    """
     from sinkstream.cluster.serving import Sharing
     from sinkstream.server.config import ServerConfig
     from sinkstream.server.serve import serve
@@ -158,7 +162,13 @@ def running(
         try:
             serve(
                 config,
-                lambda: sinkstream.load(folder, window=window, max_sequences=sequences, threads=1),
+                lambda: sinkstream.load(
+                    folder,
+                    window=window,
+                    max_sequences=sequences,
+                    speculation=speculation,
+                    threads=1,
+                ),
                 on_ready,
                 stop=stop,
                 sharing=Sharing() if config.is_shared else None,

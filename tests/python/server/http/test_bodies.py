@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.python.server.http.running_server import (
     running,
 )
 
+RESPONSES = "/v1/responses"
 WriteOnce = Callable[[str], Path]
 
 
@@ -142,10 +145,55 @@ def test_what_clients_send_in_addition_is_ignored(server: Running) -> None:
     body = {
         "messages": [{"role": "user", "content": [marked], "id": "x"}], "max_tokens": 1,
         "store": True, "metadata": {}, "user": "u", "parallel_tool_calls": True, "verbosity": "low",
-        "service_tier": "auto", "reasoning_effort": "low", "prediction": {}, "unknown": [1],
-        "tools": [], "tool_choice": "auto", "response_format": {"type": "text"},
+        "service_tier": "auto", "reasoning_effort": "low", "prediction": None, "unknown": [1],
+        "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "suffix": None,
     }  # fmt: skip
-    assert server.post(CHAT, body).status == 200
+    answer = server.post(CHAT, body)
+    assert answer.status == 200
+    ignored = answer.json["usage"]["sinkstream"]["ignored_fields"]
+    assert ignored == ["metadata", "user", "verbosity", "service_tier", "unknown"]
+    assert answer.headers["x-sinkstream-ignored"] == ", ".join(ignored)
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [(CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "the"}), (RESPONSES, {"input": "a"})],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_unknown_fields_are_named(
+    server: Running, path: str, prompt: dict[str, Any], stream: bool
+) -> None:
+    wrong = {"temprature": 0.1, "min_tokens": 5, "b\u00e9d\n": 1, "best": None, "stream": stream}
+    settings = {"stream_options": {"include_usage": True, "usage": 1}} if stream else {}
+    answer = server.post(path, {**prompt, **wrong, **settings})
+    names = ["temprature", "min_tokens", "b\\xe9d\\n", *["stream_options.usage"] * stream]
+    assert answer.headers["x-sinkstream-ignored"] == ", ".join(names)
+    found = re.findall(rb'"ignored_fields":(\[[^]]*\])', answer.body)
+    assert [json.loads(one) for one in found] == [names] * len(found)
+    assert len(found) == (2 if stream and path != RESPONSES else 1)
+
+
+def test_an_unknown_field_is_logged_once_also_where_no_reply_names_it(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sinkstream.server"):
+        for _ in range(2):
+            answer = server.post("/tokenize", {"content": "a", "add_specials": True})
+            assert answer.headers["x-sinkstream-ignored"] == "add_specials"
+        server.wait_until(lambda: len(caplog.messages) >= 3, "both requests are logged")
+    assert len([line for line in caplog.messages if "`add_specials`" in line]) == 1
+
+
+def test_a_path_that_is_not_served_is_named_to_the_client_only(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sinkstream.server"):
+        error = server.post("/v1/chat/completion", {"messages": HELLO}).error
+        server.wait_until(lambda: len(caplog.messages) >= 1, "it is logged")
+    assert (error["code"], error["message"]) == (
+        "not_found", "server: there is no path /v1/chat/completion."
+    )  # fmt: skip
+    assert " POST none 404 " in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(
@@ -166,11 +214,69 @@ def test_minus_one_leaves_the_number_of_tokens_to_the_server(server: Running, na
     assert answers[0]["usage"]["completion_tokens"] == answers[1]["usage"]["completion_tokens"] > 0
 
 
+@pytest.mark.parametrize(("seed", "count"), [(-1, 2), (-2, 1)])
+def test_minus_one_asks_for_a_random_seed(server: Running, seed: int, count: int) -> None:
+    """As in llama.cpp and vLLM, whose clients send it with every request."""
+    body = {"prompt": "the", "max_tokens": 40, "temperature": 5, "ignore_eos": True, "seed": seed}
+    texts = {server.post(COMPLETIONS, body).json["choices"][0]["text"] for _ in range(2)}
+    assert len(texts) == count
+
+
+def test_what_precedes_a_response_is_refused_by_its_own_field(server: Running) -> None:
+    long = {"prompt": "7" * 5_000_000, "echo": True, "logprobs": 1, "max_tokens": 0}
+    error = server.post(COMPLETIONS, long).error
+    assert error["param"] == "prompt"
+    assert error["message"].startswith("`prompt` must have at most ")
+    long = {"input": "7" * 5_000_000}
+    error = server.post("/v1/responses/input_tokens", long).error
+    assert error["param"] == "input"
+    assert error["message"].startswith("`input` must have at most ")
+
+
+def test_a_prompt_that_all_choices_repeat_is_bounded(server: Running) -> None:
+    body = {"prompt": "the " * 200_000, "echo": True, "n": 60, "max_tokens": 1, "stream": True}
+    answer = server.post(COMPLETIONS, body)
+    assert (answer.status, answer.error["param"]) == (400, "echo")
+    assert "`echo` must repeat at most " in answer.error["message"]
+
+
+def test_a_deep_body_is_refused_and_one_less_deep_is_repeated(server: Running) -> None:
+    def nested(depth: int) -> dict[str, Any]:
+        inner: dict[str, Any] = {}
+        for _ in range(depth):
+            inner = {"a": inner}
+        return {"input": "a", "max_output_tokens": 1, "text": {"format": {"type": "text", **inner}}}
+
+    for stream in (True, False):
+        answer = server.post("/v1/responses", {**nested(190), "stream": stream})
+        assert answer.status == 200, answer.body
+        answer = server.post("/v1/responses", {**nested(240), "stream": stream})
+        assert (answer.status, answer.error["code"]) == (400, "invalid_json")
+
+
+def test_a_salt_has_a_largest_size(server: Running) -> None:
+    error = server.post(COMPLETIONS, {"prompt": "a", "cache_salt": "s" * 513}).error
+    assert error["message"] == "`cache_salt` must have at most 512 characters."
+
+
 def test_errors_of_a_request_name_the_field_first_and_speak_of_the_model(server: Running) -> None:
     for body in ({"top_p": 2}, {"stop_token_ids": [-1]}, {"n": 0}, {"tools": [{"type": "x"}]}):
         answer = server.post(CHAT, {"messages": HELLO, **body})
         (name,) = body
         assert f"`{name}`" in answer.error["message"].partition(" must ")[0], answer.error
+    for body, message in (
+        ({"sinks": True}, "`sinks` must be an integer or a string, but is true."),
+        ({"tools": [{}]}, 'Tool 0 of `tools`: `type` must be "function", but is null.'),
+        (
+            {"logit_bias": {"a": 1}},
+            "Each key of `logit_bias` must be a token id, but these are not",
+        ),
+        ({"reasoning_effort": "1"}, "`reasoning_effort` must be an effort such as"),
+        ({"prompt_cache_key": "a" * 513}, "`prompt_cache_key` must have at most 512 characters"),
+    ):
+        error = server.post(CHAT, {"messages": HELLO, **body}).error
+        assert error["message"].startswith(message), error
+        assert [error["param"]] == list(body)
     calls = [{"role": "tool", "content": "a"}, {"role": "user"}]
     message = server.post(CHAT, {"messages": calls}).error["message"]
     assert message.startswith("Message 1 of `messages` must have "), message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sinkstream.errors import InvalidArgument
-from sinkstream.server.http_limits import SURPLUS, check_descriptors
+from sinkstream.server import http_limits
+from sinkstream.server.http_limits import SURPLUS, Connections, check_descriptors
 from tests.python.server.http.running_server import CHAT, HELLO, Running, read_all, running
 
 LIMIT = 4
@@ -25,9 +27,16 @@ def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
         yield found
 
 
+UPLOAD = (
+    f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    "Content-Length: 9\r\n"
+)
+
+
 def connect(server: Running, stack: ExitStack, count: int) -> None:
+    """Begin requests whose bodies do not arrive."""
     for _ in range(count):
-        stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        stack.enter_context(server.open(UPLOAD))
 
 
 def holds(server: Running, count: int) -> bool:
@@ -53,19 +62,59 @@ def test_further_connections_are_refused_but_health_answers(small: Running) -> N
     small.wait_until(lambda: holds(small, 0), "all are counted as closed")
 
 
-def test_a_surplus_is_bounded_too(small: Running) -> None:
+def test_idle_connections_give_way(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they have sent nothing, part of a head, or a request that has been answered."""
+    small.wait_until(lambda: holds(small, 0), "empty")
     with ExitStack() as stack:
-        connect(small, stack, LIMIT + SURPLUS)
-        small.wait_until(lambda: is_cut(small), "cut without an answer")
-    small.wait_until(lambda: small.ask("GET", "/health").status == 200, "room again")
+        connect(small, stack, 1)
+        silent, partial = (stack.enter_context(open_raw(small)) for _ in range(2))
+        partial.sendall(b"GET /health HTTP/1.1\r\n")
+        answered = stack.enter_context(small.open("GET /health HTTP/1.1\r\nHost: localhost\r\n"))
+        seen = b""
+        while not seen.endswith(b'{"status":"ok"}'):
+            seen += answered.recv(4096)
+        for oldest in (silent, partial, answered):
+            monkeypatch.setattr(http_limits, "_GRACE_S", 0.0)
+            begun = stack.enter_context(small.open(UPLOAD))
+            assert oldest.recv(1) == b""
+            monkeypatch.setattr(http_limits, "_GRACE_S", 60.0)
+        small.wait_until(lambda: small.post(CHAT, CHAT_BODY).status == 503, "all are busy")
+        begun.sendall(b"{}       ")
+        assert b" 400 " in begun.recv(4096)
+        assert small.post(CHAT, CHAT_BODY).status == 503  # it may send another request soon
+        monkeypatch.setattr(http_limits, "_GRACE_S", 0.0)
+        assert small.post(CHAT, CHAT_BODY).status == 200  # in its place
+    small.wait_until(lambda: holds(small, 0), "all are counted as closed")
 
 
-def is_cut(server: Running) -> bool:
-    try:
-        with server.open("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n") as one:
-            return read_all(one) == b""
-    except ConnectionError:
-        return True
+def open_raw(server: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+
+class FakeTransport:
+    """What a connection uses of a transport before anything is sent."""
+
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high == 0
+
+
+def test_a_surplus_is_bounded_too() -> None:
+    connections, loop = Connections(LIMIT, 1.0), asyncio.new_event_loop()
+    transports = [FakeTransport() for _ in range(LIMIT + SURPLUS + 3)]
+    entered = [connections.enter(one, loop) for one in transports]
+    assert [one.is_surplus for one in entered] == [False] * LIMIT + [True] * (SURPLUS + 3)
+    assert [one.is_aborted for one in transports] == [False] * (LIMIT + SURPLUS) + [True] * 3
+    assert len(connections) == LIMIT + SURPLUS
+    loop.close()
 
 
 UPGRADE = (

@@ -103,8 +103,11 @@ def items(count: int) -> list[dict[str, Any]]:
 
 
 PARTS = [{"role": "user", "content": [PART] * MANY}]
+PREDICTED = [{"type": "content", "content": content} for content in (TEXT, [PART] * MANY)]
 BIAS = {str(number): 0.0 for number in range(290)}
 TOOLS = [{"type": "function", "name": f"f{i}", "description": "the " * 1000} for i in range(40)]
+SAID_LONG = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [PART] * MANY}]
+CHOICE = {"choice": [f"a{number}" for number in range(10_000)]}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "a long message": (CHAT, {"messages": [{"role": "user", "content": TEXT}], **SHORT}),
     "many messages": (CHAT, {"messages": turns(MANY), **SHORT}),
@@ -112,6 +115,11 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "many parts, streamed": (CHAT, {"messages": PARTS, **SHORT, "stream": True}),
     "a bias in a long request": (
         CHAT, {"messages": turns(MANY), **SHORT, "logit_bias": BIAS, "store": False}),
+    "a long prediction": (CHAT, {"messages": turns(2), **SHORT, "prediction": PREDICTED[0]}),
+    "a prediction of many parts": (
+        CHAT, {"messages": turns(2), **SHORT, "prediction": PREDICTED[1]}),
+    "a beginning of many parts": (
+        CHAT, {"messages": SAID_LONG, **SHORT, "continue_final_message": True}),
     "a long prompt": (COMPLETIONS, {"prompt": TEXT, **SHORT}),
     "a prompt of ids": (COMPLETIONS, {"prompt": [5] * MANY * 9, **SHORT}),
     "a prompt that is repeated": (COMPLETIONS, {"prompt": TEXT, **SHORT, "echo": True}),
@@ -151,6 +159,17 @@ WARM_UP: list[tuple[str, dict[str, Any]]] = [
     ("/detokenize", {"tokens": [5]}),
     ("/apply-template", {"messages": SAID}),
 ]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_many_choices_are_refused_in_few_calls_of_the_loop(
+    server: Running, counted: Counted, path: str
+) -> None:
+    given = {"messages": SAID} if path == CHAT else {"prompt": "a"}
+    counted.reset()
+    answer = server.post(path, {**given, "structured_outputs": CHOICE, "user": "a" * SMALL_BYTES})
+    assert (answer.status, answer.error["param"]) == (400, "structured_outputs")
+    check(counted)
 
 
 def check(counted: Counted) -> None:

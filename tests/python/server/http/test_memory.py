@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.conversations.residency import Resident
-from sinkstream.server import process_settings, shares
+from sinkstream.server import admission, process_settings
 from sinkstream.server.responses import live_responses
 from tests.python.server.http.running_server import CHAT, COMPLETIONS, HELLO, Running, running
 
@@ -51,7 +51,7 @@ def server(
         # What is remembered of the latest requests is bounded. Here, the bounds are soon reached.
         patch.setattr(live_responses, "_KEPT", 2)
         patch.setattr(live_responses, "_UNSTORED", 2)
-        patch.setattr(shares, "_REMEMBERED", 2)
+        patch.setattr(admission, "_REMEMBERED", 2)
         with running(tiny_folder("llama"), store=store, sequences=3) as found:
             yield found
 

@@ -142,11 +142,17 @@ def test_a_request_says_itself_how_it_ends(serve: Callable[..., Running], own: A
     assert reply_to(serve(continues=True), messages, **own) == reply_to(serve(), messages)
 
 
-def test_tokens_are_counted_as_they_are_read(serve: Callable[..., Running]) -> None:
+@pytest.mark.parametrize(
+    ("path", "field", "counted"),
+    [("/tokenize", "messages", "count"), ("/responses/input_tokens", "input", "input_tokens")],
+)
+def test_tokens_are_counted_as_they_are_read(
+    serve: Callable[..., Running], path: str, field: str, counted: str
+) -> None:
     def count(server: Running, **more: Any) -> int:
-        answer = server.post("/tokenize", {"messages": [ASKED, BEGUN], **more})
+        answer = server.post(path, {field: [ASKED, BEGUN], **more})
         assert answer.status == 200, answer.body
-        found: int = answer.json["count"]
+        found: int = answer.json[counted]
         return found
 
     assert count(serve(continues=True)) == count(serve(), continue_final_message=True)

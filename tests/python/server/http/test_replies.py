@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -310,3 +311,14 @@ def test_another_models_name_is_an_error_only_if_the_server_is_strict(
             assert (refused.status, refused.error["code"]) == (404, "model_not_found")
             for own in ({"model": "tiny"}, {}):
                 assert strict.post(path, {**body, **own}).status == 200
+
+
+def test_the_program_of_the_guide_streams_a_reply(
+    server: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openai")
+    guide = Path(__file__).parents[4] / "docs" / "guides" / "from_vllm.md"
+    (program,) = re.findall(r"```python no-run\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    assert len(program.splitlines()) <= 10
+    exec(program.replace(":8000/", f":{server.port}/"), {})
+    assert capsys.readouterr().out

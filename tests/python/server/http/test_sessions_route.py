@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,14 @@ from sinkstream.conversations.store import Store
 from sinkstream.server import sessions_route
 from sinkstream.server.admission import MOST_OF_A_KEY, Downloads
 from sinkstream.server.errors import ApiError
-from tests.python.server.http.running_server import CHAT, Answered, Running, running
+from tests.python.server.http.running_server import (
+    CHAT,
+    COMPLETIONS,
+    ENDLESS,
+    Answered,
+    Running,
+    running,
+)
 
 KEY = {"X-Api-Key": "a"}
 GREEDY = {"temperature": 0.0, "max_tokens": 9, "ignore_eos": True}
@@ -114,6 +123,25 @@ def test_a_page_ends_before_its_turns_are_too_long(
     assert pages(server, f"/v1/sessions/{session}/turns", 100) == [[one] for one in nodes]
 
 
+def test_a_conversation_is_renamed(server: Running) -> None:
+    _, _, session = talk(server, 2, "renamed")
+
+    def titles() -> dict[str, str]:
+        found = server.ask("GET", "/v1/sessions", None, KEY).json["data"]
+        return {one["id"]: one["title"] for one in found}
+
+    assert titles()[session] == "renamed 0"
+    answer = server.post(f"/v1/sessions/{session}", {"title": " Waves 🌊 "}, **KEY)
+    assert answer.json == {"id": session, "object": "session", "title": "Waves 🌊"}
+    assert titles()[session] == "Waves 🌊"
+    other = {"X-Api-Key": "b"}
+    assert server.post(f"/v1/sessions/{session}", {"title": "no"}, **other).status == 404
+    for title in (" ", "x" * 201, 1, None):
+        refused = server.post(f"/v1/sessions/{session}", {"title": title}, **KEY)
+        assert (refused.status, refused.error["param"]) == (400, "title")
+    assert titles()[session] == "Waves 🌊"
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=sess_1"])
 def test_a_page_that_is_not_there_is_refused(server: Running, query: str) -> None:
     talk(server, 1, "refused")
@@ -173,6 +201,17 @@ def test_a_file_that_is_being_sent_has_no_name(server: Running, temporary: Path)
         assert not any(temporary.iterdir())
 
 
+def test_a_file_that_cannot_be_written_is_no_bug(
+    server: Running, temporary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, nodes, _ = talk(server, 1, "full")
+    temporary.rmdir()
+    answer = get(server, f"{nodes[0]}/file")
+    assert (answer.status, answer.error["code"]) == (503, "store")
+    assert f"store: {temporary} must be a writable folder, but is not" in caplog.text
+    assert str(temporary) not in answer.error["message"]
+
+
 def test_what_a_killed_server_has_left_is_deleted_with_the_next_file(
     server: Running, temporary: Path
 ) -> None:
@@ -185,15 +224,40 @@ def test_what_a_killed_server_has_left_is_deleted_with_the_next_file(
 
 def test_a_key_cannot_take_all_downloads() -> None:
     downloads = Downloads()
-    for _ in range(MOST_OF_A_KEY):
-        downloads.enter("a")
-    with pytest.raises(ApiError, match="session files can be sent at a time") as caught:
-        downloads.enter("a")
-    assert caught.value.status == 429
-    for tenant in "bcd":
-        for _ in range(MOST_OF_A_KEY):
-            downloads.enter(tenant)
-    with pytest.raises(ApiError):
-        downloads.enter("e")
-    downloads.leave("a")
-    downloads.enter("e")
+    rule = "session files can be sent at a time"
+    with ExitStack() as others:
+        with ExitStack() as own:
+            for _ in range(MOST_OF_A_KEY):
+                own.enter_context(downloads.counted("a"))
+            with pytest.raises(ApiError, match=rule) as caught:
+                own.enter_context(downloads.counted("a"))
+            assert caught.value.status == 429
+            for tenant in "bcd":
+                for _ in range(MOST_OF_A_KEY):
+                    others.enter_context(downloads.counted(tenant))
+            with pytest.raises(ApiError, match=rule):
+                others.enter_context(downloads.counted("e"))
+        others.enter_context(downloads.counted("e"))
+
+
+def test_who_leaves_does_not_wait_for_a_seat_any_longer(server: Running) -> None:
+    _, nodes, _ = talk(server, 1, "left")
+    body = json.dumps(ENDLESS).encode()
+    path = f"/v1/sessions/{nodes[0]}/file"
+    with ExitStack() as busy:
+        for key in ("a", "b"):
+            head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            busy.enter_context(server.open(head_of("POST", COMPLETIONS, key) + head, body))
+        server.wait_until(lambda: server.model.stats()["running"] == 2, "no seat is free")
+        with server.open(head_of("GET", path, "a")):
+            server.wait_until(lambda: waiting(server) == 1, "it waits")
+        server.wait_until(lambda: waiting(server) == 0, "it does not wait any longer")
+
+
+def head_of(method: str, path: str, key: str) -> str:
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {key}\r\n"
+
+
+def waiting(server: Running) -> int:
+    text = server.ask("GET", "/metrics", None, KEY).body.decode()
+    return int(text.split("\nsinkstream_waiting_replies ")[1].split("\n")[0])

@@ -52,6 +52,7 @@ def call_of(server: Running, **more: Any) -> tuple[dict[str, Any], dict[str, Any
     assert answer.status == 200, answer.body
     choice = answer.json["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
+    assert answer.json["usage"]["sinkstream"]["finish_reason"] == "tool_calls"
     message = choice["message"]
     (call,) = message["tool_calls"]
     assert set(call) == {"id", "type", "function"}

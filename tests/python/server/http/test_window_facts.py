@@ -100,6 +100,7 @@ def test_a_system_prompt_that_leaves_no_window_is_refused(server: Running) -> No
         assert answer.error["code"] == "context_length_exceeded"
         assert answer.error["param"] == param
         assert f"at most {CAPACITY // 2} tokens" in answer.error["message"]
+        assert "restart the server with a `--window` of at least " in answer.error["message"]
     assert server.post(CHAT, {"messages": [long, *HELLO], "sinks": 4, **SHORT}).status == 200
 
 
@@ -115,7 +116,7 @@ def test_a_prompt_that_does_not_fit_is_said_to_once(
     dropped = facts["dropped_prompt_tokens"]
     assert dropped == answer.json["usage"]["prompt_tokens"] - CAPACITY > 0
     assert facts["warning"] == answer.headers["x-sinkstream-warning"]
-    assert f"does not see {dropped}" in facts["warning"]
+    assert f"does not see {dropped} of them, at the beginning." in facts["warning"]
     assert len([line for line in caplog.messages if facts["warning"] in line]) == 1
     evicted = sum([facts["evicted_tokens"]] * 2)
     pinned = facts["pinned_tokens"]
@@ -156,6 +157,7 @@ def test_a_prompt_that_does_not_fit_can_be_refused(
     assert answer.status == 400
     assert (answer.error["code"], answer.error["param"]) == ("context_length_exceeded", param)
     assert f"`{param}` must have at most {CAPACITY} tokens" in answer.error["message"]
+    assert "restart the server with a larger `--window`" in answer.error["message"]
     assert server.post(path, {**body, "on_overflow": None, "truncation": None}).status == 200
 
 

@@ -14,13 +14,15 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.python.server.http.running_server import Running
 
+WORDS = {str(token_id): 100 for token_id in range(259, 286)}
+"""Of the tiny model's tokens, these are words. Its logits are random: without this bias, a reply
+ends early or is not text."""
 # Counts what the policy has stopped, from the first script on.
 _PREPARE = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective} ${event.blockedURI}`);
 });
-// The tiny model's logits are random: without this, a reply ends early or is not text.
 const ask = window.fetch;
 window.cuts = [];  // each ends a response that is being read
 window.fetch = (place, options) => {
@@ -34,7 +36,7 @@ window.fetch = (place, options) => {
   }
   return ask(place, options);
 };
-""".replace("WORDS", json.dumps({str(token_id): 100 for token_id in range(259, 286)}))
+""".replace("WORDS", json.dumps(WORDS))
 _WAIT_S = 60.0
 
 
@@ -54,11 +56,13 @@ class Tab:
         self.browser = browser
         self._prepared: set[str] = set()
         self._enter = ""  # what sends a message
+        self.width = 0
 
     def open(
         self, server: Running, *, width: int = 1200, height: int = 800, fragment: str = ""
     ) -> None:
         """Load the page anew, as a desktop, or with a small width as a phone."""
+        self.width = width
         touch = {"enabled": width < 600, "maxTouchPoints": 1}
         self.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", touch)
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -109,9 +113,16 @@ class Tab:
         return texts
 
     def titles(self) -> list[str]:
-        script = "return [...document.querySelectorAll('#conversations a')].map(a => a.textContent)"
+        script = """return [...document.querySelectorAll("#conversations a")]
+          .map((link) => link.firstChild.textContent)"""
         titles: list[str] = self.run(script)
         return titles
+
+    @property
+    def focused(self) -> str:
+        """Return the name of what has the focus, or its id or element."""
+        script = "const e = document.activeElement; return e.ariaLabel || e.id || e.tagName"
+        return str(self.run(script))
 
     @property
     def session(self) -> str:
@@ -124,6 +135,12 @@ class Tab:
         """Fill in settings."""
         for name, value in fields.items():
             self.run("document.getElementById(arguments[0]).value = arguments[1]", name, str(value))
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """Move the mouse to a point of the window; with `click`, press and release its button."""
+        event = {"x": x, "y": y, "button": "left" if click else "none", "clickCount": int(click)}
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+            self.browser.execute_cdp_cmd("Input.dispatchMouseEvent", {**event, "type": kind})
 
     def press(self, *keys: str) -> None:
         """Press keys where the focus is."""

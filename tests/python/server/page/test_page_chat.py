@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,13 @@ from selenium.webdriver.common.keys import Keys
 from tests.python.server.http.running_server import Running
 from tests.python.server.page.tab import Tab
 
+CHOOSE = """
+const [id, name, text] = arguments;
+const files = new DataTransfer();
+files.items.add(new File([text], name));
+document.getElementById(id).files = files.files;
+document.getElementById(id).dispatchEvent(new Event("change"));
+"""
 LONG = 65536  # tokens: the longest reply; here it ends when it is stopped
 
 
@@ -21,6 +29,22 @@ def turns_of(server: Running, name: str, **headers: str) -> list[dict[str, Any]]
     assert answer.status == 200, answer.body
     turns: list[dict[str, Any]] = answer.json["data"]
     return turns
+
+
+def versions(tab: Tab) -> dict[str, str]:
+    """Return which version is shown, by the name of each message that has some."""
+    script = """return Object.fromEntries([...document.querySelectorAll("article > header")]
+      .filter((one) => one.querySelector("[aria-label$=version]"))
+      .map(({ firstChild, lastChild }) =>
+        [firstChild.textContent, lastChild.previousSibling.textContent]))"""
+    found: dict[str, str] = tab.run(script)
+    return found
+
+
+def rename(tab: Tab, title: str) -> None:
+    question = tab.browser.switch_to.alert
+    question.send_keys(title)
+    question.accept()
 
 
 def replies(turns: list[dict[str, Any]]) -> list[str]:
@@ -73,9 +97,112 @@ def test_settings_and_a_system_prompt_are_used(server: Running, tab: Tab) -> Non
     assert tab.messages("system") == ["be brief"]
     reply = turn["messages"][-1]
     assert reply["end"] - reply["begin"] == 3
-    assert tab.one("#system").get_property("readOnly")
     tab.say("go on")
     assert len(turns_of(server, tab.session)) == 2
+    tab.check_clean()
+
+
+def test_a_running_chat_gets_another_system_prompt(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.one("#toggle-settings").click()
+    tab.set(system="be brief")
+    tab.say("the house")
+    first, (reply,) = tab.session, tab.messages("assistant")
+    assert "of this chat" in tab.text("#system-scope")
+    chats = len(tab.titles())
+    tab.set(system="be long")
+    tab.say("go on")
+    assert tab.session != first
+    assert tab.messages("system") == ["be long"]
+    assert tab.messages("user") == ["the house", "go on"]
+    assert tab.messages("assistant")[0] == reply
+    assert len(tab.titles()) == chats
+    (turn,) = turns_of(server, tab.session)
+    assert [one["role"] for one in turn["messages"]] == [
+        "system", "user", "assistant", "user", "assistant"
+    ]  # fmt: skip
+    tab.click("Previous version", "system")
+    assert (tab.session, tab.messages("system")) == (first, ["be brief"])
+    assert tab.one("#system").get_property("value") == "be brief"
+    tab.set(system="")
+    tab.say("and on")
+    assert tab.messages("system") == []
+    assert tab.messages("user") == ["the house", "and on"]
+    tab.one("#new-chat").click()
+    assert tab.one("#system").get_property("value") == ""  # nothing of it is kept for new chats
+    assert tab.text("#system-scope") == "of a new chat"
+    tab.check_clean()
+
+
+def test_a_stopped_reply_is_continued_as_another_version(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.say("hello")
+    tab.say("the sea")
+    (_, before), session = tab.messages("assistant"), tab.session
+    tab.click("Continue", "assistant")
+    tab.until(lambda: "2 of 2" in tab.text("#turns"), "there are two versions")
+    tab.until_idle()
+    after = tab.messages("assistant")[1]
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    turns = turns_of(server, session)
+    assert turns[2]["parent"] == turns[1]["parent"] == turns[0]["id"]
+    assert turns[2]["messages"][-1]["content"] == after
+    assert turns[2]["messages"][-1]["offsets"] is not None
+    tab.say("and then")  # it is what the chat goes on from
+    assert turns_of(server, session)[3]["parent"] == turns[2]["id"]
+    tab.set(max_output_tokens=LONG)
+    tab.click("Continue", "assistant")
+    tab.until(lambda: len(tab.messages("assistant")[2]) > len(after) + 200, "it grows")
+    tab.reload()
+    tab.until(lambda: tab.is_shown("#stop"), "it is followed again")
+    tab.until(lambda: len(tab.messages("assistant")) == 3, "its beginning is there")
+    tab.one("#stop").click()
+    tab.until_idle()
+    last = turns_of(server, session)[-1]["messages"][-1]["content"]
+    assert tab.messages("assistant")[2] == last
+    tab.check_clean()
+
+
+def test_without_a_store_a_reply_is_continued_too(keepless: Running, tab: Tab) -> None:
+    tab.open(keepless)
+    tab.say("the sea")
+    (before,) = tab.messages("assistant")
+    tab.click("Continue", "assistant")
+    tab.until(lambda: "2 of 2" in tab.text("#turns"), "there are two versions")
+    tab.until_idle()
+    (after,) = tab.messages("assistant")
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    tab.click("Previous version", "assistant")
+    assert tab.messages("assistant") == [before]
+    tab.check_clean()
+
+
+def test_a_chat_is_renamed(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    assert not tab.one("#title").is_enabled()  # there is none yet
+    tab.say("some words")
+    session = tab.session
+    tab.one("#title").click()
+    tab.browser.switch_to.alert.dismiss()
+    assert tab.text("#title") == "some words"
+    tab.press(Keys.ENTER)  # the title has the focus again
+    rename(tab, "Waves")
+    tab.until(lambda: tab.titles()[0] == "Waves", "it is renamed")
+    assert tab.text("h1") == "Waves"
+    tab.set(seed=2)
+    tab.click("Regenerate", "assistant")
+    tab.until(lambda: "2 of 2" in tab.text("#turns"), "there are two versions")
+    tab.until_idle()
+    assert tab.session != session
+    assert (tab.titles()[0], tab.text("h1")) == ("Waves", "Waves")  # also with another version
+    tab.reload()
+    tab.until(lambda: tab.text("h1") == "Waves", "the server knows it")
+    tab.one("#title").click()
+    rename(tab, "x" * 201)
+    tab.until(lambda: "1 to 200 characters" in tab.text("#error"), "it is refused")
+    assert tab.text("h1") == "Waves"
     tab.check_clean()
 
 
@@ -175,7 +302,7 @@ def test_an_earlier_message_is_edited(server: Running, tab: Tab) -> None:
     tab.until_idle()
     assert tab.session == session
     assert tab.messages("assistant")[0] == before[0]
-    tab.click("Previous version", "assistant")
+    tab.click("Previous version", "user")
     assert tab.messages("user") == ["one", "two", "three"]
     assert tab.messages("assistant") == before
     turns = turns_of(server, session)
@@ -201,24 +328,25 @@ def test_the_first_message_has_versions_in_one_chat(server: Running, tab: Tab) -
     tab.until(lambda: "3 of 3" in tab.text("#turns"), "an edited message is a version, too")
     tab.until_idle()
     assert tab.messages("user") == ["first of all!"]
+    assert versions(tab) == {"You": "3 of 3", "Model": "3 of 3"}  # where they differ, and below
     third = tab.session
     assert third != session
     tab.say("on")
-    for number, shown in ((2, "first of all"), (1, "first of all")):
-        tab.click("Previous version", "assistant", 0)
+    for number, role in ((2, "user"), (1, "assistant")):
+        tab.click("Previous version", role, 0)
         tab.until(lambda number=number: f"{number} of 3" in tab.text("#turns"), "it is shown")
-        assert tab.messages("user") == [shown]
+        assert tab.messages("user") == ["first of all"]
     assert (tab.session, tab.messages("assistant")) == (session, [before])
     assert len(tab.titles()) == chats
     tab.reload()
     tab.until(lambda: "1 of 3" in tab.text("#turns"), "all versions are back")
     assert (tab.session, tab.messages("assistant")) == (session, [before])
-    tab.click("Next version", "assistant", 0)
+    tab.click("Next version", "user", 0)
     tab.click("Next version", "assistant", 0)
     assert tab.messages("user") == ["first of all!", "on"]
     assert tab.session == third
     tab.one(f"#conversations a[href='#{third}'] + button").click()
-    tab.one(f"#conversations a[href='#{third}'] + button").click()
+    tab.browser.switch_to.alert.accept()
     tab.until(lambda: len(tab.titles()) == chats - 1, "the chat is gone")
     for name in (session, third):
         assert server.ask("GET", f"/v1/sessions/{name}/turns").status == 404
@@ -256,7 +384,7 @@ def test_a_reply_goes_on_while_another_chat_is_open(server: Running, tab: Tab) -
     tab.one(f"#conversations a[href='#{short}']").click()
     tab.until(lambda: tab.messages("user")[0] == "a short one", "the other chat is open")
     (busy,) = tab.browser.find_elements("css selector", "#conversations li.running a")
-    assert busy.text.endswith("a long one")
+    assert "a long one" in busy.text
     busy.click()
     tab.one("#stop").click()
     tab.until_idle()
@@ -307,7 +435,7 @@ def test_settings_and_drafts_survive_a_reload(server: Running, tab: Tab) -> None
     assert tab.one("#message").get_property("value") == "half a thou"
     color = str(tab.run("return getComputedStyle(document.body).backgroundColor"))
     assert sum(map(int, color.strip("rgb()").split(","))) < 150
-    assert "It sees" in tab.text("#facts")
+    assert "sees 64 tokens at a time" in tab.text("#facts")
     tab.run("localStorage.clear()")
     tab.open(server)
 
@@ -322,13 +450,7 @@ def test_a_chat_is_exported_and_imported_and_goes_on(server: Running, tab: Tab) 
     tab.one("#export").click()
     script = "const done = arguments[0]; window.blob.text().then(done)"
     text = tab.browser.execute_async_script(script)
-    choose = """
-    const [id, name, text] = arguments;
-    const files = new DataTransfer();
-    files.items.add(new File([text], name));
-    document.getElementById(id).files = files.files;
-    document.getElementById(id).dispatchEvent(new Event("change"));
-    """
+    choose = CHOOSE
     session = tab.session
     tab.run(choose, "import-file", "chat.json", "{}")
     tab.until(lambda: "must be a chat" in tab.text("#error"), "it is refused")
@@ -336,6 +458,9 @@ def test_a_chat_is_exported_and_imported_and_goes_on(server: Running, tab: Tab) 
     tab.run(choose, "import-file", "chat.json", text)
     tab.until(lambda: tab.session == "" and len(tab.messages("user")) == 2, "it is shown")
     assert (tab.messages("user"), tab.messages("assistant")) == shown
+    assert not tab.is_shown("#settings")
+    assert "not saved before your next message" in tab.text("#status")
+    assert "not saved" in tab.text("#spoken")
     tab.run(choose, "attach-file", "notes.txt", "a note")
     tab.until(lambda: "a note" in tab.one("#message").get_property("value"), "it is attached")
     tab.say("three")
@@ -344,8 +469,49 @@ def test_a_chat_is_exported_and_imported_and_goes_on(server: Running, tab: Tab) 
     assert [one["messages"][-2]["content"] for one in turns_of(server, tab.session)[:2]] == [
         "one", "two"
     ]  # fmt: skip
+    assert "not saved" not in tab.text("#status")
     tab.run(choose, "attach-file", "x.bin", "a\0b")
     tab.until(lambda: "is not a text file" in tab.text("#error"), "it is refused")
+    tab.check_clean()
+
+
+@pytest.mark.parametrize("form", ["list", "object"])
+def test_a_list_of_messages_is_imported_and_its_last_one_answered(
+    server: Running, tab: Tab, form: str
+) -> None:
+    tab.open(server)
+    pairs = [("system", "Be brief."), ("user", "one"), ("assistant", "two"), ("user", "three")]
+    given: Any = [{"role": role, "content": text} for role, text in pairs]
+    for wrong in ("[]", "[3]", "{}", '[{"role": "user", "content": null}]', "no JSON"):
+        tab.run("document.getElementById('error').textContent = ''")
+        tab.run(CHOOSE, "import-file", "chat.json", wrong)
+        tab.until(lambda: "must be a chat" in tab.text("#error"), "it is refused")
+    text = json.dumps(given if form == "list" else {"messages": given})
+    tab.run(CHOOSE, "import-file", "chat.json", text)
+    tab.until(lambda: tab.session.startswith("sess_"), "it is answered")
+    tab.until_idle()
+    assert tab.messages("system") == ["Be brief."]
+    assert tab.messages("user") == ["one", "three"]
+    assert tab.messages("assistant")[0] == "two"
+    (turn,) = turns_of(server, tab.session)
+    assert [(one["role"], one["content"]) for one in turn["messages"][:-1]] == pairs
+    assert not tab.is_shown("#error")
+    tab.check_clean()
+
+
+def test_a_reply_that_ends_leaves_the_reader_where_he_is(server: Running, tab: Tab) -> None:
+    tab.open(server, height=600)
+    tab.say("the sea")
+    tab.set(max_output_tokens=LONG)
+    tab.begin("at length")
+    scroll = """const one = document.getElementById("transcript");
+      if (arguments[0]) one.scrollTo(0, arguments[0]);
+      return one.scrollTop"""
+    tab.until(lambda: tab.run(scroll) > 400, "there is something above")
+    tab.run(scroll, 40)
+    tab.press(Keys.ESCAPE)
+    tab.until_idle()
+    assert tab.run(scroll) == 40
     tab.check_clean()
 
 
@@ -356,12 +522,16 @@ def test_chats_are_searched(server: Running, tab: Tab) -> None:
         tab.say(text)
     tab.press(Keys.CONTROL + "k")
     tab.press("HERON")
-    shown = [
-        one.text
-        for one in tab.browser.find_elements("css selector", "#conversations a")
-        if one.is_displayed()
-    ]
-    assert shown == ["about herons"]
+    rows = tab.browser.find_elements("css selector", "#conversations a")
+    shown = [one.text for one in rows if one.is_displayed()]
+    assert len(shown) == 1
+    title, when = shown[0].split("\n")
+    assert title == "about herons"
+    assert ":" in when  # of two chats with one title, each has its time
+    assert tab.text("#unlisted") == ""
+    tab.press(" and gulls")
+    assert not any(one.is_displayed() for one in rows)
+    assert tab.text("#unlisted") == "No chat found in the latest 200 titles."
     tab.press(Keys.CONTROL + Keys.SHIFT + "o")
     assert tab.messages("user") == []
     tab.check_clean()
@@ -376,16 +546,21 @@ def test_a_conversation_is_deleted(server: Running, tab: Tab) -> None:
     gone = tab.session
     button = tab.one(f"#conversations a[href='#{gone}'] + button")
     button.click()
-    assert button.text == "Sure?"
+    question = tab.browser.switch_to.alert
+    assert question.text == "Delete “delete me”?"
+    question.dismiss()  # as Escape does
+    assert tab.focused == "Delete delete me"
     assert server.ask("GET", f"/v1/sessions/{gone}/turns").status == 200
     button.click()
+    tab.browser.switch_to.alert.accept()
     tab.until(lambda: "delete me" not in tab.titles(), "it is gone")
     assert server.ask("GET", f"/v1/sessions/{gone}/turns").status == 404
     assert tab.messages("user") == []
     assert tab.text("h1") == "New chat"
     tab.one(f"#conversations a[href='#{kept}']").click()
     tab.until(lambda: tab.messages("user") == ["keep me"], "the other one is open")
-    assert tab.run("return document.querySelector('[aria-current]').textContent") == "keep me"
+    current = "return document.querySelector('[aria-current]').firstChild.textContent"
+    assert tab.run(current) == "keep me"
     tab.open(server, fragment=f"#{gone}")
     tab.until(lambda: tab.is_shown("#error"), "an error is shown")
     assert "no turn or conversation" in tab.text("#error")
@@ -425,6 +600,112 @@ def test_a_failure_is_shown_and_the_message_is_not_lost(server: Running, tab: Ta
     tab.until(lambda: len(tab.messages("assistant")) == 1, "it is sent")
     tab.until_idle()
     assert not tab.is_shown("#error")
+
+
+def test_a_message_and_its_versions_stay_where_they_are_and_keep_the_focus(
+    server: Running, tab: Tab
+) -> None:
+    tab.open(server, height=600)
+    for text in ("one", "two", "three"):
+        tab.say(text)
+    tab.set(max_output_tokens=400)
+    tab.click("Edit", "user", 1)
+    tab.press("!" + Keys.ENTER)
+    tab.until(lambda: tab.messages("user") == ["one", "two!"], "it is shown")
+    assert tab.focused == "Message"  # at once: Enter stops nothing
+    tab.until_idle()
+    assert tab.focused == "Message"
+    tab.press("typed next")
+    assert tab.one("#message").get_property("value") == "typed next"
+    top = """const one = document.querySelectorAll("article.user")[1];
+      if (arguments[0]) one.scrollIntoView();
+      return Math.round(one.getBoundingClientRect().top)"""
+    tab.run(
+        "document.querySelectorAll('article.user')[1].querySelector('[aria-label^=Prev]').focus()"
+    )
+    at = tab.run(top, True)
+    for texts, next_one in (
+        (["one", "two", "three"], "Next version"),
+        (["one", "two!"], "Previous version"),
+        (["one", "two", "three"], "Next version"),
+    ):
+        tab.press(Keys.ENTER)
+        assert tab.messages("user") == texts
+        assert tab.run(top) == at
+        assert tab.focused == next_one
+    tab.click("Copy message", "user", 1)
+    tab.check_clean()
+
+
+def test_the_focus_goes_on_when_its_control_vanishes(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.set(max_output_tokens=LONG)
+    tab.run("document.getElementById('send').focus()")
+    tab.run("document.getElementById('message').value = 'the sea'")
+    tab.press(Keys.ENTER)
+    tab.until(lambda: tab.is_shown("#stop"), "it runs")
+    assert tab.focused == "Message"
+    tab.run("document.getElementById('stop').focus()")
+    tab.press(Keys.ENTER)
+    tab.until_idle()
+    assert tab.focused == "Message"
+    tab.set(max_output_tokens=8)
+    for label in ("Continue", "Regenerate"):
+        tab.run("document.querySelectorAll('article.assistant button').forEach((one) => {"
+                "if (one.textContent === arguments[0]) one.focus(); })", label)  # fmt: skip
+        tab.press(Keys.ENTER)
+        assert tab.focused == "Message"
+        tab.until_idle()
+    row = tab.one("#conversations li button")
+    tab.run("arguments[0].focus()", row)
+    tab.press(Keys.ENTER)
+    tab.browser.switch_to.alert.accept()
+    tab.until(lambda: tab.messages("user") == [], "it is deleted")
+    assert tab.focused == "Message"
+    tab.check_clean()
+
+
+def test_escape_closes_what_is_open_before_it_stops_a_reply(server: Running, tab: Tab) -> None:
+    tab.open(server)
+    tab.set(max_output_tokens=LONG)
+    tab.begin("the sea")
+    tab.until(lambda: len("".join(tab.messages("assistant"))) > 50, "it grows")
+    tab.one("#toggle-settings").click()
+    assert tab.focused == "Settings"
+    tab.press(Keys.ESCAPE)
+    assert (tab.is_shown("#settings"), tab.focused) == (False, "toggle-settings")
+    assert tab.is_shown("#stop")
+    tab.one("#toggle-settings").click()
+    tab.one("#close-settings").click()
+    assert (tab.is_shown("#settings"), tab.focused) == (False, "toggle-settings")
+    tab.press(Keys.ESCAPE)
+    tab.until_idle()
+    tab.open(server, width=390)
+    tab.one("#toggle-settings").click()
+    box = tab.one("#settings").rect
+    assert (box["width"], round(box["y"] + box["height"])) == (390, 800)  # all of the screen
+    fits = "const one = arguments[0].getBoundingClientRect(); return one.bottom <= innerHeight"
+    for name in ("export", "import", "close-settings"):
+        assert tab.run(fits, tab.one(f"#{name}"))
+    tab.check_clean()
+
+
+def test_a_key_leads_past_the_chats_to_the_messages(server: Running, tab: Tab) -> None:
+    tab.open(server, height=400)
+    tab.set(max_output_tokens=300)
+    tab.say("the sea")
+    tab.run("document.getElementById('new-chat').focus()")  # the first one of the list
+    tab.press(Keys.SHIFT + Keys.TAB)
+    assert tab.focused == "skip"
+    assert tab.one("#skip").rect["width"] > 100  # it is shown
+    tab.press(Keys.ENTER)
+    assert tab.focused == "Messages"
+    scrolled = "return document.getElementById('transcript').scrollTop"
+    tab.press(Keys.HOME)
+    tab.until(lambda: tab.run(scrolled) == 0, "it scrolls up")
+    tab.press(Keys.END)
+    tab.until(lambda: tab.run(scrolled) > 0, "it scrolls down")
+    tab.check_clean()
 
 
 @pytest.mark.parametrize("width", [1200, 360])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 
 pytest.importorskip("selenium", reason="needs selenium")
+
+from selenium.webdriver.remote.webelement import WebElement
 
 from tests.python.server.http.running_server import Running
 from tests.python.server.page.tab import Tab
@@ -99,6 +102,7 @@ def asked(tab: Tab) -> list[str]:
 def test_no_text_of_a_model_runs_or_loads_anything(server: Running, tab: Tab, role: str) -> None:
     assert len(set(PAYLOADS)) >= 40
     tab.open(server)
+    tab.until(lambda: any("/v1/sessions" in one for one in asked(tab)), "the chats are listed")
     before = asked(tab)
     found: list[dict[str, Any]] = tab.browser.execute_async_script(SHOW, PAYLOADS, role)
     for payload, shown in zip(PAYLOADS, found, strict=True):
@@ -262,9 +266,33 @@ def test_a_phone_needs_no_horizontal_scrolling(server: Running, tab: Tab) -> Non
     small = """
       return [...document.querySelectorAll("button, input, select, textarea, summary, nav a")]
       .filter((one) => one.checkVisibility({ opacityProperty: true }))
-      .map((one) => one.getBoundingClientRect()).filter((one) => one.height < 44).length"""
+      .map((one) => (one.type === "checkbox" ? one.labels[0] : one).getBoundingClientRect())
+      .filter((one) => one.height < 44).length"""
     assert tab.run(small) == 0
     tab.check_clean()
+
+
+def test_a_wide_table_and_code_show_that_they_go_on(server: Running, tab: Tab) -> None:
+    """At the side where more is hidden, and only there."""
+    image = pytest.importorskip("PIL.Image")
+    tab.open(server, width=390)
+    words = " | ".join(f"column {number}" for number in range(12))
+    table = f"| {words} |\n{'|---' * 12}|\n| {words} |\n"
+    texts = [table, f"```\n{'wide ' * 40}\n```\n"]
+    tab.browser.execute_async_script(SHOW, texts, "assistant")
+
+    def edges(element: WebElement) -> list[int]:
+        picture = image.open(io.BytesIO(element.screenshot_as_png)).convert("L")
+        return [picture.getpixel((x, 3)) for x in (6, picture.width - 3)]
+
+    for selector in (".table", ".code pre"):
+        (element,) = tab.browser.find_elements("css selector", f"#transcript > div {selector}")
+        tab.run("arguments[0].scrollIntoView()", element)
+        left, right = edges(element)
+        assert left > right + 15, selector
+        tab.run("arguments[0].scrollLeft = 1e6", element)
+        left, right = edges(element)
+        assert right > left + 15, selector
 
 
 def test_dark_and_light_follow_the_system(server: Running, tab: Tab) -> None:

@@ -109,6 +109,20 @@ def test_the_window_moves_while_a_reply_is_streamed(server: Running, tab: Tab) -
     tab.check_clean()
 
 
+def test_grey_text_is_spoken_of_only_where_there_is_some(server: Running, tab: Tab) -> None:
+    script = """
+    const done = arguments[arguments.length - 1];
+    import("/page/transcript.js").then(({ showWindow }) => {
+      done([false, true].map((isGrey) => {
+        showWindow({ pinned: 4, live: 64, evicted: 9, capacity: 64, isGrey });
+        return document.getElementById("grey").hidden;
+      }));
+    }).catch((error) => done(String(error)));
+    """
+    tab.open(server)
+    assert tab.browser.execute_async_script(script) == [True, False]
+
+
 def test_sinks_stay_lit(server: Running, tab: Tab) -> None:
     """The sinks are token 0 to 3; here, of the text itself."""
     script = """
@@ -176,7 +190,12 @@ def test_the_bar_shows_what_is_pinned_and_a_warning_what_does_not_fit(
     server: Running, tab: Tab
 ) -> None:
     tab.open(server)
-    tab.one("#toggle-settings").click()
+    tab.say("the sea")
+    template = f"{SINKS} tokens pinned, always seen: how the model's chat template begins"
+    assert tab.text("#sinks") == template
+    assert tab.is_shown("#sinks")
+    assert not tab.is_shown("#grey")  # nothing is
+    tab.one("#new-chat").click()
     tab.set(system="A pirate")
     tab.say("the sea")
     turn = turns_of(server, tab.session)[-1]
@@ -185,7 +204,7 @@ def test_the_bar_shows_what_is_pinned_and_a_warning_what_does_not_fit(
     assert bar(tab)["sinks"] == pinned
     assert f"{pinned} pinned" in tab.text("#legend")
     assert f"in the window of {SINKS + WINDOW - pinned}" in tab.text("#legend")
-    assert f"{pinned} tokens pinned, always seen" in tab.text("#sinks")
+    assert tab.text("#sinks") == f"{pinned} tokens pinned, always seen"
     assert not tab.is_shown("#error")
     tab.say("word " * 30)
     assert f"the model sees {SINKS + WINDOW} at a time: it does not see" in tab.text("#error")

@@ -144,6 +144,75 @@ def test_log_probabilities_are_those_of_a_chat(server: Running) -> None:
     assert plain["logprobs"] == []
 
 
+def test_the_bytes_of_tokens_are_the_text_and_control_tokens_have_none(server: Running) -> None:
+    (end,) = server.model.end_token_ids
+    asked = {"top_logprobs": 1, "store": False, "logit_bias": {str(end): 100}, "seed": 2}
+    response = create(server, "the sea", **asked, max_output_tokens=3).json  # it goes on after ends
+    assert text_of(response) == ""
+    for entry in response["output"][0]["content"][0]["logprobs"]:
+        assert (entry["token"], entry["bytes"]) == ("<|im_end|>", [])
+    response = create(server, "the sea", store=False, top_logprobs=20, max_output_tokens=40).json
+    entries = response["output"][0]["content"][0]["logprobs"]
+    raw = b"".join(bytes(entry["bytes"]) for entry in entries)
+    assert raw.decode("utf-8", "replace") == text_of(response)
+    assert server.model.tokenizer is not None
+    added = server.model.tokenizer.get_added_tokens_decoder().values()
+    control = {token.content for token in added if token.special}
+    for other in (other for entry in entries for other in entry["top_logprobs"]):
+        expected = "" if other["token"] in control else other["token"]
+        assert bytes(other["bytes"]).decode("utf-8", "replace") == expected
+
+
+GIVEN = [{"role": "user", "content": "the sea"}, {"role": "assistant", "content": "It is"}]
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_the_assistants_last_message_is_continued(server: Running, store: bool) -> None:
+    more: dict[str, Any] = {"continue_final_message": True, "store": store}
+    expected = chat(server, GIVEN, continue_final_message=True, store=False)
+    response = create(server, GIVEN, **more).json
+    assert text_of(response) == expected["choices"][0]["message"]["content"]
+    assert response["usage"]["input_tokens"] == expected["usage"]["prompt_tokens"]
+    counted = server.post(
+        f"{RESPONSES}/input_tokens", {"input": GIVEN, "continue_final_message": True}, **KEY
+    )
+    assert counted.json["input_tokens"] == expected["usage"]["prompt_tokens"]
+    assert text_of(response) != text_of(create(server, GIVEN, store=False).json)
+
+
+def test_a_continued_message_is_one_with_its_beginning(server: Running) -> None:
+    first = create(server, "hello").json
+    kept: dict[str, Any] = {"previous_response_id": first["id"], "continue_final_message": True}
+    response = create(server, GIVEN, **kept).json
+    name, text = response["id"], text_of(response)
+    items = server.ask("GET", f"{RESPONSES}/{name}/input_items?order=asc", None, KEY).json["data"]
+    assert [item["content"][0]["text"] for item in items] == ["the sea", "It is"]
+    (turn,) = server.ask("GET", f"/v1/sessions/{name}/turns", None, KEY).json["data"]
+    reply = turn["messages"][-1]
+    assert reply["content"] == "It is" + text
+    assert len(reply["offsets"]) == reply["end"] - reply["begin"] > 8
+    more = create(server, "and?", previous_response_id=name).json
+    history = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": text_of(first)},
+        GIVEN[0],
+        {"role": "assistant", "content": "It is" + text},
+        {"role": "user", "content": "and?"},
+    ]
+    assert more["sinkstream"]["state"] == "resident"
+    # Other instructions make the server write the history again.
+    other = create(server, "and?", previous_response_id=name, instructions="x").json
+    whole = [{"role": "system", "content": "x"}, *history]
+    assert text_of(other) == text_of(create(server, whole, cache_salt="no cache").json)
+
+
+def test_an_empty_message_may_be_continued(server: Running) -> None:
+    given = [GIVEN[0], {"role": "assistant", "content": ""}]
+    response = create(server, given, continue_final_message=True).json
+    items = server.ask("GET", f"{RESPONSES}/{response['id']}/input_items", None, KEY).json["data"]
+    assert [item["content"][0]["text"] for item in items] == ["the sea"]
+
+
 ITEMS: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "the sea"}]},
@@ -247,6 +316,18 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(temperature="hot"), "temperature"),
     (bad(top_p=2), "top_p"),
     (bad(seed=1 << 64), "seed"),
+    (bad(continue_final_message=True), "input"),
+    (bad(continue_final_message="yes"), "continue_final_message"),
+    (
+        {
+            "input": [
+                {"role": "user", "content": "a"},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            ],
+            "continue_final_message": True,
+        },
+        "input",
+    ),
     (bad(top_logprobs=-1), "top_logprobs"),
     (bad(top_logprobs=1000), "top_logprobs"),
     (bad(top_logprobs=20, max_output_tokens=60000), "top_logprobs"),
@@ -265,7 +346,7 @@ BAD: list[tuple[Any, str | None]] = [
     (bad(include="all"), "include"),
     (bad(stream="yes"), "stream"),
     (bad(background=True, store=False), "background"),
-    (bad(prompt_cache_key="x" * 513), None),
+    (bad(prompt_cache_key="x" * 513), "prompt_cache_key"),
 ]
 
 

@@ -14,12 +14,15 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from sinkstream.server.admission import ByteBudget
+from sinkstream.server.errors import invalid
 from sinkstream.server.pool import Pool
 from sinkstream.server.responses import generate_response
 from sinkstream.server.responses.live_responses import Live, LiveResponses
 from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.responses.response_state import ResponseState
 from sinkstream.server.running_replies import Terms
+
+NO_TOKENS: Any = None  # no log-probabilities are asked for
 
 
 class Notes:
@@ -82,7 +85,7 @@ def begun(notes: Notes) -> tuple[Any, Live]:
         turns=notes,
     )
     fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
-    live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
+    live = Live(Resources(ResponseState(fields, ""), NO_TOKENS), [])
     generate_response.begin(service, live, lambda: None, Terms(), 1)  # type: ignore[arg-type, return-value]
     return service, live
 
@@ -127,6 +130,31 @@ def test_a_response_ends_although_its_note_cannot_be_written(
     assert "resp_1: its end could not be stored" in caplog.text
 
 
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_nothing_is_held_of_a_response_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, is_announced: bool
+) -> None:
+    """Its client was not told its id, and what it repeats of the request may be long."""
+
+    @asynccontextmanager
+    async def refused(*_: object) -> AsyncIterator[list[EndedReply]]:
+        raise invalid("too long")
+        yield []
+
+    async def check() -> None:
+        service, live = begun(Notes())
+        live.is_announced = is_announced
+        await live.ended()
+        assert live.failure is not None
+        assert (service.live.find("", "resp_1") is live) == is_announced
+        service.live.forget("resp_1")
+        service.pool.close()
+
+    monkeypatch.setattr(generate_response, "running", refused)
+    asyncio.run(asyncio.wait_for(check(), 10))
+
+
 def test_a_second_cancel_does_not_interrupt_the_end_of_the_first() -> None:
     async def check() -> None:
         may_end, ended = asyncio.Event(), list[bool]()
@@ -139,7 +167,7 @@ def test_a_second_cancel_does_not_interrupt_the_end_of_the_first() -> None:
                 ended.append(True)
 
         fields = {"id": "resp_1", "store": True, "background": True, "tools": []}
-        live = Live(Resources(ResponseState(fields, ""), lambda _: ""), [])
+        live = Live(Resources(ResponseState(fields, ""), NO_TOKENS), [])
         live.task = asyncio.create_task(work())
         await asyncio.sleep(0)
         cancels = []

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket as socket_module
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ from openai.lib.responses_websocket import (
 from websockets.sync.client import ClientConnection, connect
 
 from sinkstream.server import service as service_module
+from sinkstream.server.errors import ApiError
+from sinkstream.server.pool import Pool
+from sinkstream.server.responses import socket_route
+from sinkstream.server.responses.socket_route import Create, Incoming, read
 from tests.python.server.http.running_server import Running, running
 from tests.python.server.http.stopped_engine import stopped_engine
 from tests.python.server.responses.checking import (
@@ -450,3 +455,51 @@ def test_the_memory_of_responses_is_bounded(server: Running) -> None:
         assert event["stream_id"] == "lane3"
     server.wait_until(lambda: server.model.stats()["running"] == 0, "replies go on")
     assert create(server, "the sea").status == 200
+
+
+@pytest.mark.parametrize("timeout_s", [5.0, None])
+def test_a_message_that_is_not_parsed_in_time_is_refused(timeout_s: float | None) -> None:
+    pool, go_on = Pool(), threading.Event()
+    message = json.dumps({"type": "response.create", "input": "a" * (1 << 17)})
+
+    async def read_while_busy() -> None:
+        busy = [pool.submit(lambda: go_on.wait(60)) for _ in range(2)]
+        reading = asyncio.create_task(read(message, pool, time.monotonic() - 9, timeout_s))
+        if timeout_s is None:
+            await asyncio.sleep(0)
+            go_on.set()
+            assert isinstance((await reading).content, Create)
+        else:
+            refused = (await reading).content
+            assert isinstance(refused, ApiError)
+            assert (refused.status, refused.code) == (503, "timeout")
+            go_on.set()
+        await asyncio.gather(*busy)
+
+    asyncio.run(read_while_busy())
+    pool.close()
+
+
+def test_the_time_of_a_request_counts_from_its_message(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from when it has been parsed, which may have to wait for others."""
+
+    async def late(*given: Any) -> Incoming:
+        incoming = await read(*given)
+        await asyncio.sleep(0.3)
+        return incoming
+
+    began: list[float] = []
+    taken = socket_route.Lane.add
+
+    def noted(lane: Any, body: Any, size: int, arrived_at: float, **more: Any) -> None:
+        began.append(time.monotonic() - arrived_at)
+        taken(lane, body, size, arrived_at, **more)
+
+    monkeypatch.setattr(socket_route, "read", late)
+    monkeypatch.setattr(socket_route.Lane, "add", noted)
+    with opened(server) as socket:
+        send(socket)
+        until_end(socket)
+    assert began[0] >= 0.3

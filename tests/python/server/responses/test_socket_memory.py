@@ -34,8 +34,9 @@ def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
     """A server without keys, whose messages are short, with one reply at a time.
 
     So only one reply is written for a client that does not read it, and no test is slowed by it.
+    The window is long, so that the longest reply takes longer than what a test does meanwhile.
     """
-    with running(tiny_folder("llama"), sequences=1, max_body_bytes=LIMIT) as found:
+    with running(tiny_folder("llama"), window=2000, sequences=1, max_body_bytes=LIMIT) as found:
         yield found
 
 
@@ -51,8 +52,11 @@ def opened(server: Running) -> ClientConnection:
     return connect(address, sock=connection, close_timeout=0.1)
 
 
-def send(client: ClientConnection, **more: Any) -> None:
-    client.send(json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more}))
+def send(client: ClientConnection, **more: Any) -> int:
+    """Send a request; return its size."""
+    data = json.dumps({"type": "response.create", "input": "the sea", **ASKED, **more})
+    client.send(data)
+    return len(data)
 
 
 def until(client: ClientConnection, *kinds: str) -> dict[str, Any]:
@@ -123,13 +127,12 @@ def test_a_socket_of_another_protocol_is_served(
 def test_requests_that_wait_on_all_sockets_have_a_largest_size(small: Running) -> None:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(opened(small)) for _ in range(5)]
-        for found in sockets:  # the first one runs, and the others wait for its end
-            send(found, **ENDLESS)
+        send(sockets[0], **ENDLESS)
         until(sockets[0], "response.created")
-        for found in sockets[:-1]:
-            before = held(small)
-            send(found, padding=LONG)
-            small.wait_until(lambda above=before: held(small) > above + len(LONG), "no")  # type: ignore[misc]
+        waiting = sum(send(found, **ENDLESS) for found in sockets[1:])
+        for found in sockets[:-1]:  # exactly as many bytes: a message that is not parsed has more
+            waiting += send(found, padding=LONG)
+            small.wait_until(lambda size=waiting: held(small) == size, "it waits")  # type: ignore[misc]
         send(sockets[-1], padding=LONG)
         event = until(sockets[-1], "error")
         assert (event["status"], event["error"]["code"]) == (429, "capacity")

@@ -27,9 +27,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
+from sinkstream.request.cancellation import check_wanted
 from sinkstream.request.checks import PROMPT, ArgumentName
 from sinkstream.request.template_variables import Thinking, template_variables
-from sinkstream.structured.abandoned import check_wanted
 from sinkstream.text.message_forms import ArgumentForms, ContentForms, check_open, cut, marked
 from sinkstream.text.messages import ROLES, Message
 from sinkstream.text.plain_text import plain_encoder

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sinkstream.host import Host, ReplyOptions
+from sinkstream.request.cancellation import checking
 from sinkstream.request.options import StreamOptions, has_grammar
 from sinkstream.request.template_variables import Thinking
 from sinkstream.request.tools import Tools
-from sinkstream.server.errors import at_capacity, from_exception, invalid, not_supported
-from sinkstream.server.pool import Cancellation
+from sinkstream.server.admission import CALLER, KeyShares, Weights, refusal
+from sinkstream.server.errors import from_exception, invalid, not_supported
+from sinkstream.server.pool import Cancellation, Pool
 from sinkstream.server.request_bodies import Generation
-from sinkstream.structured.abandoned import checking
 from sinkstream.structured.schemas import lenient
 
 Rule = tuple[str, Any]
 """An option of GRAMMARS and its value."""
 _ANY_OBJECT: Rule = ("schema", {"type": "object"})
-_MAX_WAITING = 64
+_MOST_GRAMMARS = 64
 
 
 def rule_of_format(given: Mapping[str, Any], param: str) -> Rule | None:
@@ -108,11 +107,11 @@ def _choice(value: Any, path: str, param: str) -> Rule:
 
 
 class GrammarQueue:
-    """Compiles grammars outside the pool, where other calls would wait for a slow one."""
+    """Compiles grammars outside the pool of other calls, which would wait for a slow one."""
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(2, thread_name_prefix="sinkstream-grammar")
-        self._waiting = 0
+    def __init__(self, weights: Weights | None = None) -> None:
+        self._pool = Pool(weights)
+        self._shares = KeyShares(_MOST_GRAMMARS, weights or {})
 
     async def compile(
         self,
@@ -131,10 +130,11 @@ class GrammarQueue:
         """
         if tools is None and not has_grammar(options):
             return
-        if self._waiting >= _MAX_WAITING:
-            raise at_capacity("server: too many grammars are being compiled.", 2)
-        self._waiting += 1
-        loop = asyncio.get_running_loop()
+        tenant = CALLER.get()
+        if not self._shares.has_room(tenant):
+            rule = f"at most {_MOST_GRAMMARS} grammars can be compiled or wait"
+            raise refusal(self._shares, tenant, 1, rule, "and this request needs one more")
+        self._shares.take(tenant)
         wanted = ReplyOptions(options, thinking=thinking, tools=tools, given=given)
         cancellation = Cancellation()
 
@@ -143,13 +143,13 @@ class GrammarQueue:
                 host.compile_grammar(wanted)
 
         try:
-            await loop.run_in_executor(self._executor, run)
+            await self._pool.submit(run)
         except Exception as error:
             raise from_exception(error, names) or error from None
         finally:
             cancellation.is_set = True
-            self._waiting -= 1
+            self._shares.give_back(tenant)
 
     def close(self) -> None:
         """End the threads after the grammars that have begun."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()

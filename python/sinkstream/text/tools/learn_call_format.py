@@ -14,11 +14,13 @@ from typing import Any
 from sinkstream.checkpoint.checkpoint import TextFormat
 from sinkstream.errors import InvalidArgument
 from sinkstream.request.template_variables import Thinking
-from sinkstream.text.chat import ChatFormat
+from sinkstream.text.channels import channels_of
+from sinkstream.text.chat_format import ChatFormat
+from sinkstream.text.marked_text import ThoughtFormat
 from sinkstream.text.messages import TEXT
 from sinkstream.text.template_turns import as_message, placeholders
 from sinkstream.text.templates.chat_template import Passage, common_prefix
-from sinkstream.text.thought_reader import ThoughtFormat
+from sinkstream.text.tokenizers.control_tokens import control_tokens
 from sinkstream.text.tools.call_format import FIRST_MARKER, ID_MARK, NAME_LETTERS, CallFormat
 
 # A tool as good as any: a template may look up the one that is called.
@@ -36,6 +38,8 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
+# Models write it before the type of what a message on a channel has, though no template does.
+_KIND = "<|constrain|>"
 # Templates that check ids want Mistral's: nine letters and digits.
 _LONG_IDS = ("call_placeholder0", "call_placeholder1", "call_placeholder2")
 _SHORT_IDS = ("plchldr00", "plchldr01", "plchldr02")
@@ -47,7 +51,7 @@ _NO_TOOLS = "has no place for tools"
 _UNKNOWN = "writes tool calls in a form that is not supported"
 
 
-def find_calls(
+def learn_call_format(
     text: TextFormat, thinking: Thinking = None, thoughts: ThoughtFormat | None = None
 ) -> CallFormat:
     """Return how a checkpoint's model calls tools.
@@ -68,8 +72,6 @@ def find_calls(
     chat = ChatFormat(
         text, text.tokenizer, text.chat_template, TEXT, thinking=thinking, tools=(_TOOL,)
     )
-    if has_channels(thoughts):
-        raise _refused(_UNKNOWN)
     try:
         probe = _Probe(chat, text.end_token_ids, thoughts)
     except InvalidArgument:
@@ -78,6 +80,10 @@ def find_calls(
         raise _refused(_NO_TOOLS)
     for ids in (_LONG_IDS, _SHORT_IDS):
         one = probe.written(ids[:1])
+        if one is not None and has_channels(thoughts):
+            tokens = control_tokens(text.tokenizer).items()
+            kind = next((i for i, token in tokens if token.content == _KIND), None)
+            return probe.form_in_channels(one, kind)
         if one is not None:
             return probe.form(one, ids)
     raise _refused(_UNKNOWN)
@@ -197,6 +203,38 @@ class _Probe:
         if not begin or not is_known or _THOUGHT.search(self._literal(begin)):
             return None
         return _Written(begin, middle, tuple(parts[2:-1:2]), end_text)
+
+    def form_in_channels(self, one: _Written, kind: int | None) -> CallFormat:
+        """Return the form of a call that is a message on a channel.
+
+        Args:
+            one: A reply with a call.
+            kind: The token before the type of what the message has, if there is one.
+
+        Raises:
+            InvalidArgument: It is written in another way.
+        """
+        thoughts = self._thoughts
+        channels = None if thoughts is None else channels_of(thoughts)
+        if thoughts is None or channels is None:
+            raise _refused(_UNKNOWN)
+        middle = one.middle
+        for token_id, mark in thoughts.markers.items():
+            middle = middle.replace(self._markers.get(token_id, mark), mark)
+        is_header = middle.startswith(channels.name) and middle.endswith(channels.body)
+        if not is_header or not one.begin.endswith(".") or one.end or middle.count(" ") != 1:
+            raise _refused(_UNKNOWN)
+        return CallFormat(
+            trigger=middle[: middle.index(" ") + 1],
+            is_bare=False,
+            begin=one.begin,
+            middle=middle,
+            between=None,
+            end="",
+            markers={} if kind is None else {kind: chr(FIRST_MARKER)},
+            has_short_ids=False,
+            channels=channels,
+        )
 
     def form(self, one: _Written, ids: Sequence[str]) -> CallFormat:
         """Return the form that a reply with one call follows.

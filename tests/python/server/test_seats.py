@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from sinkstream.server.admission import Admission, ByteBudget
+from sinkstream.server.admission import Admission, ByteBudget, KeyShares
 from sinkstream.server.errors import ApiError
-from sinkstream.server.shares import Seats, Shares
+from sinkstream.server.seats import Seats
 
 TWO = {"a": 1.0, "b": 1.0}
 
 
-def filled(shares: Shares, tenant: str) -> int:
+def filled(shares: KeyShares, tenant: str) -> int:
     """Take as much as a key may, one by one; return how much it holds."""
     while shares.has_room(tenant):
         shares.take(tenant)
@@ -25,18 +25,18 @@ def filled(shares: Shares, tenant: str) -> int:
 
 
 def test_a_single_key_may_hold_all() -> None:
-    assert filled(Shares(8, {}), "") == 8
-    assert filled(Shares(8, {"a": 1.0}), "a") == 8
+    assert filled(KeyShares(8, {}), "") == 8
+    assert filled(KeyShares(8, {"a": 1.0}), "a") == 8
 
 
 def test_one_of_two_keys_leaves_the_other_room_to_begin() -> None:
-    shares = Shares(100, TWO)
+    shares = KeyShares(100, TWO)
     assert filled(shares, "a") == 75
     assert filled(shares, "b") == 25
 
 
 def test_what_a_key_holds_beyond_its_share_goes_to_the_others_once_it_ends() -> None:
-    shares = Shares(100, TWO)
+    shares = KeyShares(100, TWO)
     filled(shares, "a")
     filled(shares, "b")
     for _ in range(25):
@@ -50,7 +50,7 @@ def test_what_a_key_holds_beyond_its_share_goes_to_the_others_once_it_ends() -> 
 
 
 def test_a_key_has_more_by_its_weight() -> None:
-    shares = Shares(120, {"a": 1.0, "b": 2.0})
+    shares = KeyShares(120, {"a": 1.0, "b": 2.0})
     filled(shares, "a")
     filled(shares, "b")
     for _ in range(90):
@@ -63,11 +63,11 @@ def test_a_key_has_more_by_its_weight() -> None:
 
 
 def test_a_limit_of_one_has_no_reserve() -> None:
-    assert filled(Shares(1, TWO), "a") == 1
+    assert filled(KeyShares(1, TWO), "a") == 1
 
 
 def test_what_was_returned_is_not_remembered() -> None:
-    shares = Shares(10, TWO)
+    shares = KeyShares(10, TWO)
     for name in map(str, range(1000)):
         shares.take(name)
         shares.give_back(name)
@@ -76,7 +76,7 @@ def test_what_was_returned_is_not_remembered() -> None:
 
 def test_the_time_to_wait_follows_from_the_rate_of_the_ends_that_count() -> None:
     now = [0.0]
-    shares = Shares(8, TWO, clock=lambda: now[0])
+    shares = KeyShares(8, TWO, clock=lambda: now[0])
     filled(shares, "a")
     for _ in range(3):  # one in 10 s
         now[0] += 10
@@ -198,3 +198,22 @@ def test_a_reply_that_leaves_neither_waits_nor_keeps_a_seat() -> None:
         assert not seats.must_wait("a")
 
     run(check())
+
+
+def test_a_seat_does_not_go_to_a_reply_that_was_cancelled_just_before() -> None:
+    async def main() -> None:
+        seats = Seats(1, {})
+        await seats.acquire("")
+        waiting = [asyncio.create_task(seats.acquire("")) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[1].cancel()
+        seats.release("")  # before their tasks run again
+        await waiting[2]
+        assert seats.shares.held == 1
+        assert seats.waiting == 0
+        seats.release("")
+        assert not seats.must_wait("")
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
