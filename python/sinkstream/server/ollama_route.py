@@ -317,10 +317,13 @@ def _messages(given: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]],
         where = f"messages.{i}"
         if message.get("images"):
             raise not_supported("an image", f"{where}.images")
-        content = message.get("content")
-        if content is not None and not isinstance(content, str):
-            raise invalid(f"body: `{where}.content` must be a string.", f"{where}.content")
-        said: dict[str, Any] = {"role": message.get("role"), "content": content or ""}
+        for name in ("content", "thinking"):
+            if not isinstance(message.get(name) or "", str):
+                raise invalid(f"body: `{where}.{name}` must be a string.", f"{where}.{name}")
+        said: dict[str, Any] = {
+            "role": message.get("role"),
+            "content": message.get("content") or "",
+        }
         if message.get("thinking"):
             said["reasoning_content"] = message["thinking"]
         if calls := message.get("tool_calls"):

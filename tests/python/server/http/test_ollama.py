@@ -239,30 +239,31 @@ CALLING: dict[str, Any] = {"tools": TOOLS, "format": SCHEMA}
 
 @pytest.mark.parametrize("name", ["hermes", "mistral"])
 def test_calls_go_round_without_ids(tooled: Tooled, name: str) -> None:
-    """The client drops the ids of calls; the conversation is continued nevertheless."""
+    """Messages as the client has them lack the ids; the conversation is continued nevertheless."""
     server = tooled(name)
-    client = client_of(server)
     history: list[Any] = [{"role": "user", "content": f"the time of {name}"}]
     counts = []
     for turn in range(3):
         for seed in range(40):
             options = {**RANDOM, "seed": seed, "num_predict": 600}
-            reply = client.chat("tiny", history, options=options, **CALLING)
-            if reply.message.tool_calls:
+            said = ollama.Message(
+                **ask(server, history, options=options, **CALLING).json["message"]
+            )
+            if said.tool_calls:
                 break
-        calls = reply.message.tool_calls
+        calls = said.tool_calls
         for call in calls:
             jsonschema.validate(call.function.arguments, SCHEMAS[call.function.name])
-        history.append(reply.message.model_dump(exclude_none=True))
+        history.append(said.model_dump(exclude_none=True))
         assert "id" not in history[-1]["tool_calls"][0]
         history += [
             {"role": "tool", "tool_name": call.function.name, "content": f"It is {turn}."}
             for call in calls
         ]
-        answer = ask(server, history, tools=TOOLS)
-        assert answer.headers["x-sinkstream-state"] in ("resident", "undone")
+        answer = ask(server, history, **CALLING, options={**RANDOM, "num_predict": 3})
+        assert answer.headers["x-sinkstream-state"] == "resident"
         counts.append(read_for(answer.json))
-        history += [answer.json["message"], {"role": "user", "content": "again"}]
+        history.append({"role": "user", "content": f"again, after {turn}"})
     assert max(counts) < 300  # the tools alone have 450
 
 
@@ -370,10 +371,12 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a call": ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "with a `name`"),
     "a format": ({"format": "xml"}, '`format` must be "json" or a JSON schema'),
     "a format's type": ({"format": 5}, "`format` must be"),
-    "a schema": ({"format": {"type": "nothing"}}, "`format`"),
     "thinking": ({"think": "very much indeed"}, "`think` must be an effort"),
     "tools": ({"tools": [{"type": "function"}]}, "`function` must be a mapping"),
-    "overflow": ({"truncate": False, "messages": [{"role": "user", "content": "a" * 500}]}, "500"),
+    "overflow": (
+        {"truncate": False, "messages": [{"role": "user", "content": "a" * 500}]},
+        "leave the window with `truncate`",
+    ),
     "a stream": ({"stream": "yes"}, "`stream` must be true or false"),
     "images of a prompt": ({"prompt": "a", "images": ["aa"]}, "an image is not yet supported"),
     "a suffix": ({"prompt": "a", "suffix": "b"}, "text after the reply is not yet supported"),
@@ -485,7 +488,7 @@ def test_open_webui_with_an_ollama_backend(server: Running) -> None:
     if not calls:
         history += [{"role": "assistant", "content": text}, {"role": "user", "content": "So?"}]
         again = server.post("/api/chat", {**body, "stream": False})
-        assert again.headers["x-sinkstream-state"] == "resident"
+        assert again.headers["x-sinkstream-state"] != "new"
 
 
 def test_continue_with_an_ollama_backend(server: Running) -> None:
