@@ -554,18 +554,19 @@ def test_chats_are_searched_in_their_texts(server: Running, tab: Tab, width: int
     for bird in ("gull", "crane"):
         tab.press(Keys.CONTROL + Keys.SHIFT + "o")
         tab.say(f"{width} birds")
-        tab.say(f"I mean the {bird}")
+        tab.say(f"I mean the {bird} {width}")
     (reply,) = tab.messages("assistant")[1:]
-    search("MEAN the Gull")
+    search(f"MEAN the Gull {width}")
     tab.until(lambda: shown() == [f"{width} birds"], "one of the two is found")
     search(f"{width} bi")
     tab.until(lambda: len(shown()) == 2, "their titles are found at once")
     search(reply[3:20].upper())
-    tab.until(lambda: shown() == [f"{width} birds"], "the reply is found")
+    tab.until(lambda: f"{width} birds" in shown(), "the reply is found")
     search("of the whale")
     tab.until(lambda: tab.text("#unlisted").startswith("No chat found"), "none is found")
+    assert shown() == []
     search(Keys.BACKSPACE)
-    tab.until(lambda: len(shown()) == len(tab.titles()) > 2, "all are listed again")
+    tab.until(lambda: len(shown()) == len(tab.titles()) >= 2, "all are listed again")
     tab.check_clean()
 
 
