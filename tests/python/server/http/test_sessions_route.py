@@ -140,7 +140,7 @@ def test_conversations_are_searched_in_their_titles_and_texts(server: Running) -
     for text in ("wave", "about Grey Herons 1", "_herons_ 1"):
         assert [one["id"] for one in search(server, text)["data"]] == [other]
     listed = server.ask("GET", "/v1/sessions", None, KEY).json["data"]
-    nothing = search(server, "user")  # what the store calls a message is no text of it
+    nothing = search(server, "user")  # roles are not searched
     assert (nothing["data"], nothing["searched"]) == ([], len(listed))
     assert (nothing["has_more"], nothing["last_id"]) == (False, listed[-1]["id"])
 
