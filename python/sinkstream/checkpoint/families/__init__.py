@@ -27,6 +27,7 @@ from sinkstream.checkpoint.families import (
     hunyuan_v1_dense,
     hunyuan_v1_moe,
     lfm2,
+    lfm2_moe,
     llama,
     mellum,
     minimax_m2,
@@ -78,6 +79,7 @@ FAMILIES: dict[str, Family] = {
         hunyuan_v1_dense.FAMILY,
         hunyuan_v1_moe.FAMILY,
         lfm2.FAMILY,
+        lfm2_moe.FAMILY,
         llama.FAMILY,
         mellum.FAMILY,
         minimax_m2.FAMILY,
@@ -114,7 +116,7 @@ _TEXTS = {name: family for family in FAMILIES.values() for name in family.text_o
 _EXPERTS = ("deepseek2", "deepseek_v2", "deepseek_v3", "dots1")
 _RECURRENT = (
     "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba",
-    "lfm2_moe", "lfm2moe", "lfm3", "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe",
+    "lfm3", "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe",
     "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen3next",
     "recurrent_gemma", "rwkv7",
 )  # fmt: skip
