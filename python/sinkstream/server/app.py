@@ -58,7 +58,7 @@ def create_app(service: Service, around: Callable[[App], App] = lambda app: app)
     router = _routes()
     app.include_router(router, prefix="/v1")
     app.include_router(router, include_in_schema=False)
-    app.include_router(_of_ollama(), prefix="/api")
+    app.include_router(_of_ollama())
     if not service.config.no_page:
         page_route.add_page(app)
     return Middleware(around(app), service, app.openapi)
@@ -116,20 +116,20 @@ def _of_ollama() -> APIRouter:
     router = APIRouter()
     plain: dict[str, Any] = {"response_model": None}
     for path, get in (
-        ("/tags", ollama_route.tags),
-        ("/ps", ollama_route.ps),
-        ("/version", ollama_route.version),
+        ("/api/tags", ollama_route.tags),
+        ("/api/ps", ollama_route.ps),
+        ("/api/version", ollama_route.version),
     ):
         router.add_api_route(path, get, methods=["GET"], **plain)
         router.add_api_route(path, get, methods=["HEAD"], include_in_schema=False, **plain)
     for path, post, body in (
-        ("/chat", ollama_route.chat, ollama_route.OllamaChat),
-        ("/generate", ollama_route.generate, ollama_route.OllamaGenerate),
-        ("/show", ollama_route.show, ollama_route.OllamaShow),
+        ("/api/chat", ollama_route.chat, ollama_route.OllamaChat),
+        ("/api/generate", ollama_route.generate, ollama_route.OllamaGenerate),
+        ("/api/show", ollama_route.show, ollama_route.OllamaShow),
     ):
         router.add_api_route(path, post, methods=["POST"], openapi_extra=_schema(body), **plain)
     for path in ollama_route.REFUSED:
-        methods = ["DELETE" if path == "/delete" else "POST"]
+        methods = ["DELETE" if path == "/api/delete" else "POST"]
         router.add_api_route(
             path, ollama_route.refuse, methods=methods, include_in_schema=False, **plain
         )

@@ -44,13 +44,14 @@ from sinkstream.server.request_log import RequestLog, request_log_of
 from sinkstream.server.response_forms import OLLAMA
 from sinkstream.server.service import Service, ready_service
 from sinkstream.server.usage import cached_tokens, finish_reason, own_facts, timings_of
+from sinkstream.structured.schemas import closed
 from sinkstream.text.messages import ToolCall, numbered_id
 
 API_VERSION = "0.12.6"
 """The version of Ollama whose API this is: clients look whether it has what they need."""
 REFUSED = (
-    "/copy", "/create", "/delete", "/embed", "/embeddings", "/pull", "/push",
-    "/blobs/{name:path}",
+    "/api/blobs/{name:path}", "/api/copy", "/api/create", "/api/delete", "/api/embed",
+    "/api/embeddings", "/api/pull", "/api/push",
 )  # fmt: skip
 """Paths of what this server does not do."""
 _TAG = ":latest"
@@ -267,7 +268,7 @@ def _translated(
 def _format(body: _Request) -> dict[str, Any] | None:
     """Return what a reply must follow, in OpenAI's form."""
     if isinstance(body.format, dict):
-        return {"type": "json_schema", "json_schema": {"schema": body.format}}
+        return {"type": "json_schema", "json_schema": {"schema": closed(body.format)}}
     if body.format == "json":
         return {"type": "json_object"}
     if not body.format:

@@ -226,6 +226,9 @@ def test_formats_are_followed(server: Running) -> None:
         client.generate("tiny", "a", format=SCHEMA, options=options).response,
     ):
         jsonschema.validate(json.loads(reply), SCHEMA)
+    generated = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"]}
+    reply = client.chat("tiny", HELLO, format=generated, options=options).message.content
+    assert json.loads(reply).keys() == {"n"}
     begun = client.chat("tiny", HELLO, format="json", options=options).message.content
     assert begun.lstrip().startswith("{")
 
