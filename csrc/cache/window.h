@@ -68,8 +68,8 @@ struct Window {
   }
 
   // Pages of a ring that holds every live window token, those of the look-back and the look-ahead
-  // tokens: so many tokens never touch more blocks, wherever the block boundaries fall. So what is
-  // discarded has overwritten no live key, and a block that is being written has a page.
+  // tokens: they never touch more blocks, wherever the block boundaries fall. So what is discarded
+  // has overwritten no live key, and a block that is being written has a page.
   int64_t window_pages(int64_t look_ahead = kLookAhead) const {
     return divide_up(window + look_back + look_ahead - 1, kPageRows) + 1;
   }
