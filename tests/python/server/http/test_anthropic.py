@@ -23,6 +23,9 @@ anthropic = pytest.importorskip("anthropic")
 MESSAGES = "/v1/messages"
 RANDOM: dict[str, Any] = {"temperature": 1.0}
 SHORT: dict[str, Any] = {"max_tokens": 8, **RANDOM}
+MANY = {"type": "array", "items": {"type": "boolean"}, "minItems": 30000}
+ENDLESS: dict[str, Any] = {"output_config": {"format": {"type": "json_schema", "schema": MANY}}}
+"""A reply that cannot end soon."""
 TOOLS = [
     {
         "name": tool["function"]["name"],
@@ -138,12 +141,10 @@ def test_forty_turns_read_only_what_is_new(server: Running) -> None:
     for turn in range(40):
         block = {"type": "text", "text": f"say {turn}", "cache_control": EPHEMERAL}
         history.append({"role": "user", "content": [block]})
-        reply = client.messages.create(model="tiny", max_tokens=8, messages=history)
+        asked = {"model": "tiny", "max_tokens": 8, "messages": history}
+        reply = client.messages.create(**asked, extra_body={"temperature": 0})
         usages.append(reply.usage)
-        history.append({"role": "assistant", "content": reply.content or "…"})
-        if not reply.content:
-            history.pop()
-            history.pop()
+        history.append({"role": "assistant", "content": reply.content})
     assert usages[-1].input_tokens + usages[-1].cache_read_input_tokens > 8 * 64
     assert max(usage.input_tokens for usage in usages[1:]) <= usages[0].input_tokens + 30
 
@@ -367,16 +368,16 @@ def test_requests_that_are_not_read_get_it_as_well(server: Running, path: str) -
 
 
 def test_a_client_that_leaves_ends_its_reply(server: Running) -> None:
-    asked = {"model": "tiny", "max_tokens": 1 << 40, "messages": HELLO}
-    with client_of(server).messages.stream(**asked, extra_body=RANDOM) as stream:
+    asked = {"model": "tiny", "max_tokens": 65536, "messages": HELLO}
+    with client_of(server).messages.stream(**asked, extra_body=ENDLESS) as stream:
         assert next(iter(stream.text_stream))
     server.wait_until(lambda: server.model.stats()["running"] == 0, "idle")
 
 
 def test_a_server_that_ends_says_so_in_the_stream(tiny_folder: Callable[[str], Path]) -> None:
-    asked = {"model": "tiny", "max_tokens": 1 << 40, "messages": HELLO}
+    asked = {"model": "tiny", "max_tokens": 65536, "messages": HELLO}
     with running(tiny_folder("llama")) as server:
-        stream = client_of(server).messages.create(**asked, extra_body=RANDOM, stream=True)
+        stream = client_of(server).messages.create(**asked, extra_body=ENDLESS, stream=True)
         next(stream)
     with pytest.raises(anthropic.APIStatusError, match="shutting down") as error:
         for _ in stream:
@@ -385,7 +386,7 @@ def test_a_server_that_ends_says_so_in_the_stream(tiny_folder: Callable[[str], P
 
 
 def test_a_silent_stream_is_kept_alive(tiny_folder: Callable[[str], Path]) -> None:
-    body = {"messages": HELLO, "max_tokens": 1 << 40, "stream": True, **RANDOM}
+    body = {"messages": HELLO, "max_tokens": 65536, "stream": True, **ENDLESS}
     with running(tiny_folder("llama"), sequences=1, keepalive_s=0.05) as server:  # noqa: SIM117
         with server.begin(MESSAGES, body):
             server.wait_until(lambda: server.model.stats()["running"] == 1, "running")

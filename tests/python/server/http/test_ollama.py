@@ -30,6 +30,9 @@ SCHEMA = {
     "required": ["n"],
     "additionalProperties": False,
 }
+MANY = {"type": "array", "items": {"type": "boolean"}, "minItems": 30000}
+ENDLESS: dict[str, Any] = {"format": MANY, "options": {"num_predict": 65536}}
+"""A reply that cannot end soon."""
 API = ("/api/chat", "/api/generate")
 
 
@@ -423,8 +426,7 @@ def test_what_has_no_effect_is_named(server: Running) -> None:
 
 
 def test_a_client_that_leaves_ends_its_reply(server: Running) -> None:
-    options = {**RANDOM, "num_predict": 1 << 40}
-    stream = client_of(server).chat("tiny", HELLO, options=options, stream=True)
+    stream = client_of(server).chat("tiny", HELLO, stream=True, **ENDLESS)
     assert next(stream).message.content
     stream.close()
     server.wait_until(lambda: server.model.stats()["running"] == 0, "idle")
@@ -432,8 +434,7 @@ def test_a_client_that_leaves_ends_its_reply(server: Running) -> None:
 
 def test_a_server_that_ends_says_so_in_the_stream(tiny_folder: Callable[[str], Path]) -> None:
     with running(tiny_folder("llama")) as server:
-        options = {**RANDOM, "num_predict": 1 << 40}
-        stream = client_of(server).chat("tiny", HELLO, options=options, stream=True)
+        stream = client_of(server).chat("tiny", HELLO, stream=True, **ENDLESS)
         next(stream)
     with pytest.raises(ollama.ResponseError, match="shutting down"):
         for _ in stream:
@@ -441,7 +442,7 @@ def test_a_server_that_ends_says_so_in_the_stream(tiny_folder: Callable[[str], P
 
 
 def test_a_silent_stream_is_kept_alive(tiny_folder: Callable[[str], Path]) -> None:
-    body = {"messages": HELLO, "options": {**RANDOM, "num_predict": 1 << 40}}
+    body = {"messages": HELLO, **ENDLESS}
     with running(tiny_folder("llama"), sequences=1, keepalive_s=0.05) as server:  # noqa: SIM117
         with server.begin("/api/chat", body):
             server.wait_until(lambda: server.model.stats()["running"] == 1, "running")
