@@ -33,10 +33,8 @@ def turns_of(server: Running, name: str, **headers: str) -> list[dict[str, Any]]
 
 def versions(tab: Tab) -> dict[str, str]:
     """Return which version is shown, by the name of each message that has some."""
-    script = """return Object.fromEntries([...document.querySelectorAll("article > header")]
-      .filter((one) => one.querySelector("[aria-label$=version]"))
-      .map(({ firstChild, lastChild }) =>
-        [firstChild.textContent, lastChild.previousSibling.textContent]))"""
+    script = """return Object.fromEntries([...document.querySelectorAll(".versions span")]
+      .map((one) => [one.closest("header").firstChild.textContent, one.textContent]))"""
     found: dict[str, str] = tab.run(script)
     return found
 
