@@ -585,6 +585,12 @@ def test_titles_are_shown_without_marks(server: Running, tab: Tab) -> None:
     tab.one("#title").click()
     rename(tab, "1. **Waves**")
     tab.until(lambda: tab.titles()[0] == "1. Waves", "it is renamed")
+    tab.press(Keys.CONTROL + Keys.SHIFT + "o")
+    tab.begin("``` ```")  # nothing but marks
+    tab.until(lambda: tab.text("#unfinished a") == "New chat", "it is listed, too")
+    tab.one("#stop").click()
+    tab.until_idle()
+    tab.until(lambda: tab.titles()[0] == "Untitled", "it is listed")
     tab.check_clean()
 
 
