@@ -28,7 +28,7 @@ from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DI
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, shape_of
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec, Recurrent
 from sinkstream.errors import CheckpointError
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
 from sinkstream.export.llama_cpp_form import (
@@ -36,6 +36,7 @@ from sinkstream.export.llama_cpp_form import (
     Divisors,
     Read,
     check_form,
+    heads_in_turn,
     interleaved_rows,
     rope_metadata,
     stacked_rows,
@@ -134,7 +135,7 @@ def _check_description(
         )
 
 
-_OF_FILES = ("family", "pairing")  # rows are permuted to fit
+_OF_FILES = ("family", "heads_in_turn", "pairing")  # rows are permuted to fit
 
 
 def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:
@@ -171,9 +172,13 @@ def _tensor(
     read = stacked_rows(reads, [tensor.slot.rows for tensor in sources])
     if form.pairs_adjoin and kind in ("q", "k", "q_bias", "k_bias"):
         read = interleaved_rows(read, spec.head_dim)
+    if form.heads_in_turn and (delta_net := _recurrent(spec, first)) is not None:
+        read = heads_in_turn(read, delta_net, kind)
     experts = _experts(sources)
     if first.slot.cols == 1:
         numbers = as_float32(read(0, rows), first.storage)
+        if first.is_logarithm:
+            numbers = -np.exp(numbers)
         content = (numbers + first.added if first.added else numbers).tobytes()
         return _vector(name, content, experts or shape_of(spec, first.slot)[:-1])
     if kind == "shared_gate":  # a vector to llama.cpp
@@ -182,6 +187,14 @@ def _tensor(
     if not is_quantized(name, shape):
         return GgufTensor(name, shape, "F32", _float32_rows(read, first.storage))
     return GgufTensor(name, shape, first.storage, read)
+
+
+def _recurrent(spec: DecoderSpec, tensor: TensorSource) -> Recurrent | None:
+    """Return the recurrence of a tensor's layer, if it has one."""
+    if not tensor.slot.name.startswith("layers."):
+        return None
+    mixer = spec.mixers[int(tensor.slot.name.split(".")[1])]
+    return mixer if isinstance(mixer, Recurrent) else None
 
 
 def _float32_rows(read: Read, storage: Storage) -> Read:

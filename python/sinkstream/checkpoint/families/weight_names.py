@@ -65,6 +65,8 @@ class WeightNames:
     """Other tensors for some slots of a layer if its block is parallel and has two norms."""
     added: Mapping[str, float] = field(default_factory=dict)
     """Vectors that the format stores without a constant, which is added as they are read."""
+    logarithms: tuple[str, ...] = ()
+    """Vectors of negative numbers, of which the format stores logarithms: x stands for -e^x."""
     wrappers: tuple[Mapping[str, str], ...] = ()
     """Prefixes that the names may have in place of their own: a decoder inside a larger model."""
     other_parts: tuple[str, ...] = ()
@@ -106,6 +108,10 @@ class WeightNames:
     def added_to(self, slot: str) -> float:
         """Return the constant that is added to a slot's numbers; usually 0."""
         return self.added.get(slot.rpartition(".")[2], 0.0)
+
+    def is_logarithm(self, slot: str) -> bool:
+        """Return whether a number x of a slot stands for -e^x."""
+        return slot.rpartition(".")[2] in self.logarithms
 
     def with_names(
         self, layer: Mapping[str, str], model: Mapping[str, str] | None = None
@@ -152,6 +158,10 @@ class WeightNames:
     def with_added(self, constant: float, slots: Iterable[str]) -> WeightNames:
         """Return the same names, and a constant for these slots, such as "q_norm"."""
         return replace(self, added={**self.added, **dict.fromkeys(slots, constant)})
+
+    def with_logarithms(self, *slots: str) -> WeightNames:
+        """Return the same names, and these slots of which the format stores logarithms."""
+        return replace(self, logarithms=(*self.logarithms, *slots))
 
     def with_unused(self, *patterns: str) -> WeightNames:
         """Return the same names, and these patterns of unused tensors."""
