@@ -90,6 +90,7 @@ void check_together(const RecurrentSpec& recurrent) {
     refuse("recurrence", "\"delta_net\" or \"short_conv\"; \"mamba2\" is not supported yet");
   }
   if (!recurrent.has_matrix()) return require_range("state_size", recurrent.state_size, 0, 0);
+  if (recurrent.bias) refuse("bias", "false where heads have states, but is true");
   require_range("state_size", recurrent.state_size, 1, kMostKeyDim);
   require_range("head_dim", recurrent.head_dim, 1, kMostHeads);
   require_range("key_heads", recurrent.key_heads, 1, kMostHeads);

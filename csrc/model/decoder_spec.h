@@ -139,21 +139,22 @@ inline float usual_scale(int64_t head_dim) {
 // A mixer that keeps a state of fixed size instead of keys. Nothing computes kMamba2 yet.
 //
 // Note: [Recurrences]
-// x is the mixer's input, `conv` a convolution over tokens (kernels/convolve.h), `in`, `out` and
+// x is the mixer's input, `conv` a convolution over tokens (kernels/convolve.h); `in`, `out` and
 // the others are linear maps.
 //
 //   kShortConv  [b│c│x] = in(x); the output is out(c · conv(b · x)), without an activation.
-//   kDeltaNet   [q│k│v] = SiLU(conv(in(x))): key_heads heads of q and of k, `heads` heads of v. The
-//               state changes by the delta rule (kernels/recur.h), with q and k normalized,
-//               g = rate · softplus(step(x) + step_bias) and β = σ(strength(x)). The output is
-//               out(norm(o) · SiLU(gate(x))), with the block's norm over each head of o.
+//   kDeltaNet   [q│k│v] = SiLU(conv([q(x)│k(x)│v(x)])): key_heads heads of q and of k, `heads`
+//   heads
+//               of v. The state changes by the delta rule (kernels/recur.h), with q and k
+//               normalized, g = rate · softplus(step(x) + step_bias) and β = σ(strength(x)). The
+//               output is out(norm(o) · SiLU(gate(x))), with the block's norm over each head of o.
 enum class Recurrence : uint8_t { kShortConv, kDeltaNet, kMamba2 };
 
 struct RecurrentSpec {
   Recurrence recurrence = Recurrence::kShortConv;
   int64_t conv_size = 0;  // inputs that the convolution sees, the current one included
   bool conv_bias = false;
-  bool bias = false;  // of its projections
+  bool bias = false;  // of its projections, with kShortConv
   // Of the state: [heads, state_size, head_dim]; 0 without one, as with kShortConv.
   int64_t heads = 0;           // a multiple of key_heads
   int64_t key_heads = 0;       // groups, in Mamba-2
@@ -164,12 +165,11 @@ struct RecurrentSpec {
   static constexpr const char* kKind = "recurrent";
   bool has_matrix() const { return recurrence != Recurrence::kShortConv; }
   int64_t key_width() const { return key_heads * state_size; }
-  // Numbers of a token, with a residual stream this wide: that the convolution sees, that `in`
-  // makes, and that `out` reads.
+  // Numbers of a token, with a residual stream this wide: that the convolution sees, and that `out`
+  // reads.
   int64_t channels(int64_t hidden) const {
     return has_matrix() ? 2 * key_width() + heads * head_dim : hidden;
   }
-  int64_t inputs(int64_t hidden) const { return has_matrix() ? channels(hidden) : 3 * hidden; }
   int64_t inner(int64_t hidden) const { return has_matrix() ? heads * head_dim : hidden; }
   // Numbers of a sequence's state: the convolution's, then the matrices.
   int64_t conv_floats(int64_t hidden) const { return (conv_size - 1) * channels(hidden); }

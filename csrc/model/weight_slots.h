@@ -39,12 +39,15 @@ struct LayerWeights {
   const float* sink_logits = nullptr;  // [heads]
   PackedMatrix output_gate;            // [heads · head_dim, hidden]
   // Of a recurrence: Note [Recurrences] of decoder_spec.h.
-  PackedMatrix conv_in, conv_out;  // [inputs, hidden], [hidden, inner]
-  const float* conv = nullptr;     // [channels, conv_size]
-  const float *conv_in_bias = nullptr, *conv_bias = nullptr, *conv_out_bias = nullptr;
-  PackedMatrix state_gate, step, strength;            // [inner, hidden], [heads, hidden] each
+  PackedMatrix conv_in;                               // [3 · hidden, hidden]
+  PackedMatrix conv_q, conv_k, conv_v;                // [key_width, hidden] each, [inner, hidden]
+  PackedMatrix conv_out;                              // [hidden, inner]
+  const float* conv = nullptr;                        // [channels, conv_size]
+  PackedMatrix state_gate;                            // [inner, hidden]
+  PackedMatrix step, strength;                        // [heads, hidden]
   const float *rate = nullptr, *step_bias = nullptr;  // [heads]
   NormWeights state_norm;                             // [head_dim]
+  const float *conv_in_bias = nullptr, *conv_bias = nullptr, *conv_out_bias = nullptr;
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
   NormWeights mlp_norm;             // [hidden]
@@ -137,7 +140,13 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   };
   if (block.attention_norm) norm("attention_norm", hidden, layer.attention_norm);
   if (const RecurrentSpec* const recurrent = block.recurrent()) {
-    visit("conv_in", recurrent->inputs(hidden), hidden, layer.conv_in);
+    if (recurrent->has_matrix()) {
+      visit("conv_q", recurrent->key_width(), hidden, layer.conv_q);
+      visit("conv_k", recurrent->key_width(), hidden, layer.conv_k);
+      visit("conv_v", recurrent->inner(hidden), hidden, layer.conv_v);
+    } else {
+      visit("conv_in", 3 * hidden, hidden, layer.conv_in);
+    }
     vector("conv", recurrent->channels(hidden) * recurrent->conv_size, layer.conv);
     visit("conv_out", hidden, recurrent->inner(hidden), layer.conv_out);
   } else {
@@ -173,7 +182,7 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   }
   const RecurrentSpec* const recurrent = block.recurrent();
   if (recurrent != nullptr && recurrent->bias) {
-    vector("conv_in_bias", recurrent->inputs(hidden), layer.conv_in_bias);
+    vector("conv_in_bias", 3 * hidden, layer.conv_in_bias);
     vector("conv_out_bias", hidden, layer.conv_out_bias);
   }
   if (recurrent != nullptr && recurrent->conv_bias) {

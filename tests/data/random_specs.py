@@ -154,6 +154,7 @@ def _random_recurrence(draw: Draw) -> Recurrent:
     return replace(
         convolution,
         recurrence="delta_net",
+        bias=False,
         heads=key_heads * group,
         key_heads=key_heads,
         state_size=_one_of(draw, (1, 5, 16, 24)),

@@ -179,7 +179,8 @@ class Decoder:
     def _delta_net(self, layer: int, x: Array) -> Array:
         block, at = self.block(layer), f"layers.{layer}."
         mixer, width = block.mixer, block.mixer.key_heads * block.mixer.state_size
-        convolved = self._convolution(layer, self._linear(x, "conv_in", mixer.bias, at))
+        inputs = [self._linear(x, f"conv_{part}", False, at) for part in "qkv"]
+        convolved = self._convolution(layer, np.concatenate(inputs, axis=1))
         convolved = convolved * sigmoid(convolved)
         parts = np.split(convolved, [width, 2 * width], axis=1)
         query, key = (part.reshape(len(x), mixer.key_heads, -1) for part in parts[:2])
@@ -204,7 +205,7 @@ class Decoder:
             read[t] = np.einsum("hk,hkv->hv", q, state)
         gate = self._linear(x, "state_gate", False, at)
         read = self._norm(read, block.norm, at + "state_norm").reshape(len(x), -1)
-        return self._linear(read * gate * sigmoid(gate), "conv_out", mixer.bias, at)
+        return self._linear(read * gate * sigmoid(gate), "conv_out", False, at)
 
     def _linear(self, x: Array, name: str, has_bias: bool, at: str) -> Array:
         y: Array = x @ self.weights[at + name].reshape(-1, x.shape[1]).T

@@ -93,8 +93,9 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   const auto inner_of = [&](const RecurrentSpec& spec) { return spec.inner(hidden); };
   const auto heads_of = [](const RecurrentSpec& spec) { return spec.heads; };
   const auto carve_recurrence = [&](Carver<64> carver) {
-    conv_inputs_ = carver.take<float>(
-        most_of_recurrent([&](const RecurrentSpec& spec) { return spec.inputs(hidden); }));
+    conv_inputs_ = carver.take<float>(most_of_recurrent([&](const RecurrentSpec& spec) {
+      return spec.has_matrix() ? spec.channels(hidden) : 3 * hidden;
+    }));
     convolved_ = carver.take<float>(
         most_of_recurrent([&](const RecurrentSpec& spec) { return spec.channels(hidden); }));
     state_gate_ = carver.take<float>(most_with_matrix(inner_of));

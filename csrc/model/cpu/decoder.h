@@ -133,7 +133,7 @@ class Decoder : public WeightedModel {
   float* attended_;      // [rows, heads, head_dim]
   float* output_gate_;   // [rows, heads, head_dim]
   // Of blocks with a recurrence: Note [Recurrences].
-  float* conv_inputs_;  // [rows, inputs]
+  float* conv_inputs_;  // [rows, channels], or [rows, 3 · hidden]
   float* convolved_;    // [rows, channels]
   float* state_gate_;   // [rows, heads, head_dim]
   float* recurred_;     // [rows, heads, head_dim]

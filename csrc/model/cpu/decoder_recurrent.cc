@@ -69,11 +69,14 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
   const RecurrentSpec& spec = *block.recurrent();
   const int64_t hidden = spec_.hidden_size;
   const int64_t channels = spec.channels(hidden), inner = spec.inner(hidden);
+  const int64_t keys = spec.key_width();
+  const auto convolved_part = [&](const PackedMatrix& weights, int64_t first) {
+    return LinearPart{.weights = weights, .out = conv_inputs_ + first, .out_stride = channels};
+  };
   const LinearPart parts[] = {
-      {.weights = layer.conv_in,
-       .bias = layer.conv_in_bias,
-       .out = conv_inputs_,
-       .out_stride = channels},
+      convolved_part(layer.conv_q, 0),
+      convolved_part(layer.conv_k, keys),
+      convolved_part(layer.conv_v, 2 * keys),
       {.weights = layer.state_gate, .out = state_gate_, .out_stride = inner},
       {.weights = layer.step, .out = decay_, .out_stride = spec.heads},
       {.weights = layer.strength, .out = strength_, .out_stride = spec.heads}};
@@ -93,9 +96,9 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
   write_steps(spec, layer);
   find_states(index, spec.conv_floats(hidden));
   kernels_.recur({.query = convolved_,
-                  .key = convolved_ + spec.key_width(),
+                  .key = convolved_ + keys,
                   .key_stride = channels,
-                  .value = convolved_ + 2 * spec.key_width(),
+                  .value = convolved_ + 2 * keys,
                   .value_stride = channels,
                   .decay = decay_,
                   .strength = strength_,
@@ -116,7 +119,7 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
   normalize(block.norm, layer.state_norm, recurred_, recurred_, queries_ * spec.heads,
             spec.head_dim);
   apply_gate(Activation::kSilu, state_gate_, recurred_, inner);
-  add_mixed(block, layer, recurred_, {.weights = layer.conv_out, .bias = layer.conv_out_bias});
+  add_mixed(block, layer, recurred_, {.weights = layer.conv_out});
 }
 
 // Makes g and β of what the linear maps wrote in their place.

@@ -153,8 +153,8 @@ class Recurrent:
     A short convolution (LFM2) splits `in(h)` into `b, c, x`, each as wide as the residual stream.
     Its output is `out(c * conv(b * x))`, where `conv` sees the last `conv_size` tokens.
 
-    A gated delta net (Qwen3.5) splits `silu(conv(in(h)))` into queries and keys, both normalized,
-    and values. Each head has a matrix S, which a token first lets decay by `exp(rate *
+    A gated delta net (Qwen3.5) applies `silu(conv(...))` to queries and keys, which it then
+    normalizes, and to values. Each head has a matrix S, which a token first lets decay by `exp(rate *
     softplus(step(h) + step_bias))`. Then S gets `outer(k, u)` more, where u is the value minus
     what S already has at k, times `sigmoid(strength(h))`. The output is
     `out(norm(q @ S) * silu(gate(h)))`.
@@ -167,7 +167,7 @@ class Recurrent:
     conv_bias: bool = False
     """Whether the convolution has a bias."""
     bias: bool = False
-    """Whether its projections have biases."""
+    """Whether the projections of a short convolution have biases."""
     heads: int = 0
     """Heads of the state, each a matrix of `state_size` times `head_dim`; 0 without one."""
     key_heads: int = 0

@@ -217,8 +217,8 @@ def heads_in_turn(read: Read, delta_net: Recurrent, part: str) -> Read:
     # What precedes the heads, and the rows of each.
     keys, taps = 2 * key_heads * delta_net.state_size, delta_net.conv_size
     first, size = {
-        "conv_in": (keys, delta_net.head_dim),
         "conv": (keys * taps, delta_net.head_dim * taps),
+        "conv_v": (0, delta_net.head_dim),
         "state_gate": (0, delta_net.head_dim),
     }.get(part, (0, 1))
 
@@ -236,7 +236,7 @@ def heads_in_turn(read: Read, delta_net: Recurrent, part: str) -> Read:
     return turned if part in _OF_VALUE_HEADS else read
 
 
-_OF_VALUE_HEADS = ("conv", "conv_in", "rate", "state_gate", "step", "step_bias", "strength")
+_OF_VALUE_HEADS = ("conv", "conv_v", "rate", "state_gate", "step", "step_bias", "strength")
 
 
 def _columns_in(order: Sequence[int], read: Read) -> Read:

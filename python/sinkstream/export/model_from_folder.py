@@ -165,15 +165,15 @@ def _tensors(opened: TensorsOnly, form: Architecture) -> list[GgufTensor]:
 def _tensor(
     opened: TensorsOnly, name: str, sources: list[TensorSource], form: Architecture
 ) -> GgufTensor:
+    import numpy as np
+
     spec, first = opened.spec, sources[0]
     kind = first.slot.name.rpartition(".")[2]
-    reads: list[Read] = [partial(opened.source.read_rows, tensor) for tensor in sources]
+    reads = [_reader(opened, tensor, form) for tensor in sources]
     rows = sum(tensor.slot.rows for tensor in sources)
     read = stacked_rows(reads, [tensor.slot.rows for tensor in sources])
     if form.pairs_adjoin and kind in ("q", "k", "q_bias", "k_bias"):
         read = interleaved_rows(read, spec.head_dim)
-    if form.heads_in_turn and (delta_net := _recurrent(spec, first)) is not None:
-        read = heads_in_turn(read, delta_net, kind)
     experts = _experts(sources)
     if first.slot.cols == 1:
         numbers = as_float32(read(0, rows), first.storage)
@@ -187,6 +187,15 @@ def _tensor(
     if not is_quantized(name, shape):
         return GgufTensor(name, shape, "F32", _float32_rows(read, first.storage))
     return GgufTensor(name, shape, first.storage, read)
+
+
+def _reader(opened: TensorsOnly, tensor: TensorSource, form: Architecture) -> Read:
+    """Return a reader of a weight's rows, in the order that llama.cpp has them."""
+    read: Read = partial(opened.source.read_rows, tensor)
+    recurrent = _recurrent(opened.spec, tensor)
+    if not form.heads_in_turn or recurrent is None:
+        return read
+    return heads_in_turn(read, recurrent, tensor.slot.name.rpartition(".")[2])
 
 
 def _recurrent(spec: DecoderSpec, tensor: TensorSource) -> Recurrent | None:

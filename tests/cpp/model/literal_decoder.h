@@ -276,7 +276,13 @@ class LiteralDecoder {
     const RecurrentSpec& spec = *layer.block.recurrent();
     const int64_t size = spec.state_size, width = spec.head_dim;
     std::vector<Row> convolved;
-    for (const Row& x : input) convolved.push_back(linear(layer, "conv_in", spec.bias, x));
+    for (const Row& x : input) {
+      Row& row = convolved.emplace_back();
+      for (const char* const part : {"conv_q", "conv_k", "conv_v"}) {
+        const Row y = linear(layer, part, false, x);
+        row.insert(row.end(), y.begin(), y.end());
+      }
+    }
     convolved = convolution(layer, convolved);
     std::vector<std::vector<Row>> states(static_cast<size_t>(spec.heads),
                                          std::vector<Row>(static_cast<size_t>(size), Row(width)));
@@ -317,7 +323,7 @@ class LiteralDecoder {
       read = norm(layer.block.norm, layer.at + "state_norm", read);
       const Row gate = linear(layer, "state_gate", false, input[t]);
       for (size_t i = 0; i < read.size(); ++i) read[i] *= gate[i] * sigmoid(gate[i]);
-      found.push_back(linear(layer, "conv_out", spec.bias, read));
+      found.push_back(linear(layer, "conv_out", false, read));
     }
     return found;
   }

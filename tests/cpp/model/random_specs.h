@@ -110,7 +110,7 @@ inline DecoderSpec delta_net_spec() {
                              .head_dim = 7};
   block.mixer = delta_net;
   spec.blocks.push_back(block);
-  delta_net.heads_in_turn = delta_net.conv_bias = delta_net.bias = true;
+  delta_net.heads_in_turn = delta_net.conv_bias = true;
   block.mixer = delta_net;
   spec.blocks.push_back(block);
   spec.block_of_layer = {1, 0, 2};

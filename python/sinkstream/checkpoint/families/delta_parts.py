@@ -124,6 +124,8 @@ GGUF_DELTA_NETS: dict[str, Value] = {
 }
 """What llama.cpp's converter writes."""
 
+CONVOLVED = Fused(("conv_q", "conv_k", "conv_v"))
+"""The rows of one projection to all that is convolved."""
 QUERY_AND_GATE = Fused(("q", "output_gate"), "head")
 """The rows of a projection to queries: those of each head, and of its gate."""
 
@@ -143,7 +145,6 @@ FOLDER_NAMES_OF_DELTA_NETS = (
 GGUF_NAMES_OF_DELTA_NETS = (
     GGUF_NAMES.with_modules(
         {
-            "conv_in": "attn_qkv",
             "conv": "ssm_conv1d",
             "conv_out": "ssm_out",
             "state_gate": "attn_gate",
@@ -152,6 +153,6 @@ GGUF_NAMES_OF_DELTA_NETS = (
         }
     )
     .with_names({"rate": "ssm_a", "step_bias": "ssm_dt.bias"})
-    .with_fused({"attn_q.weight": QUERY_AND_GATE})
+    .with_fused({"attn_q.weight": QUERY_AND_GATE, "attn_qkv.weight": CONVOLVED})
     .with_unused("blk.{}.*")  # it predicts further tokens
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sinkstream.checkpoint.families.architecture import Architecture
 from sinkstream.checkpoint.families.delta_parts import (
+    CONVOLVED,
     FOLDER_NAMES_OF_DELTA_NETS,
     GGUF_DELTA_NETS,
     GGUF_NAMES_OF_DELTA_NETS,
@@ -54,17 +55,13 @@ FAMILY = Family(
     "qwen3_5_text",
     _from_config,
     _from_gguf,
-    folder_names=FOLDER_NAMES_OF_DELTA_NETS.with_modules(
+    folder_names=FOLDER_NAMES_OF_DELTA_NETS.with_names(
         {
-            "conv_in": "linear_attn.in_proj_qkv",
-            "state_gate": "linear_attn.in_proj_z",
-        }
-    ).with_names(
-        {
+            "state_gate": "linear_attn.in_proj_z.weight",
             "step": "linear_attn.in_proj_a.weight",
             "strength": "linear_attn.in_proj_b.weight",
         }
-    ),
+    ).with_fused({"linear_attn.in_proj_qkv.weight": CONVOLVED}),
     gguf_names=GGUF_NAMES_OF_DELTA_NETS.with_names(
         {"step": "ssm_alpha.weight", "strength": "ssm_beta.weight"}
     ),
