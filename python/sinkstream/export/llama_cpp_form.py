@@ -245,24 +245,28 @@ def _columns_in(order: Sequence[int], read: Read) -> Read:
     def turned(begin: int, end: int) -> bytes:
         content = read(begin, end)
         size = len(content) // ((end - begin) * len(order))
-        starts = (
-            (row * len(order) + head) * size for row in range(end - begin) for head in order
-        )
+        starts = ((row * len(order) + head) * size for row in range(end - begin) for head in order)
         return b"".join(content[start : start + size] for start in starts)
 
     return turned
 
 
-def stacked_rows(parts: Sequence[Read], counts: Sequence[int]) -> Read:
-    """Return a reader of several matrices, one after another, and of the rows that each has."""
+def stacked_rows(parts: Sequence[Read], counts: Sequence[int], groups: int = 1) -> Read:
+    """Return a reader of several matrices, and of the rows that each has.
+
+    They are in `groups` equal groups, one after another, each with an equal share of every matrix.
+    """
+    shares = [count // groups for count in counts]
 
     def read(begin: int, end: int) -> bytes:
-        found, first = bytearray(), 0
-        for part, count in zip(parts, counts, strict=True):
-            low, high = max(begin - first, 0), min(end - first, count)
-            if low < high:
-                found += part(low, high)
-            first += count
+        found, size = bytearray(), sum(shares)
+        for group in range(begin // size, -(-end // size)):
+            first = group * size
+            for part, share in zip(parts, shares, strict=True):
+                low, high = max(begin - first, 0), min(end - first, share)
+                if low < high:
+                    found += part(group * share + low, group * share + high)
+                first += share
         return bytes(found)
 
     return read

@@ -23,6 +23,7 @@ from sinkstream.checkpoint.checkpoint import (
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.architecture import Architecture
+from sinkstream.checkpoint.families.weight_names import Fused
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, shape_of
@@ -159,19 +160,32 @@ def _tensors(opened: TensorsOnly, form: Architecture) -> list[GgufTensor]:
     parts: dict[str, list[TensorSource]] = {}
     for tensor in opened.tensors:
         parts.setdefault(names.stored(tensor.slot.name), []).append(tensor)
-    return [_tensor(opened, name, sources, form) for name, sources in parts.items()]
+    return [
+        _tensor(opened, name, sources, form, names.fused.get(name.split(".", 2)[-1]))
+        for name, sources in parts.items()
+    ]
 
 
 def _tensor(
-    opened: TensorsOnly, name: str, sources: list[TensorSource], form: Architecture
+    opened: TensorsOnly,
+    name: str,
+    sources: list[TensorSource],
+    form: Architecture,
+    fused: Fused | None,
 ) -> GgufTensor:
+    """Return the tensor of some weights; `fused`: how llama.cpp puts their rows together."""
     import numpy as np
 
-    spec, first = opened.spec, sources[0]
+    spec, groups = opened.spec, 1
+    if fused is not None and not fused.is_of_experts:
+        part = {slot: i for i, slot in enumerate(fused.parts)}
+        sources.sort(key=lambda tensor: part[tensor.slot.name.rpartition(".")[2]])
+        groups = fused.groups(spec, sources[0].slot.rows)
+    first = sources[0]
     kind = first.slot.name.rpartition(".")[2]
     reads = [_reader(opened, tensor, form) for tensor in sources]
     rows = sum(tensor.slot.rows for tensor in sources)
-    read = stacked_rows(reads, [tensor.slot.rows for tensor in sources])
+    read = stacked_rows(reads, [tensor.slot.rows for tensor in sources], groups)
     if form.pairs_adjoin and kind in ("q", "k", "q_bias", "k_bias"):
         read = interleaved_rows(read, spec.head_dim)
     experts = _experts(sources)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec
+from sinkstream.checkpoint.spec import DecoderSpec, Recurrent
 from sinkstream.errors import CheckpointError
 
 SCALES_OF_BLOCKS = "_scale_inv"
@@ -26,11 +26,11 @@ class Fused:
     parts: tuple[str, ...]
     """Their slots, in the order of the rows. Those of experts, such as "experts.*.gate", are in a
     tensor with one more dimension: the experts, each with all parts."""
-    per: Literal["layer", "kv_head", "head", "row"] = "layer"
-    """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`: such heads
-    are stacked, each with its share of every part. Falcon has, for each key head, the queries that
-    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head.
-    `"row"`: rows of the parts take turns."""
+    per: Literal["layer", "kv_head", "head", "state_key_head", "row"] = "layer"
+    """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`,
+    `"state_key_head"` (of a recurrence): such heads are stacked, each with its share of every part.
+    Falcon has, for each key head, the queries that it serves, the key and the value; of GPT-NeoX
+    that is one query, key and value per head. `"row"`: rows of the parts take turns."""
     tensors: tuple[str, ...] = ("",)
     """What is added to its name: `"_blocks"` and `"_scales"`, where codes and scales are tensors of
     their own; `SCALES_OF_BLOCKS`, the scales of FP8 for blocks of rows and columns."""
@@ -48,6 +48,8 @@ class Fused:
 
         `rows`: of one part.
         """
+        if self.per == "state_key_head":
+            return max(mixer.key_heads for mixer in spec.mixers if isinstance(mixer, Recurrent))
         return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads, "row": rows}[self.per]
 
 
