@@ -155,8 +155,8 @@ class Recurrent:
 
     A gated delta net (Qwen3.5) applies `silu(conv(...))` to queries and keys, which it then
     normalizes, and to values. Each head has a matrix S, which a token first lets decay by
-    `exp(rate * softplus(step(h) + step_bias))`. Then S gets `outer(k, u)` more, where u is the value minus
-    what S already has at k, times `sigmoid(strength(h))`. The output is
+    `exp(rate * softplus(step(h) + step_bias))`. Then S gets `outer(k, u)` more, where u is the
+    value minus what S already has at k, times `sigmoid(strength(h))`. The output is
     `out(norm(q @ S) * silu(gate(h)))`.
     """
 
