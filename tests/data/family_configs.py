@@ -496,6 +496,25 @@ FAMILY_CONFIGS |= {
     },
 }  # fmt: skip
 
+_WITH_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 56,
+}
+
+FAMILY_CONFIGS |= {
+    "qwen3_5_moe_text": {**_QWEN3_5, "model_type": "qwen3_5_moe_text", **_WITH_EXPERTS},
+    "qwen3_next": {**_QWEN3_5, "model_type": "qwen3_next", **_WITH_EXPERTS},
+    "qwen3_next-last": {
+        **_QWEN3_5,
+        "model_type": "qwen3_next",
+        **_WITH_EXPERTS,
+        "layer_types": [_FULL, _LINEAR],
+        "num_hidden_layers": 2,
+    },
+}
+
 INTERLEAVED = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4")
 """Families that rotate adjacent dimensions."""
 PERMUTED = (

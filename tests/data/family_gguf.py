@@ -66,6 +66,12 @@ def write_family_gguf(
         part_of = tensor.replace("model.language_model.", "model.")
         for theirs, ours in _RENAMED.items():
             part_of = part_of.replace(theirs, ours)
+        if "in_proj_qkvz" in part_of and config.num_hidden_layers > 2:  # otherwise an old file
+            for part, numbers in _split_projection(
+                part_of, weight.detach().numpy(), config
+            ).items():
+                writer.add_tensor(part, numbers)
+            continue
         if ".experts." in part_of or "sinks" in part_of or "input_linear" in part_of:
             is_gpt_oss = config.model_type == "gpt_oss"
             for part, numbers in _split(part_of, weight.detach().numpy(), is_gpt_oss).items():
@@ -164,6 +170,19 @@ def _in_turn(
         numbers = np.arange(heads * size if ".in_proj_z." in name else heads)
     order = numbers.reshape(key_heads, heads // key_heads, -1).swapaxes(0, 1).reshape(-1)
     return np.concatenate([rest, weight[begin:][order]])
+
+
+def _split_projection(
+    name: str, weight: npt.NDArray[np.float32], config: PretrainedConfig
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the two tensors of a projection that has query, key, value, gate of each key head."""
+    size, value = config.linear_key_head_dim, config.linear_value_head_dim
+    width = config.linear_num_value_heads // config.linear_num_key_heads * value
+    by_head = weight.reshape(config.linear_num_key_heads, -1, weight.shape[1])
+    parts = np.split(by_head, np.cumsum([size, size, width]), axis=1)
+    q, k, v, gate = (part.reshape(-1, weight.shape[1]) for part in parts)
+    at = f"blk.{name.split('.')[2]}."
+    return {f"{at}attn_qkv.weight": np.concatenate([q, k, v]), f"{at}attn_gate.weight": gate}
 
 
 def _of_any_layer(number: int | list[int]) -> int:
@@ -306,7 +325,9 @@ def _stored(
         weight = -np.exp(weight)
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
         weight = weight.squeeze(1)
-    if config.model_type == "qwen3_5_text" and ".linear_attn." in name:
+    if "in_proj_qkvz" in name:
+        return weight
+    if config.model_type.startswith("qwen3_5") and ".linear_attn." in name:
         return weight if ".linear_attn.norm." in name else _in_turn(weight, name, config)
     heads = {"q_proj": config.num_attention_heads, "k_proj": _kv_heads(config)}
     part = name.split(".")[-2]
