@@ -444,6 +444,14 @@ FAMILY_CONFIGS |= {
 
 _LFM2 = {**_SIZES, "model_type": "lfm2", "block_multiple_of": 16}
 _CONV = "conv"
+_LFM2_MOE = {
+    **_SIZES,
+    **_EXPERTS,
+    "model_type": "lfm2_moe",
+    "moe_intermediate_size": 48,
+    "num_dense_layers": 1,
+    "layer_types": [_CONV, _FULL, _CONV, _CONV],
+}
 
 FAMILY_CONFIGS |= {
     "lfm2": {**_LFM2, "layer_types": [_CONV, _FULL, _CONV, _CONV]},
@@ -454,6 +462,15 @@ FAMILY_CONFIGS |= {
         "conv_L_cache": 4,
         "block_auto_adjust_ff_dim": False,
         "tie_word_embeddings": False,
+    },
+    "lfm2_moe": _LFM2_MOE,
+    "lfm2_moe-no-bias": {
+        **_LFM2_MOE,
+        "layer_types": [_FULL, _CONV, _CONV, _FULL],
+        "num_dense_layers": 0,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.8,
     },
 }
 
@@ -525,6 +542,7 @@ PERMUTED = (
 
 NOT_IN_GGUF = {
     "lfm2-bias": "biases of its convolutions",
+    "lfm2_moe-no-bias": "that its choice has no bias",
     "apertus-llama3": "llama3's scheme, of which its converter makes divisors",
     "cohere2-untied": "which layers have windows",
     "falcon-alibi": "ALiBi",
@@ -547,6 +565,11 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3-wrapped": _GEMMA3_AS_PUBLISHED,
     "gpt_neox-sequential": {"hidden_act": "gelu", "rotary_emb_base": 10_000},
     "granite_swa-bases": {"layer_rope_theta": None},
+    "lfm2_moe-no-bias": {
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+    },
     "falcon-groups-one-norm": {"ffn_hidden_size": 4 * 96, "rope_theta": 10_000.0},
     "mpt-clipped": {"attn_config": {"clip_qkv": 0.8}},
     "phimoe": FAMILY_CONFIGS["phimoe-longrope"],  # the converter knows no other RoPE of it
@@ -575,6 +598,7 @@ NOT_WRITTEN = {
     "gpt_oss": "must be 16-bit or 32-bit",
     "granite_swa-bases": r'must be .* "granite_swa" can describe, but `blocks` would be lost',
     "lfm2-bias": r'must be .* "lfm2" can describe, but `blocks\.mixer\.conv_bias` would be',
+    "lfm2_moe-no-bias": r'must be .* "lfm2moe" can describe, but `blocks\.feed_forward\.',
     "hunyuan_v1_dense-alpha": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "mistral-windows": _WINDOWS,
     "mixtral-windows": _WINDOWS,

@@ -29,6 +29,7 @@ _RENAMED = {
     ".gate.moe_statics.e_score_correction_bias": ".moe_statics.e_score_correction.bias",
     ".e_score_correction_bias": ".e_score_correction.bias",
     ".dt_bias": ".dt_proj.bias",
+    ".expert_bias": ".expert_bias.bias",
 }
 """Names of transformers' modules that its folders do not have."""
 
@@ -136,6 +137,9 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
         writer.add_expert_group_used_count(config.topk_group)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if config.model_type == "lfm2_moe":
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _add_delta_nets(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
@@ -211,12 +215,13 @@ def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if config.model_type == "lfm2":
         multiple = config.block_multiple_of
         inner = -(-int(2 * inner / 3) // multiple) * multiple
+    if config.model_type in ("lfm2", "lfm2_moe"):
         kv_heads = [0 if kind == "conv" else _kv_heads(config) for kind in config.layer_types]
         writer.add_shortconv_l_cache(config.conv_L_cache)
     writer.add_feed_forward_length(inner)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads)
-    if config.model_type == "lfm2":
+    if config.model_type in ("lfm2", "lfm2_moe"):
         writer.add_layer_norm_rms_eps(config.norm_eps)
     elif hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)

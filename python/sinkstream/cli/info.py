@@ -20,7 +20,6 @@ from rich.text import Text
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, with_model
 from sinkstream.cli.info_facts import (
-    SEQUENCES,
     CacheFacts,
     Facts,
     MemoryFacts,
@@ -30,6 +29,7 @@ from sinkstream.cli.info_facts import (
     read_facts,
 )
 from sinkstream.cli.info_hints import Hint, hints
+from sinkstream.cli.info_memory import SEQUENCES
 from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.load import DEFAULT_SEQUENCES

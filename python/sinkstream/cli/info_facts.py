@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -16,16 +15,15 @@ from sinkstream.checkpoint.describe import Description, TypeShare, describe
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import share_per_token, weight_slots
 from sinkstream.checkpoint.stores import locate_model
-from sinkstream.cli.chat_loop import MOST
 from sinkstream.cli.common_options import Loading
 from sinkstream.cli.info_memory import (
     Probed,
     Sizes,
+    command_bytes,
     largest_window,
     probe,
     sizes_of,
 )
-from sinkstream.cli.serve import SERVED
 from sinkstream.cli.terminal import printable
 from sinkstream.devices import available_bytes, find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
@@ -33,9 +31,6 @@ from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.load import check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
-
-SEQUENCES = {"chat": MOST, "serve": SERVED}
-"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +246,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
         ),
         memory=replace(
             _memory_facts(checkpoint, options, probed, sizes, available),
-            command_bytes=_command_bytes(checkpoint, given, probed),
+            command_bytes=command_bytes(checkpoint, given, probed),
         ),
         processor=ProcessorFacts(
             name=processor_name(),
@@ -346,19 +341,6 @@ def _memory_facts(
         fits=total <= available,
         largest_window=largest_window(spec, tensors, options, probed, available),
     )
-
-
-def _command_bytes(checkpoint: Checkpoint, options: ModelOptions, probed: Probed) -> dict[str, int]:
-    """Return what each command takes; without a given window, it may choose a shorter one."""
-    found = {}
-    for name, sequences in SEQUENCES.items():
-        chosen = replace(options, max_sequences=sequences)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the caller has had them
-            chosen = choose_window(chosen, checkpoint.spec, checkpoint.tensors)
-        sizes = sizes_of(checkpoint.spec, checkpoint.tensors, chosen, probed)
-        found[name] = sizes.weights + sequences * sizes.sequence + sizes.scratch
-    return found
 
 
 def _kernel_facts(probed: Probed) -> KernelFacts:

@@ -8,11 +8,12 @@ The arithmetic is that of the native core.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import TensorSource
+from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
 from sinkstream.checkpoint.spec import (
     Attention,
     Block,
@@ -22,13 +23,24 @@ from sinkstream.checkpoint.spec import (
     share_per_token,
     weight_slots,
 )
+from sinkstream.cli.chat_loop import MOST
+from sinkstream.cli.serve import SERVED
 from sinkstream.host import ModelOptions
-from sinkstream.loading.default_window import packed_bytes, page_bytes, pages, state_bytes
+from sinkstream.loading.default_window import (
+    choose_window,
+    packed_bytes,
+    page_bytes,
+    pages,
+    state_bytes,
+)
 
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
-_SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
+_SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/model/step_runner.h
 _NGRAM_BYTES = 4 << 20  # csrc/engine/drafts.h
 _SIZE, _WINDOW = 32, 64  # of the small model that `probe` loads
+
+SEQUENCES = {"chat": MOST, "serve": SERVED}
+"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +231,16 @@ def _scratch(
     drafts = _NGRAM_BYTES if probed.device == "cpu" else 0
     fixed = 16 * spec.vocab_size + 65536 + 8192
     return 4 * rows * numbers + linear + attention + logits + drafts + fixed
+
+
+def command_bytes(checkpoint: Checkpoint, options: ModelOptions, probed: Probed) -> dict[str, int]:
+    """Return what each command takes; without a given window, it may choose a shorter one."""
+    found = {}
+    for name, sequences in SEQUENCES.items():
+        chosen = replace(options, max_sequences=sequences)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the caller has had them
+            chosen = choose_window(chosen, checkpoint.spec, checkpoint.tensors)
+        sizes = sizes_of(checkpoint.spec, checkpoint.tensors, chosen, probed)
+        found[name] = sizes.weights + sequences * sizes.sequence + sizes.scratch
+    return found

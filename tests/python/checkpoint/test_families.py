@@ -151,6 +151,7 @@ DEFAULTS = {
     ("gemma3_text", "max_position_embeddings"): 131_072,
     ("gemma3_text", "rms_norm_eps"): 1e-6,
     ("lfm2", "rms_norm_eps"): 1e-5,  # whatever it is: LFM2 has `norm_eps`
+    ("lfm2_moe", "rms_norm_eps"): 1e-5,
 }
 """Those of transformers, for configs that leave fields out."""
 
@@ -303,7 +304,7 @@ def test_any_config_gives_an_error_or_a_sound_description(
 @pytest.mark.parametrize(
     ("name", "part"),
     [("dots1", "experts of another kind"), ("deepseek2", "experts of another kind"),
-     ("mamba2", "recurrent layers"), ("lfm2_moe", "recurrent layers"),
+     ("mamba2", "recurrent layers"), ("granitehybrid", "recurrent layers"),
      ("gemma4", "heads of different sizes")],
 )  # fmt: skip
 def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, part: str) -> None:
@@ -391,6 +392,11 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"attention__head_count_kv": [0, 2, 0], "shortconv__l_cache": 4},
         {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4,
          "block_auto_adjust_ff_dim": False},
+    ),
+    "lfm2_moe": (
+        {**_SIZED, "attention__head_count_kv": [0, 2, 0], "shortconv__l_cache": 3,
+         "tensors": _ROUTERS[1:]},
+        {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
     ),
     "mellum": (_SIZED, {}),
     "minimax_m2": (_MOE, {}),

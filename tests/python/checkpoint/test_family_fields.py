@@ -54,6 +54,7 @@ OF_THEIR_OWN: dict[str, dict[str, Any]] = {
     "gpt-oss": _EXPERTS,
     "granitemoe": _EXPERTS,
     "lfm2": {"shortconv.l_cache": 3},
+    "lfm2moe": {**_EXPERTS, "shortconv.l_cache": 3},
     "mellum": _EXPERTS,
     "minimax-m2": _EXPERTS,
     "olmoe": _EXPERTS,

@@ -27,6 +27,7 @@ from sinkstream.checkpoint.families import (
     hunyuan_v1_dense,
     hunyuan_v1_moe,
     lfm2,
+    lfm2_moe,
     llama,
     mellum,
     minimax_m2,
@@ -81,6 +82,7 @@ FAMILIES: dict[str, Family] = {
         hunyuan_v1_dense.FAMILY,
         hunyuan_v1_moe.FAMILY,
         lfm2.FAMILY,
+        lfm2_moe.FAMILY,
         llama.FAMILY,
         mellum.FAMILY,
         minimax_m2.FAMILY,
@@ -120,7 +122,7 @@ _TEXTS = {name: family for family in FAMILIES.values() for name in family.text_o
 _EXPERTS = ("deepseek2", "deepseek_v2", "deepseek_v3", "dots1")
 _RECURRENT = (
     "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba",
-    "lfm2_moe", "lfm2moe", "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv7",
+    "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv7",
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {
