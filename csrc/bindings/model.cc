@@ -165,6 +165,7 @@ void register_cache(py::module_& module) {
       .def_property_readonly("evicted",
                              [](const ForwardCache& self) { return self.row().evicted(); })
       .def_property_readonly("bytes", [](const ForwardCache& self) { return self.memory.bytes(); })
+      .def_readonly("kept_in_states", &ForwardCache::kept_in_states)
       .def(
           "evict_for_space",
           [](ForwardCache& self, int64_t count) {
@@ -176,6 +177,7 @@ void register_cache(py::module_& module) {
            [](ForwardCache& self) {
              const Borrowed borrowed(&self);
              for (auto& row : self.rows) row->restart();
+             self.kept_in_states = 0;
            })
       .def(
           "jump",

@@ -7,11 +7,12 @@
 namespace sinkstream {
 
 Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window, int64_t kept_tokens,
-                 std::string cache_salt)
+                 std::string cache_salt, bool is_pinned)
     : tokens(window, kept_tokens),
       engine_bell_(std::move(engine_bell)),
       window_(window),
-      cache_salt_(std::move(cache_salt)) {}
+      cache_salt_(std::move(cache_salt)),
+      is_pinned_(is_pinned) {}
 
 void Session::close() {
   if (!owner_.is_here()) return;
@@ -48,7 +49,7 @@ void Session::release_pages() {
 }
 
 void Session::begin_turn(bool replies) {
-  cache->keep_states();
+  if (unread() == 0) cache->keep_states();  // otherwise once it has read that
   pending.reset();
   if (replies) ++turns;
 }

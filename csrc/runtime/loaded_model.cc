@@ -156,7 +156,8 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       cache_type_(cache_type_of(options)),
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
-      memory_(make_pools(max_sequences_ * layers_.most_memory(window_), &threads_, nullptr)),
+      memory_(make_pools(max_sequences_ * layers_.most_memory(window_), StatePool::kKept, &threads_,
+                         nullptr)),
       pools_(memory_.pools()),
       spare_(gpu_ ? std::make_unique<cuda::SpareMemory>(gpu_->plugin.runtime, gpu_->stream.get(),
                                                         memory_.bytes())
@@ -211,8 +212,8 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   return decoder;
 }
 
-OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threads,
-                                   cuda::SpareMemory* spare) const {
+OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, int64_t kept_states,
+                                   ThreadPool* threads, cuda::SpareMemory* spare) const {
   const auto allocate = [&](int64_t bytes) -> std::unique_ptr<PageMemory> {
     if (!gpu_) return std::make_unique<HostPages>(bytes, threads);
     const cuda::Runtime& runtime = gpu_->plugin.runtime;
@@ -229,7 +230,8 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threa
   }
   if (layers_.has_states()) {
     StepRunner* const runner = decoder_->step_runner();
-    const int64_t lanes = StatePool::lanes_for(runner == nullptr ? 1 : runner->most_in_flight());
+    const int64_t in_flight = runner == nullptr ? 1 : runner->most_in_flight();
+    const int64_t lanes = StatePool::lanes_for(in_flight, kept_states);
     made.states.emplace(layers_.lane_bytes(), lanes, amount.states,
                         allocate(amount.states * lanes * layers_.lane_bytes()),
                         poison_from_environment());
@@ -239,8 +241,8 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threa
 
 OwnedPools LoadedModel::make_cache_pools(const Window& window, int64_t batch,
                                          int64_t max_length) const {
-  return make_pools(ForwardCache::memory_needed(layers_, window, batch, max_length), nullptr,
-                    spare_.get());
+  return make_pools(ForwardCache::memory_needed(layers_, window, batch, max_length),
+                    /*kept_states=*/0, nullptr, spare_.get());
 }
 
 void LoadedModel::close() {
@@ -286,6 +288,7 @@ std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) co
 void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
   const auto evict = [&] {
     for (auto& row : cache->rows) decoder_->evict_range(row.get(), begin, end);
+    if (layers_.has_states()) cache->kept_in_states += end - begin;
   };
   engine_->between_steps(evict, "evict_range");
 }

@@ -92,8 +92,9 @@ class LoadedModel {
   PageShape page_shape(const CacheGroup& group) const {
     return decoder_->page_shape(group.layers.front());
   }
-  // `threads` speed up the allocation of the host's memory; both may be null.
-  OwnedPools make_pools(const MemoryAmount& amount, ThreadPool* threads,
+  // `kept_states`: lanes that a sequence may keep. `threads` speed up the allocation of the host's
+  // memory; both pointers may be null.
+  OwnedPools make_pools(const MemoryAmount& amount, int64_t kept_states, ThreadPool* threads,
                         cuda::SpareMemory* spare) const;
   OwnedPools make_cache_pools(const Window& window, int64_t batch, int64_t max_length) const;
 

@@ -116,6 +116,14 @@ class Cache(NeverCopied):
         return self._native.evicted
 
     @property
+    def kept_in_states(self) -> int:
+        """Return how many tokens of each row `evict_range` has left in the states.
+
+        0 if all layers have keys.
+        """
+        return self._native.kept_in_states
+
+    @property
     def nbytes(self) -> int:
         """Return the size of the cache in bytes; it never grows.
 
@@ -151,7 +159,8 @@ class Cache(NeverCopied):
     def evict_range(self, start: int, end: int) -> None:
         """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
 
-        The keys of moved tokens are rotated by the length of the gap, and rounded once more.
+        The keys of moved tokens are rotated by the length of the gap, and rounded once more. The
+        states of layers without keys stay as they are: `kept_in_states` counts.
 
         Args:
             start: The first token to remove, by its rank among the tokens that the next token

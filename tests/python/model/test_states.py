@@ -19,7 +19,7 @@ import sinkstream
 from tests.data.family_models import save_family
 
 SINKS, WINDOW = 3, 20
-LANES = 3
+LANES = 4  # the head, two that are kept, one for the step in flight
 Load = Callable[..., sinkstream.Model]
 
 
@@ -123,19 +123,18 @@ def test_a_turn_far_back_is_undone_by_reading_some_windows(load: Load) -> None:
 
 
 @only("qwen3_5_text")
-def test_a_sum_over_all_tokens_is_undone_by_reading_them_again(load: Load) -> None:
+def test_turns_of_a_model_with_sums_over_all_tokens_are_undone(load: Load) -> None:
     with load() as model, model.session() as session, model.session() as other:
         for seed in range(8):
-            reply(session.stream(ids(9, seed), **options(seed)))
+            found = reply(session.stream(ids(9, seed), **options(seed)))
             if seed < 5:
-                reply(other.stream(ids(9, seed), **options(seed)))
-        for turns, replayed in ((3, 5 * 15 - 1), (1, 0)):  # the pending token is read anyway
-            for _ in range(turns):
-                session.undo()
-            again = session.stream(ids(5, 20), **options(20))
-            found = reply(again)
-            assert again.stats.replayed_tokens == replayed
-        assert found == reply(other.stream(ids(5, 20), **options(20)))
+                assert reply(other.stream(ids(9, seed), **options(seed))) == found
+        for _ in range(3):
+            session.undo()
+        expected = reply(other.stream(ids(5, 20), **options(20)))
+        assert reply(session.stream(ids(5, 20), **options(20))) == expected
+        session.undo()
+        assert reply(session.stream(ids(5, 20), **options(20))) == expected
 
 
 def test_a_turn_soon_after_the_sinks_is_read_again_from_the_beginning(load: Load) -> None:
@@ -165,6 +164,58 @@ def test_a_prompt_shares_what_a_lane_stands_for(load: Load) -> None:
         assert half.stats.cached_tokens == 0, "no lane stands for half of it"
 
 
+def test_the_end_of_the_system_prompt_is_shared_by_a_session_far_beyond_it(
+    load: Load, tmp_path: Path
+) -> None:
+    system, text = ids(12, 1), ids(4, 2)
+    with load(max_sequences=3, window=200) as model, model.session() as session:
+        expected = reply(model.stream([*system, *text], **options(3)))
+        session.append(system)
+        for seed in range(5):
+            reply(session.stream(ids(7, seed), **options(seed)))
+        session.save(tmp_path / "talk.session")
+        shared = model.stream([*system, *text], **options(3))
+        assert reply(shared) == expected
+        assert shared.stats.cached_tokens == len(system)
+        session.close()
+        with model.load_session(tmp_path / "talk.session") as loaded:
+            shared = model.stream([*system, *text], **options(3))
+            assert reply(shared) == expected
+            assert shared.stats.cached_tokens == len(system)
+            for _ in range(5):
+                loaded.undo()
+            again = loaded.stream(text, **options(3))
+            assert reply(again) == expected
+            assert again.stats.replayed_tokens == 0
+
+
+def test_an_older_turn_is_read_again_from_where_states_are_kept(load: Load) -> None:
+    with (
+        load(max_sequences=3, window=200) as model,
+        model.session() as session,
+        model.session() as other,
+    ):
+        session.append(ids(12, 1))
+        other.append(ids(12, 1))
+        for seed in range(5):
+            expected = reply(session.stream(ids(7, seed), **options(seed)))
+            if seed < 3:
+                assert reply(other.stream(ids(7, seed), **options(seed))) == expected
+        session.undo()
+        fork = session.fork()
+        session.undo()
+        again = session.stream(ids(5, 9), **options(9))
+        assert reply(again) == reply(other.stream(ids(5, 9), **options(9)))
+        assert again.stats.replayed_tokens == 3 * 13 - 1, "without the system prompt"
+        session.undo()
+        once_more = session.stream(ids(5, 9), **options(9))
+        assert reply(once_more) == (again.result().token_ids, again.result().logprobs)
+        assert once_more.stats.replayed_tokens == 0
+        session.close()
+        fork.undo()
+        assert reply(fork.stream(ids(5, 9), **options(9))) == reply(once_more)
+
+
 def test_nothing_is_drafted(load: Load) -> None:
     text = ids(12, 1) * 4  # repeats itself
     with load() as model:
@@ -182,6 +233,8 @@ def test_a_cut_leaves_the_states(load: Load) -> None:
         for cache in (cut, whole):
             model.forward(text, cache)
         cut.evict_range(SINKS + 1, 15)  # all that the convolutions of the next token see
+        assert cut.kept_in_states == cut.copy().kept_in_states == 15 - (SINKS + 1)
+        assert whole.kept_in_states == 0
         found = model.forward(after, cut)
         assert not torch.equal(found, model.forward(after, whole))
         restarted = model.new_cache()

@@ -133,14 +133,15 @@ def test_a_reply_without_a_call_is_what_it_would_be_without_a_grammar(models: Gi
     ids = encode_chat(model._text, HELLO, tools=tools.definitions)
     table = host_of(model).table
     assert table is not None
-    # The grammar has no control tokens and no broken characters, which only random text has.
+    # The grammar has no control tokens, no tokens without text and no broken characters, which only
+    # random text has.
     options: dict[str, Any] = {
         "temperature": 0,
         "max_tokens": 40,
         "logit_bias": {
             i: -math.inf
             for i, piece in enumerate(table.pieces)
-            if i in table.special or not piece.isascii()
+            if i in table.special or not piece or not piece.isascii()
         },
     }
     free = model.generate(ids, **options)

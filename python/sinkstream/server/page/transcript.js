@@ -314,9 +314,12 @@ export function isAtEnd() {
   return scrollHeight - scrollTop - clientHeight < 80;
 }
 
+export const showEnd = () => { $("bottom").hidden = isAtEnd(); };
+
 export function scrollToEnd() {
   $("turns").style.paddingBottom = "";
   $("transcript").scrollTo(0, 1e9);
+  showEnd();
 }
 
 // Scrolls an element to a height, with space below if the text is short.
