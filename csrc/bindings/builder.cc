@@ -271,16 +271,20 @@ void register_builder(py::module_& module) {
           "declare",
           [](ModelBuilder& self, const std::string& weight, const std::string& file,
              const std::string& storage, int64_t rows, int64_t cols, float added,
-             bool is_transposed) {
-            const WeightFile from = {
-                .storage = storage_of(file), .is_transposed = is_transposed, .added = added};
+             bool is_transposed, bool is_logarithm) {
+            const WeightFile from = {.storage = storage_of(file),
+                                     .is_transposed = is_transposed,
+                                     .added = added,
+                                     .is_logarithm = is_logarithm};
             self.store.declare(weight, from, storage_of(storage), rows, cols);
           },
           py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
           py::arg("added") = 0.0f, py::arg("is_transposed") = false,
+          py::arg("is_logarithm") = false,
           "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
           "rounded as it is read, to one of `quantizable`. `added`: to each number of a vector. "
-          "`is_transposed`: the tensor's columns follow each other, each with all rows.")
+          "`is_transposed`: the tensor's columns follow each other, each with all rows. "
+          "`is_logarithm`: each number x of a vector stands for -e^x.")
       .def("declare_split", &declare_split, py::arg("weight"), py::kw_only(), py::arg("layout"),
            py::arg("storage"), py::arg("scale_type"), py::arg("group"), py::arg("scale_rows"),
            py::arg("has_zero_points"), py::arg("zero_point"), py::arg("rows"), py::arg("cols"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <variant>
@@ -235,8 +236,8 @@ void WeightStore::declare(const std::string& name, const WeightFile& file, Stora
                        (cols > 1 && row_of(file.storage).block == 1 && can_quantize_to(storage)),
                    "weight ", name, " cannot be rounded from ", row_of(file.storage).name, " to ",
                    row.name);
-  SINKSTREAM_CHECK(file.added == 0 || cols == 1, "weight ", name, " is a matrix to which ",
-                   file.added, " is added");
+  SINKSTREAM_CHECK((file.added == 0 && !file.is_logarithm) || cols == 1, "weight ", name,
+                   " is a matrix, whose numbers are what the file says");
   SINKSTREAM_CHECK(!file.is_transposed || (cols > 1 && row_of(file.storage).block == 1), "weight ",
                    name, " has no columns that can follow each other");
   add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
@@ -337,6 +338,9 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
     unpack_vector(entry.file.storage, source, count, numbers);
     if (entry.file.added != 0) {  // so that a zero keeps its sign otherwise
       for (int64_t i = 0; i < count; ++i) numbers[i] += entry.file.added;
+    }
+    for (int64_t i = 0; entry.file.is_logarithm && i < count; ++i) {
+      numbers[i] = static_cast<float>(-std::exp(double{numbers[i]}));
     }
   } else {
     const MatrixPart part = {.row = row, .count = count, .col = 0, .width = entry.cols};

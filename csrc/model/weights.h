@@ -23,6 +23,7 @@ struct WeightFile {
   Storage storage = Storage::kF32;
   bool is_transposed = false;  // its columns follow each other, each with all rows
   float added = 0;             // to each number of a vector, in float32
+  bool is_logarithm = false;   // of a vector: each number x stands for −e^x
 };
 
 // Stores the weights: `declare` or `declare_split` each, `allocate` once, `write` all rows of each

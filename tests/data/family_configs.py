@@ -474,6 +474,64 @@ FAMILY_CONFIGS |= {
     },
 }
 
+_LINEAR = "linear_attention"
+_QWEN3_5 = {
+    **_SIZES,
+    "model_type": "qwen3_5_text",
+    "head_dim": 32,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 28,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25,
+    },
+}  # fmt: skip
+
+FAMILY_CONFIGS |= {
+    "qwen3_5_text": _QWEN3_5,
+    "qwen3_5_text-last": {
+        **_QWEN3_5,
+        "layer_types": [_FULL, _LINEAR, _LINEAR],
+        "num_hidden_layers": 3,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_conv_kernel_dim": 3,
+        "tie_word_embeddings": True,
+    },
+    "qwen3_5_text-wrapped": {
+        "model_type": "qwen3_5",
+        "text_config": _QWEN3_5,
+        "vision_config": {
+            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2,
+            "patch_size": 4, "out_hidden_size": 96, "num_position_embeddings": 16,
+        },
+        "image_token_id": 290,
+        "video_token_id": 291,
+        "vision_start_token_id": 288,
+        "vision_end_token_id": 289,
+    },
+}  # fmt: skip
+
+_WITH_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 56,
+}
+
+FAMILY_CONFIGS |= {
+    "qwen3_5_moe_text": {**_QWEN3_5, "model_type": "qwen3_5_moe_text", **_WITH_EXPERTS},
+    "qwen3_next": {**_QWEN3_5, "model_type": "qwen3_next", **_WITH_EXPERTS},
+    "qwen3_next-last": {
+        **_QWEN3_5,
+        "model_type": "qwen3_next",
+        **_WITH_EXPERTS,
+        "layer_types": [_FULL, _LINEAR],
+        "num_hidden_layers": 2,
+    },
+}
+
 INTERLEAVED = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4")
 """Families that rotate adjacent dimensions."""
 PERMUTED = (

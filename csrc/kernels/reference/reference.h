@@ -1,7 +1,6 @@
 // The definition of every op: plain loops, sums in double. Slow by design.
 #pragma once
 
-#include "kernels/recur.h"
 #include "kernels/table.h"
 
 namespace sinkstream::reference {
@@ -20,7 +19,7 @@ ClampOp clamp;
 RouteOp route;
 CombineOp combine;
 ConvolveOp convolve;
-RecurOp recur;  // in no table yet
+RecurOp recur;
 LogitsOp logits;
 SampleOp sample;
 

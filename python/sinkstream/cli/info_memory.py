@@ -19,6 +19,7 @@ from sinkstream.checkpoint.spec import (
     Block,
     DecoderSpec,
     Dense,
+    Recurrent,
     share_per_token,
     weight_slots,
 )
@@ -181,6 +182,20 @@ def _feed_forward(spec: DecoderSpec, block: Block) -> int:
     return 2 * inner + outputs + experts.experts + 2 * experts.chosen + 1
 
 
+def _recurrence(spec: DecoderSpec) -> int:
+    """Return the numbers that a row has in the recurrences, each of which has the largest size."""
+    mixers = [mixer for mixer in spec.mixers if isinstance(mixer, Recurrent)]
+    matrices = [mixer for mixer in mixers if mixer.has_matrix]
+    channels = [mixer.channels(spec.hidden_size) for mixer in mixers]
+    inputs = [
+        width if mixer.has_matrix else 3 * width
+        for mixer, width in zip(mixers, channels, strict=True)
+    ]
+    inner = max((mixer.heads * mixer.head_dim for mixer in matrices), default=0)
+    heads = max((mixer.heads for mixer in matrices), default=0)
+    return max(inputs, default=0) + max(channels, default=0) + 2 * inner + 2 * heads
+
+
 def _scratch(
     spec: DecoderSpec,
     tensors: Sequence[TensorSource],
@@ -194,8 +209,9 @@ def _scratch(
     kv = max(each.kv_heads * each.head_dim for each in attentions)
     # The mixer and the feed-forward of a block use the same memory.
     feed_forward = max(_feed_forward(spec, block) for block in spec.blocks)
-    convolution = 4 * spec.hidden_size if state_bytes(spec) else 0
-    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, convolution, feed_forward)
+    has_gates = any(each.output_gate for each in attentions)
+    attention_rows = (5 if has_gates else 4) * query + 2 * kv
+    numbers = 2 * spec.hidden_size + max(attention_rows, _recurrence(spec), feed_forward)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size

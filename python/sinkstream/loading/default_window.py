@@ -109,7 +109,7 @@ def bytes_per_token(spec: DecoderSpec, kv_dtype: str) -> int:
 def state_bytes(spec: DecoderSpec) -> int:
     """Return the bytes of a sequence's states, all lanes included."""
     sizes = (
-        4 * (mixer.conv_size - 1) * spec.hidden_size
+        4 * mixer.state_floats(spec.hidden_size)
         for mixer in spec.mixers
         if not isinstance(mixer, Attention)
     )

@@ -276,6 +276,7 @@ def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
             slot.cols,
             tensor.added,
             tensor.is_transposed,
+            tensor.is_logarithm,
         )
         return
     builder.declare_split(

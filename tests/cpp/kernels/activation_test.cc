@@ -10,9 +10,9 @@
 namespace sinkstream {
 namespace {
 
-constexpr Activation kKinds[] = {Activation::kSilu,          Activation::kGelu,
-                                 Activation::kGeluTanh,      Activation::kRelu2,
-                                 Activation::kClampedSwiglu, Activation::kXielu};
+constexpr Activation kKinds[] = {
+    Activation::kSilu,          Activation::kGelu,  Activation::kGeluTanh, Activation::kRelu2,
+    Activation::kClampedSwiglu, Activation::kXielu, Activation::kSigmoid};
 constexpr Xielu kNumbers = {.positive = 0.7f, .negative = 1.3f, .slope = 0.5f, .knee = -1e-3f};
 
 const char* name_of(Activation kind) {
@@ -23,6 +23,7 @@ const char* name_of(Activation kind) {
     case Activation::kRelu2: return "relu2";
     case Activation::kClampedSwiglu: return "clamped_swiglu";
     case Activation::kXielu: return "xielu";
+    case Activation::kSigmoid: return "sigmoid";
   }
   return "";
 }

@@ -304,7 +304,7 @@ def test_any_config_gives_an_error_or_a_sound_description(
 @pytest.mark.parametrize(
     ("name", "part"),
     [("dots1", "experts of another kind"), ("deepseek2", "experts of another kind"),
-     ("qwen3_5_text", "recurrent layers"), ("granitehybrid", "recurrent layers"),
+     ("mamba2", "recurrent layers"), ("granitehybrid", "recurrent layers"),
      ("gemma4", "heads of different sizes")],
 )  # fmt: skip
 def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, part: str) -> None:

@@ -1,4 +1,6 @@
-"""What a session and a stream do with the states of layers that keep no keys: LFM2's convolutions.
+"""What a session and a stream do with the states of layers that keep no keys.
+
+They are LFM2's convolutions, of a few tokens, and Qwen3.5's delta nets, sums over all of them.
 
 `test_family_battery.py` has what holds for every family: chunks, threads, forks, saved sessions.
 """
@@ -21,11 +23,15 @@ LANES = 4  # the head, two that are kept, one for the step in flight
 Load = Callable[..., sinkstream.Model]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("lfm2")
-    save_family("lfm2", found)
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_5_text"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp(request.param)
+    save_family(request.param, found)
     return found
+
+
+def only(family: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("folder", [family], indirect=True)
 
 
 @pytest.fixture
@@ -56,11 +62,16 @@ def test_the_memory_of_states_is_in_the_capacity(load: Load, folder: Path) -> No
     with load(max_sequences=2) as model:
         capacity = model.capacity
         of_layer = 2 * model.spec.hidden_size * 4  # the last two inputs
+        head_dim = 16
+        if "qwen" in folder.name:  # the last three, and a matrix of each of six heads
+            of_layer = 4 * (3 * (2 * 3 * 20 + 6 * 28) + 6 * 20 * 28)
+            head_dim = 32
+        of_layer += -of_layer % 64
         assert capacity.state_bytes_per_sequence == LANES * 3 * of_layer
         pages = capacity.bytes_per_sequence - capacity.state_bytes_per_sequence
         assert pages == 3 * 64 * capacity.bytes_per_token
         assert capacity.cache_bytes == 2 * capacity.bytes_per_sequence
-        assert capacity.bytes_per_token == 2 * 2 * 16 * 2  # only one layer has keys
+        assert capacity.bytes_per_token == 2 * 2 * head_dim * 2  # only one layer has keys
 
 
 def test_a_slots_previous_user_is_never_seen(load: Load) -> None:
@@ -91,6 +102,7 @@ def test_neither_steps_nor_threads_nor_company_change_a_bit(load: Load) -> None:
             assert [reply(stream) for stream in streams] == alone, (chunk, threads)
 
 
+@only("lfm2")
 def test_a_turn_far_back_is_undone_by_reading_some_windows(load: Load) -> None:
     with load() as model, model.session() as session, model.session() as other:
         for seed in range(12):
@@ -108,6 +120,21 @@ def test_a_turn_far_back_is_undone_by_reading_some_windows(load: Load) -> None:
             assert reply(session.stream(ids(4, seed), **options(seed))) == reply(
                 other.stream(ids(4, seed), **options(seed))
             )
+
+
+@only("qwen3_5_text")
+def test_turns_of_a_model_with_sums_over_all_tokens_are_undone(load: Load) -> None:
+    with load() as model, model.session() as session, model.session() as other:
+        for seed in range(8):
+            found = reply(session.stream(ids(9, seed), **options(seed)))
+            if seed < 5:
+                assert reply(other.stream(ids(9, seed), **options(seed))) == found
+        for _ in range(3):
+            session.undo()
+        expected = reply(other.stream(ids(5, 20), **options(20)))
+        assert reply(session.stream(ids(5, 20), **options(20))) == expected
+        session.undo()
+        assert reply(session.stream(ids(5, 20), **options(20))) == expected
 
 
 def test_a_turn_soon_after_the_sinks_is_read_again_from_the_beginning(load: Load) -> None:
