@@ -342,7 +342,12 @@ PanelWriter::PanelWriter(WeightStore* store, std::mutex* in_use, PanelTarget tar
     : store_(store), in_use_(in_use), target_(std::move(target)) {
   try {
     thread_ = start_quiet_thread("sinkstream keep", [this] {
-      write();
+      try {
+        write();
+      } catch (const std::system_error& error) {  // no thread
+        error_.store(error.code().value(), std::memory_order_relaxed);
+        unlink(target_.part.c_str());
+      }
       const std::lock_guard lock(mutex_);
       has_ended_ = true;
       ended_changed_.notify_all();
@@ -366,9 +371,13 @@ void PanelWriter::finish() {
 }
 
 void PanelWriter::write() {
-  // Of this thread alone. Tokens come first.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowestPriority);
-  const int error = write_panel_file(*store_, target_, is_stopped_, &written_);
+  int error = 0;
+  // The exchange has a thread of normal priority: others wait for it, if only for a moment.
+  std::thread writing = start_quiet_thread("sinkstream keep", [&] {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowestPriority);
+    error = write_panel_file(*store_, target_, is_stopped_, &written_);
+  });
+  writing.join();
   if (error == 0) {
     exchange();
   } else if (error != ECANCELED) {

@@ -107,8 +107,8 @@ class PanelReader {
   BackgroundLoop loop_;  // last: its threads use everything above
 };
 
-// Writes the file of a model in use, in a background thread of the lowest priority, and then puts
-// the file in the place of the memory, so that it is shared with processes that map it.
+// Writes the file of a model in use, in the background with the lowest priority, and then puts the
+// file in the place of the memory, so that it is shared with processes that map it.
 class PanelWriter {
  public:
   // Takes over the descriptor. `in_use`: held while the memory is exchanged; the store must outlive

@@ -47,9 +47,10 @@ class LoadedModel {
   // EngineDead after `close`. Call it without the GIL.
   std::string fingerprint();
 
-  // Writes the weights to a file in the background, and then maps it: PanelWriter. At most once,
-  // not on a GPU.
-  void keep_panels(PanelTarget target);
+  // Reserves the space of a file, writes the weights to it in the background, and then maps it:
+  // PanelWriter. Takes over the descriptor. At most once, not on a GPU. Returns 0, or the system's
+  // error: then nothing is written. Throws CapacityError if the system refuses a thread.
+  int keep_panels(PanelTarget target);
   // The system's error that ended the writing; 0: none so far.
   int panel_error();
   // The part of weight_bytes() that is mapped from a file.

@@ -47,7 +47,7 @@ def pack(
     count = _core.usable_threads() if threads is None else _choose_threads(threads)
     if (folder := default_folder()) is None:
         raise InvalidArgument(
-            f"pack: ${FOLDER_VARIABLE} must name a folder, but is empty, or there is no home folder."
+            f"pack: ${FOLDER_VARIABLE} must name a folder, because there is no default one."
         )
     with ExitStack() as at_the_end:
         opened = open_tensors(path, download=download)

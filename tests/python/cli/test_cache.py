@@ -1,4 +1,4 @@
-"""`sinkstream pack` and `sinkstream cache`: packed weights are written ahead, listed and removed."""
+"""`sinkstream pack` and `cache`: packed weights are written ahead, listed and removed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_without_a_folder_nothing_is_packed(
     monkeypatch.setenv("SINKSTREAM_CACHE", "")
     outcome = run("pack", str(model_file))
     assert outcome.code == 2
-    assert "pack: $SINKSTREAM_CACHE must name a folder, but is empty" in outcome.err
+    assert "pack: $SINKSTREAM_CACHE must name a folder" in outcome.err
     assert run("cache").out == "Packed weights are not kept: $SINKSTREAM_CACHE is empty.\n"
 
 
