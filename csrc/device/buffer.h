@@ -1,8 +1,6 @@
-// Owned memory for weights, pages and scratch: allocated once, or mapped from a file. Knows nothing
-// about its contents.
+// Owned memory for weights, pages and scratch, allocated once. Knows nothing about its contents.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -12,7 +10,6 @@
 namespace sinkstream {
 
 // Zeroed, page-aligned host memory, unless it is sparse backed by huge pages where available.
-// Begins at a huge page if it has the bytes of one.
 class Buffer {
  public:
   Buffer() = default;
@@ -25,10 +22,6 @@ class Buffer {
   static Buffer reserve(int64_t bytes, const char* purpose);
   // The same in small pages: for memory of which most uses touch only a part.
   static Buffer sparse(int64_t bytes, const char* purpose);
-  // Bytes [offset, offset + bytes) of a file, which may be closed afterwards: read-only, and shared
-  // with all processes that map them. `offset`: a multiple of kFileAlignment. Pages become resident
-  // when they are read. The file must not become shorter. Throws CapacityError.
-  static Buffer map_file(int descriptor, int64_t offset, int64_t bytes, const char* purpose);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -36,24 +29,7 @@ class Buffer {
     return *this;
   }
 
-  // With it, huge pages of a file fit.
-  static constexpr int64_t kFileAlignment = int64_t{2} << 20;
-
-  // Replaces the next piece of the memory, which must hold the same bytes, by that of a file, as in
-  // map_file. There is no moment at which other threads could not read it. Returns false if the
-  // system refuses. One caller at a time, until bytes_from_file() is bytes().
-  bool map_piece(int descriptor, int64_t offset);
-  // How many bytes are mapped from a file, from the first on.
-  int64_t bytes_from_file() const { return from_file_.load(std::memory_order_relaxed); }
-
-  // Makes the pages [begin, end) resident. Returns false if the file's cannot be read.
-  bool make_resident(int64_t begin, int64_t end) const;
-  // Keeps all of it resident from now on, also what a file takes the place of later. Returns 0, or
-  // the system's error.
-  int lock();
-
-  // Returns the memory to the system but keeps the addresses. From then on, they read as zeros, or
-  // as the file.
+  // Returns the memory to the system but keeps the addresses, which read as zeros from then on.
   void release();
 
   std::byte* data() const { return data_; }
@@ -64,19 +40,15 @@ class Buffer {
   }
 
  private:
-  static Buffer map(int64_t bytes, int protection, const char* purpose);
+  static Buffer map(int64_t bytes, const char* purpose);
   void make_resident(ThreadPool* threads);
   void swap(Buffer& other) {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
-    from_file_ = other.from_file_.exchange(from_file_);
-    std::swap(is_locked_, other.is_locked_);
   }
 
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  std::atomic<int64_t> from_file_{0};  // read by other threads than that of map_piece
-  bool is_locked_ = false;
 };
 
 }  // namespace sinkstream

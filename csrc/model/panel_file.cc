@@ -27,7 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
-constexpr int64_t kAlignment = Buffer::kFileAlignment;
+constexpr int64_t kAlignment = SharedBuffer::kAlignment;
 // What is written at a time: whole huge pages, so that the page cache has them.
 constexpr int64_t kChunk = 4 * kAlignment;
 // The disk is asked to write this much before more is added to its queue.
@@ -313,7 +313,7 @@ PanelReader::~PanelReader() {
 }
 
 void PanelReader::read_piece(const Piece& piece) {
-  const Buffer& memory = *store_->memory();
+  const SharedBuffer& memory = *store_->memory();
   const PanelPiece& at = piece.at;
   if (!memory.make_resident(at.offset, at.offset + at.bytes) ||
       (!piece.digest.empty() && digest_of(memory.data() + at.offset, at.bytes) != piece.digest)) {
@@ -394,7 +394,7 @@ void PanelWriter::exchange() {
     return;  // another process has put its own in place, or removed it
   }
   const int64_t offset = opened->size - store_->bytes_needed();
-  Buffer& memory = *store_->memory();
+  SharedBuffer& memory = *store_->memory();
   while (!is_stopped_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(*in_use_);
     const int64_t begin = memory.bytes_from_file();

@@ -2,10 +2,10 @@
 // again. Knows nothing about where such files are kept, or which are too many.
 //
 // Note: [Panel files]
-// A file is a header, and from a multiple of Buffer::kFileAlignment on the store's block of memory
-// as it is. The header has a magic word, the version of this layout, sizes, the key, a label for
-// people, and offset, size and digest of each piece of the block: a weight, or 8 MiB of one. The
-// header's own digest ends it. A file belongs to a store if its key is the expected one and its
+// A file is a header, and from a multiple of SharedBuffer::kAlignment on the store's block of
+// memory as it is. The header has a magic word, the version of this layout, sizes, the key, a label
+// for people, and offset, size and digest of each piece of the block: a weight, or 8 MiB of one.
+// The header's own digest ends it. A file belongs to a store if its key is the expected one and its
 // pieces are the store's. The key must name everything that the block's bytes depend on; it ends
 // with kPanelVersion, which a change of any panel's layout, or of rounding, must raise.
 //

@@ -246,15 +246,15 @@ void WeightStore::declare(const std::string& name, const WeightFile& file, Stora
   add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
 }
 
-void WeightStore::allocate() { memory_ = Buffer::reserve(bytes_needed_, "the weights"); }
+void WeightStore::allocate() { memory_ = SharedBuffer(bytes_needed_, "the weights"); }
 
 void WeightStore::map(int descriptor, int64_t offset) {
-  memory_ = Buffer::map_file(descriptor, offset, bytes_needed_, "the weights");
+  memory_ = SharedBuffer::map_file(descriptor, offset, bytes_needed_, "the weights");
   for (auto& [name, entry] : entries_) entry.written = entry.rows * entry.cols;
 }
 
 void WeightStore::unmap() {
-  memory_ = Buffer();
+  memory_ = SharedBuffer();
   for (auto& [name, entry] : entries_) entry.written = 0;
 }
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "device/buffer.h"
+#include "device/shared_buffer.h"
 #include "kernels/pack.h"
 #include "kernels/pack_split.h"
 #include "model/decoder_spec.h"
@@ -54,13 +54,13 @@ class WeightStore {
                      std::vector<int32_t> order);
   // The memory becomes resident as it is written.
   void allocate();
-  // Takes the block from a file, where it begins at `offset`: Buffer::map_file.
+  // Takes the block from a file, where it begins at `offset`: SharedBuffer::map_file.
   void map(int descriptor, int64_t offset);
   // Undoes it. The store can then be allocated.
   void unmap();
   // Whose content is the block.
-  Buffer* memory() { return &memory_; }
-  const Buffer& memory() const { return memory_; }
+  SharedBuffer* memory() { return &memory_; }
+  const SharedBuffer& memory() const { return memory_; }
   // The bytes that the block has, or will have.
   int64_t bytes_needed() const { return bytes_needed_; }
   // All pieces of the block in order, each of `most` bytes or less.
@@ -133,7 +133,7 @@ class WeightStore {
   // The orders of columns, each once, by their own bytes.
   std::unordered_map<std::string_view, std::shared_ptr<std::vector<int32_t>>> orders_;
   int64_t bytes_needed_ = 0;
-  Buffer memory_;
+  SharedBuffer memory_;
 };
 
 }  // namespace sinkstream

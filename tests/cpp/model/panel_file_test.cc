@@ -174,7 +174,7 @@ TEST_F(PanelFileTest, TakesThePlaceOfMemoryThatIsReadMeanwhile) {  // tsan
     PanelTarget owned = target_;
     owned.descriptor = dup(target_.descriptor);
     PanelWriter writer(&weights_.store, &in_use, owned);
-    const Buffer& memory = *weights_.store.memory();
+    const SharedBuffer& memory = *weights_.store.memory();
     while (memory.bytes_from_file() < memory.bytes()) std::this_thread::yield();
     writer.finish();
     EXPECT_EQ(writer.error(), 0);
