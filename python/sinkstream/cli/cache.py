@@ -76,7 +76,7 @@ def _named(kept: Sequence[Kept], names: Sequence[str]) -> Iterator[Kept]:
         found = [each for each in kept if name and (each.key.startswith(name) or each.name == name)]
         if not found:
             raise InvalidArgument(
-                f"cache: `remove` must be the key or the name of a file that `sinkstream cache` "
+                f"cache: `--remove` must be the key or the name of a file that `sinkstream cache` "
                 f"lists, but is {quoted(name)}.",
                 param="remove",
             )

@@ -92,10 +92,7 @@ class Panels:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path, flags)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            logs.logger.warning("load: %s cannot be read: %s", self.path, error.strerror)
+        except OSError:  # most often there is none; whatever else it is, writing one will tell
             return False
         try:
             refusal = builder.map_panels(descriptor, self.key, os.fsencode(self._mark), threads)
