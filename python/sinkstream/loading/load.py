@@ -18,7 +18,7 @@ from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded, with_text
 from sinkstream.loading.panels import panels_of
-from sinkstream.model import Model
+from sinkstream.model import Model, host_of
 from sinkstream.observe import logs
 from sinkstream.request.checks import as_bool, as_choice, as_int
 from sinkstream.request.signature import suggests_keywords
@@ -170,7 +170,7 @@ def load(
             _finish_reading(builder, checkpoint, report)
         model = Model(builder, checkpoint, options, tokens)
         if panels is not None and not is_mapped:
-            panels.keep(model._native)
+            panels.keep(host_of(model).native)
         _log_loaded(model)
         return model
 

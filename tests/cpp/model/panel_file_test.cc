@@ -201,7 +201,26 @@ TEST_F(PanelFileTest, ThatCannotBeWrittenIsAnError) {
 // kPanelVersion, and write the new digests below.
 TEST(PanelVersion, IsOfTheseBytes) {
   ASSERT_EQ(kPanelVersion, 1);
-  const std::map<std::string_view, std::string> expected = {};
+  const std::map<std::string_view, std::string> expected = {
+      {"F32", "c8c8edf637677f2a72723a3f973f5b93"},
+      {"F16", "8c5c51f8ec432f1f644d6eebc3fa6b9a"},
+      {"BF16", "e85f3a6b89705c7f82d300c07a99d3d3"},
+      {"Q8_0", "6414bbffa42ece63e28fb7b75edcdc3f"},
+      {"Q4_0", "5bd97a209476ca8633fcf936ef8fe4ab"},
+      {"Q4_1", "a9c274099f74a8abfdc4245e94bae027"},
+      {"Q5_0", "b0a8db93fd2c936bdaafa7951693de6f"},
+      {"Q5_1", "d515cb2891fa24a616ad6140f8208bc4"},
+      {"Q2_K", "5379d4cfb023d6d260dff40c34b3d2aa"},
+      {"Q3_K", "b5c77b120717163d4df2658cd5e092a3"},
+      {"Q4_K", "8ba3e3404d14c89a4260b584451c0d36"},
+      {"Q5_K", "4598841781de16b9cc2ec4590e0f1959"},
+      {"Q6_K", "d4d50fb40945943707f0797ec015ad62"},
+      {"IQ4_NL", "5bd97a209476ca8633fcf936ef8fe4ab"},
+      {"IQ4_XS", "c75fec00c61a67e6a6f953c3b0cc319c"},
+      {"MXFP4", "cb5e771994ae2e91c3373233945680e1"},
+      {"INT4", "5166ceca15ab2d773857019ef996ba6a"},
+      {"INT8", "1d7b0c26269dcc8335dafaf77d5bcd2b"},
+      {"FP8", "8709c94f1aa88615c77fb759e1c82b8c"}};
   constexpr int64_t kRows = 21, kCols = 512;
   for (const StorageRow& row : kStorageRows) {
     std::vector<std::byte> source(kRows * row_bytes_of(row.storage, kCols));

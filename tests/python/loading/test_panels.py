@@ -291,6 +291,7 @@ def run(code: str, *arguments: object, **options: object) -> subprocess.Complete
 # Panels of a small model take about 100 kB.
 LIMITED = """
     logging.basicConfig(level=logging.WARNING)
+    import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
     with load(Path(sys.argv[1]), Path(sys.argv[2])) as model:
         print(bits(model))
@@ -505,6 +506,7 @@ def test_locked_weights_stay_in_memory(model_file: Path, cache: Path) -> None:
 
 
 LOCKED = """
+    import resource
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
     try:
         load(Path(sys.argv[1]), Path(sys.argv[2]), lock_memory=True)
