@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "model/panel_file.h"
 #include "model/weight_reader.h"
 #include "model/weights.h"
 
@@ -17,8 +18,14 @@ struct ModelBuilder {
 
   DecoderSpec spec;
   WeightStore store;
-  std::unique_ptr<WeightReader> reader;  // writes to the store; null before and after
+  // At most one of these fills the store; both are null before and after.
+  std::unique_ptr<WeightReader> reader;
+  std::unique_ptr<PanelReader> panels;
 };
+
+// Where panels are written, from Python's (descriptor, part, path, mark, key, label). The result
+// has a descriptor of its own.
+PanelTarget panel_target_of(const pybind11::tuple& target);
 
 // The number format with this name. Throws CheckpointError if there is none.
 Storage storage_of(const std::string& name);

@@ -56,6 +56,7 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.threads = options["threads"].cast<int64_t>();
   native.speculation = options["speculation"].cast<std::optional<int64_t>>();
   native.kernels = options["kernels"].cast<std::string>();
+  native.lock_memory = options["lock_memory"].cast<bool>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const ReleaseGil released;
   // First return to the system the memory freed by reading the header and building the tokenizer,
@@ -213,6 +214,20 @@ void register_model(py::module_& module) {
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
       .def("close", &LoadedModel::close, py::call_guard<ReleaseGil>())
+      .def(
+          "keep_panels",
+          [](LoadedModel& self, const py::tuple& target) {
+            PanelTarget native = panel_target_of(target);
+            const ReleaseGil released;
+            return self.keep_panels(std::move(native));
+          },
+          py::arg("target"))
+      .def_property_readonly("panel_error",
+                             [](LoadedModel& self) {
+                               const ReleaseGil released;
+                               return self.panel_error();
+                             })
+      .def_property_readonly("mapped_bytes", &LoadedModel::mapped_bytes)
       .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<ReleaseGil>())
       .def(
           "check_forward",

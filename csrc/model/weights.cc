@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "common/check.h"
@@ -189,7 +190,7 @@ int64_t WeightStore::Entry::bytes() const {
   return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols, block());
 }
 
-void WeightStore::add(const std::string& name, const Entry& entry) {
+void WeightStore::add(const std::string& name, Entry entry) {
   SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
                    " is declared after the store was allocated");
   if (entry.rows < 1 || entry.cols < 1) {
@@ -198,7 +199,10 @@ void WeightStore::add(const std::string& name, const Entry& entry) {
                               "but has [",
                               entry.rows, ", ", entry.cols, "]."));
   }
-  SINKSTREAM_CHECK(entries_.emplace(name, entry).second, "weight ", name, " is declared twice");
+  entry.offset = bytes_needed_;
+  bytes_needed_ += aligned(entry.bytes());
+  SINKSTREAM_CHECK(entries_.emplace(name, std::move(entry)).second, "weight ", name,
+                   " is declared twice");
   order_.push_back(name);
 }
 
@@ -222,7 +226,7 @@ void WeightStore::declare_split(const std::string& name, const SplitFormat& form
     // Those of one input are usually the same.
     entry.order = orders_.emplace(numbers, std::move(shared)).first->second;
   }
-  add(name, entry);
+  add(name, std::move(entry));
 }
 
 void WeightStore::declare(const std::string& name, const WeightFile& file, Storage storage,
@@ -243,14 +247,29 @@ void WeightStore::declare(const std::string& name, const WeightFile& file, Stora
   add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
 }
 
-void WeightStore::allocate() {
-  int64_t total = 0;
+void WeightStore::allocate() { memory_ = SharedBuffer(bytes_needed_, "the weights"); }
+
+void WeightStore::map(int descriptor, int64_t offset) {
+  memory_ = SharedBuffer::map_file(descriptor, offset, bytes_needed_, "the weights");
+  for (auto& [name, entry] : entries_) entry.written = entry.rows * entry.cols;
+}
+
+void WeightStore::unmap() {
+  memory_ = SharedBuffer();
+  for (auto& [name, entry] : entries_) entry.written = 0;
+}
+
+std::vector<PanelPiece> WeightStore::panel_pieces(int64_t most) const {
+  std::vector<PanelPiece> pieces;
   for (const std::string& name : order_) {
-    Entry& entry = entries_.at(name);
-    entry.offset = total;
-    total += aligned(entry.bytes());
+    const Entry& entry = entries_.at(name);
+    const bool is_expert = name.find(".experts.") != std::string::npos;
+    const int64_t bytes = entry.bytes();
+    for (int64_t at = 0; at < bytes; at += most) {
+      pieces.push_back({name, entry.offset + at, std::min(most, bytes - at), is_expert});
+    }
   }
-  memory_ = Buffer::reserve(total, "the weights");
+  return pieces;
 }
 
 const WeightStore::Entry& WeightStore::declared(const std::string& name) const {

@@ -1,7 +1,11 @@
 #include "runtime/loaded_model.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <system_error>
 #include <thread>
@@ -11,6 +15,7 @@
 #include "common/check.h"
 #include "common/divide_up.h"
 #include "common/errors.h"
+#include "common/human_bytes.h"
 #include "common/quiet_thread.h"
 #include "common/usable_threads.h"
 #include "model/cuda/decoder.h"
@@ -110,6 +115,11 @@ void check_gpu(const LoadOptions& options) {
         "but is \"float32\".",
         "kv_dtype");
   }
+  if (options.lock_memory) {
+    throw InvalidArgument(
+        "load: `lock_memory` must be False on a GPU, which has memory of its own, but is True.",
+        "lock_memory");
+  }
 }
 
 // Runs a function in a thread of its own.
@@ -182,8 +192,40 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine_ = std::make_unique<Engine>(*decoder_, std::move(engine));
 }
 
+void LoadedModel::lock_weights() {
+  const int error = store_.memory()->lock();
+  if (error == 0) return;
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string most = limit.rlim_cur == RLIM_INFINITY
+                               ? "unlimited"
+                               : human_bytes(static_cast<int64_t>(limit.rlim_cur));
+  throw CapacityError(
+      cat("load: the system must be able to keep ", human_bytes(store_.bytes()),
+          " in memory for `lock_memory`, but refuses (", strerror(error), "): RLIMIT_MEMLOCK is ",
+          most, ". Raise it, as with `ulimit -l unlimited`."),
+      "lock_memory");
+}
+
+int LoadedModel::keep_panels(PanelTarget target) {
+  SINKSTREAM_CHECK(!gpu_, "panels are on a GPU");
+  const std::lock_guard lock(writer_mutex_);
+  if (const int error = reserve_panel_file(store_, target)) {
+    ::close(target.descriptor);
+    return error;
+  }
+  panel_writer_ = std::make_unique<PanelWriter>(&store_, &store_mutex_, std::move(target));
+  return 0;
+}
+
+int LoadedModel::panel_error() {
+  const std::lock_guard lock(writer_mutex_);
+  return panel_writer_ ? panel_writer_->error() : 0;
+}
+
 std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& options) {
   check_gpu(options);
+  if (options.lock_memory) lock_weights();
   const DecoderWeights weights = store_.finish();
   if (options.gpu == nullptr) {
     DecoderOptions chosen;
@@ -248,6 +290,10 @@ OwnedPools LoadedModel::make_cache_pools(const Window& window, int64_t batch,
 void LoadedModel::close() {
   engine_->close();
   if (!engine_->is_owner_process()) return;
+  {
+    const std::lock_guard lock(writer_mutex_);
+    if (panel_writer_) panel_writer_->finish();
+  }
   const std::lock_guard lock(store_mutex_);
   is_released_ = true;
   store_.release();

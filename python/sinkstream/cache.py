@@ -42,13 +42,17 @@ class Capacity:
     weight_bytes_per_token: int = 0
     """The part of `weight_bytes` that the forward pass of one token reads: all but the embedding,
     unless the logits use it, and but the experts that the token does not choose."""
+    mapped_weight_bytes: int = 0
+    """The part of `weight_bytes` that is mapped from a file on disk, so that processes share it. It
+    is all or nothing, but for a moment after the first load of a model."""
 
     def __str__(self) -> str:
         """Return the sizes in human-readable units."""
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
+        mapped = ", mapped from a file" if self.mapped_weight_bytes else ""
         return (
             f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights "
-            f"({human_bytes(self.weight_bytes_per_token)} read per token), "
+            f"({human_bytes(self.weight_bytes_per_token)} read per token{mapped}), "
             f"{human_bytes(self.cache_bytes)} of cache for "
             f"{counted(self.max_sequences, 'sequence')} of "
             f"{self.sinks} sinks + {self.window} window, "

@@ -59,6 +59,7 @@ class ModelOptions:
     prefill_chunk: int
     speculation: int | None
     threads: int
+    lock_memory: bool
     kernels: str
     device: str
     cuda_library: str

@@ -57,6 +57,14 @@ Sinks = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="Compute threads. Default: one per available logical CPU.")
 ]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type '
+        'such as "q4_k". Default: keep the file\'s types.',
+    ),
+]
 
 Speculation = Annotated[
     int | None,
@@ -90,14 +98,18 @@ class Loading:
     kv_dtype: Annotated[
         str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
     ] = "auto"
-    quantize: Annotated[
-        str | None,
+    quantize: Quantize = None
+    cache: Annotated[
+        bool,
         typer.Option(
-            metavar="TYPE",
-            help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type '
-            'such as "q4_k". Default: keep the file\'s types.',
+            "--cache/--no-cache",
+            allow_from_autoenv=False,  # $SINKSTREAM_CACHE is a folder
+            help="Keep the packed weights on disk, and map what an earlier load has kept.",
         ),
-    ] = None
+    ] = True
+    lock_memory: Annotated[
+        bool, typer.Option("--lock-memory", help="Keep the weights in memory: never swap them out.")
+    ] = False
 
 
 _NEUTRAL = Sampling.from_checkpoint({})

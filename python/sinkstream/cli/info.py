@@ -125,7 +125,9 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
         Row(
             "Memory",
             "weights",
-            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}; "
+            f"{decimal(memory.weight_bytes)}, "
+            f"{'mapped from a file' if memory.is_mapped else 'allocated'}, "
+            f"a token reads {decimal(model.bytes_read_per_token)}; "
             f"scratch {decimal(memory.scratch_bytes)}",
         ),
         Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}{of_load}"),

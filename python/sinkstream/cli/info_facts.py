@@ -31,6 +31,7 @@ from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.load import check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
+from sinkstream.loading.panels import panels_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class MemoryFacts:
     """The bytes of all sequences together."""
     scratch_bytes: int
     max_sequences: int
+    is_mapped: bool = False
+    """Whether the weights are mapped from a file that an earlier load, or `pack`, has written."""
     available_bytes: int = 0
     """The device's available memory."""
     fits: bool = True
@@ -220,7 +223,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     name = name if name.startswith(("lmstudio:", "ollama:")) else display_name(str(path))
     found = describe(path)
     try:
-        checkpoint = _open(path, options)
+        checkpoint, is_mapped = _open(path, options, loading)
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
     given, options = options, choose_window(options, checkpoint.spec, checkpoint.tensors)
@@ -247,6 +250,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
         memory=replace(
             _memory_facts(checkpoint, options, probed, sizes, available),
             command_bytes=command_bytes(checkpoint, given, probed),
+            is_mapped=is_mapped,
         ),
         processor=ProcessorFacts(
             name=processor_name(),
@@ -267,11 +271,16 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     )
 
 
-def _open(path: Path, options: ModelOptions) -> Checkpoint:
-    """Open a checkpoint, with its tokenizer, and close its files."""
+def _open(path: Path, options: ModelOptions, loading: Loading) -> tuple[Checkpoint, bool]:
+    """Open a checkpoint, with its tokenizer, and close its files.
+
+    Also return whether there is a panel file of it.
+    """
     opened = open_tensors(path, headers_only=True)
     try:
-        return with_text(rounded(opened, options.quantize))
+        opened = rounded(opened, options.quantize)
+        panels = panels_of(opened, loading.cache, options.device)
+        return with_text(opened), panels is not None and panels.path.exists()
     finally:
         opened.source.close()
 
