@@ -79,7 +79,7 @@ def test_a_model_with_experts_takes_what_info_says(name: str, tmp_path: Path) ->
         assert capacity.weight_bytes_per_token < capacity.weight_bytes / 3
 
 
-@pytest.mark.parametrize("name", ["lfm2"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text"])
 @pytest.mark.parametrize("window", [20, 3000])
 def test_a_model_with_states_takes_what_info_says(name: str, window: int, tmp_path: Path) -> None:
     save_family(name, tmp_path)

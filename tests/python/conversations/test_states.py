@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-@pytest.fixture(scope="module", params=["lfm2"])
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_5_text"])
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[sinkstream.Model]:

@@ -137,6 +137,30 @@ def test_turns_of_a_model_with_sums_over_all_tokens_are_undone(load: Load) -> No
         assert reply(session.stream(ids(5, 20), **options(20))) == expected
 
 
+@only("qwen3_5_text")
+def test_a_turn_is_undone_without_reading_though_the_window_has_moved(load: Load) -> None:
+    with load(max_sequences=3) as model, model.session() as session, model.session() as other:
+        for seed in range(5):
+            for each in (session, other):
+                reply(each.stream(ids(9, seed), **options(seed)))
+        reply(session.stream(ids(9, 6), **options(6)))
+        fork = session.fork()
+        for each in (session, fork):
+            each.undo()
+            again = each.stream(ids(7, 9), **options(9, 12))
+            expected = reply(other.stream(ids(7, 9), **options(9, 12)))
+            assert reply(again) == expected
+            assert again.stats.replayed_tokens == 0
+            other.undo()
+        session.undo()
+        longer = session.stream(ids(7, 9), **options(9, 15))  # evicts more than the window has
+        longer.result()
+        session.undo()
+        again = session.stream(ids(7, 9), **options(9, 12))
+        assert reply(again) == expected
+        assert again.stats.replayed_tokens == 5 * 15 - 1
+
+
 def test_a_turn_soon_after_the_sinks_is_read_again_from_the_beginning(load: Load) -> None:
     with load() as model, model.session() as session, model.session() as other:
         first = session.stream(ids(9, 1), **options(1)), other.stream(ids(9, 1), **options(1))
