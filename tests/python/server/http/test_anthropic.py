@@ -89,8 +89,8 @@ def events_of(answer: Answered) -> list[Any]:
 
 
 def test_a_message_says_what_a_chat_completion_says(server: Running) -> None:
-    likeliest = {"temperature": 0, "max_tokens": 12}
-    same = server.post(CHAT, {"messages": HELLO, **likeliest}).json
+    greedy = {"temperature": 0, "max_tokens": 12}
+    same = server.post(CHAT, {"messages": HELLO, **greedy}).json
     (choice,) = same["choices"]
     client, asked = client_of(server), {"model": "any", "messages": HELLO, "max_tokens": 12}
     whole = client.messages.create(**asked, extra_body={"temperature": 0})

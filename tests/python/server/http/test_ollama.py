@@ -203,7 +203,7 @@ def test_a_context_continues_its_conversation_far_past_the_window(server: Runnin
     assert ask(server, history).headers["x-sinkstream-state"] == "resident"
 
 
-def test_a_context_of_somebody_else_is_refused(server: Running) -> None:
+def test_a_context_that_is_not_from_here_is_refused(server: Running) -> None:
     client = client_of(server)
     for context in ([1, 2, 3], [-1], [1 << 40], list(b"resp_0000")):
         with pytest.raises(ollama.ResponseError, match=r"`context` must be what") as error:
