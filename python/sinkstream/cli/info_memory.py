@@ -228,7 +228,8 @@ def _scratch(
     )
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
-    drafts = _NGRAM_BYTES if probed.device == "cpu" else 0
+    may_draft = probed.device == "cpu" and not state_bytes(spec)
+    drafts = _NGRAM_BYTES if may_draft else 0
     fixed = 16 * spec.vocab_size + 65536 + 8192
     return 4 * rows * numbers + linear + attention + logits + drafts + fixed
 

@@ -29,8 +29,8 @@ from sinkstream.server.parsing import number_in, parse
 from sinkstream.server.request_bodies import TitleRequest
 from sinkstream.server.request_log import RequestLog, request_log_of
 from sinkstream.server.running_replies import Terms, in_origin, in_time
-from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service, ready_service
+from sinkstream.server.stream_writer import Send
 
 _T = TypeVar("_T")
 _SESSIONS, _MOST_SESSIONS = 100, 1000  # of a page, if the client names no number, and at most

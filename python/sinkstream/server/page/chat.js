@@ -238,8 +238,8 @@ async function run(asked, parent, url, how, given) {
   const turn = { id: "running", parent, tokens: before, messages: [...asked, reply] };
   const title = (turns.get(path[0])?.messages ?? asked).find(({ role }) => role === "user");
   const own = running = {
-    turn, reply, before, given, turns, session, chat, title: plain(title?.content.slice(0, 80) ?? ""),
-    shown: path.at(-1),
+    turn, reply, before, given, turns, session, chat, shown: path.at(-1),
+    title: plain(title?.content.slice(0, 80) ?? "") || "New chat",
   };
   runs.add(own);
   turns.set(turn.id, turn);

@@ -298,11 +298,10 @@ function actionsOf(turn, index, versions, { send, turnTo }) {
       button.disabled = versions[shown + by] === undefined;
       return button;
     };
-    buttons.push(
-      step("‹", "Previous version", -1),
-      make("span", `${shown + 1} of ${versions.length}`),
-      step("›", "Next version", 1),
-    );
+    const steps = make("span", "", "versions");
+    const label = make("span", `${shown + 1} of ${versions.length}`);
+    steps.append(step("‹", "Previous version", -1), label, step("›", "Next version", 1));
+    buttons.push(steps);
   }
   return buttons;
 }

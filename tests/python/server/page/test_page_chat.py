@@ -33,10 +33,8 @@ def turns_of(server: Running, name: str, **headers: str) -> list[dict[str, Any]]
 
 def versions(tab: Tab) -> dict[str, str]:
     """Return which version is shown, by the name of each message that has some."""
-    script = """return Object.fromEntries([...document.querySelectorAll("article > header")]
-      .filter((one) => one.querySelector("[aria-label$=version]"))
-      .map(({ firstChild, lastChild }) =>
-        [firstChild.textContent, lastChild.previousSibling.textContent]))"""
+    script = """return Object.fromEntries([...document.querySelectorAll(".versions span")]
+      .map((one) => [one.closest("header").firstChild.textContent, one.textContent]))"""
     found: dict[str, str] = tab.run(script)
     return found
 
@@ -587,6 +585,12 @@ def test_titles_are_shown_without_marks(server: Running, tab: Tab) -> None:
     tab.one("#title").click()
     rename(tab, "1. **Waves**")
     tab.until(lambda: tab.titles()[0] == "1. Waves", "it is renamed")
+    tab.press(Keys.CONTROL + Keys.SHIFT + "o")
+    tab.begin("``` ```")  # nothing but marks
+    tab.until(lambda: tab.text("#unfinished a") == "New chat", "it is listed, too")
+    tab.one("#stop").click()
+    tab.until_idle()
+    tab.until(lambda: tab.titles()[0] == "Untitled", "it is listed")
     tab.check_clean()
 
 

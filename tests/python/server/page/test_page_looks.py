@@ -197,6 +197,11 @@ return arguments[0].filter((one) => !one.matches(".words"))
   .map((one) => [one.getBoundingClientRect(), one.outerHTML.slice(0, 100)])
   .filter(([box]) => box.height < 44 || box.width < 44).map(([, text]) => text);
 """
+DIVIDED = """
+return [...document.querySelectorAll("[aria-label='Previous version']")].map((one) =>
+  [one, one.parentElement.querySelector("[aria-label='Next version']")]
+    .map((arrow) => arrow.getBoundingClientRect().top)).filter(([left, right]) => left !== right);
+"""
 FOCUSED = """
 const one = document.activeElement;
 const { outlineStyle, outlineWidth } = getComputedStyle(one);
@@ -223,6 +228,7 @@ def check_looks(tab: Tab, state: str) -> None:
     assert len(found) >= 5, state
     assert [name for name in found if name in ROLES] == [], state
     assert tab.run("return document.documentElement.scrollWidth - innerWidth") <= 0, state
+    assert tab.run(DIVIDED) == [], state  # both arrows are in one line
     if tab.width < 800:
         assert tab.run(SMALL, controls) == [], state
 
