@@ -191,12 +191,13 @@ class ModelBuilder:
         cols: int,
         added: float = 0.0,
         is_transposed: bool = False,
+        is_logarithm: bool = False,
     ) -> None:
         """Declare a weight: how the file stores it, and how it is kept.
 
         If these differ, it is rounded as it is read, to one of `quantizable`. `added`: to each
         number of a vector. `is_transposed`: the tensor's columns follow each other, each with all
-        rows.
+        rows. `is_logarithm`: each number x of a vector stands for -e^x.
         """
 
     def declare_split(
