@@ -363,17 +363,8 @@ def _key_of(
     step = -(-len(tensors) // _MOST_SAMPLES)
     for index, tensor in enumerate(tensors):
         extents = source.extents(tensor)
-        add(
-            tensor.slot.name,
-            tensor.slot.rows,
-            tensor.slot.cols,
-            tensor.storage,
-            tensor.kept,
-            tensor.added,
-            tensor.is_transposed,
-            _split_facts(tensor),
-            [(numbers[e.descriptor], e.offset, e.run_bytes, e.stride_bytes) for e in extents],
-        )
+        where = [(numbers[e.descriptor], e.offset, e.run_bytes, e.stride_bytes) for e in extents]
+        add(tensor, where)  # all fields but a split matrix's order, which can be long
         if tensor.split is not None:
             add(hashlib.blake2b(tensor.split.order).digest())
         if index % step == 0:
@@ -381,20 +372,6 @@ def _key_of(
             size = min(_SAMPLE_BYTES, tensor.file_bytes)
             add(os.pread(first.descriptor, size, first.offset))
     return digest.hexdigest()
-
-
-def _split_facts(tensor: TensorSource) -> tuple[object, ...]:
-    split = tensor.split
-    if split is None:
-        return ()
-    return (
-        split.layout,
-        len(split.tensors),
-        split.scale_type,
-        split.group,
-        split.scale_rows,
-        split.zero_point,
-    )
 
 
 def _files_of(tensors: Sequence[TensorSource], source: Source) -> list[tuple[int, int, int]]:

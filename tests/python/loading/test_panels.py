@@ -11,15 +11,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import sinkstream
 from sinkstream import InvalidArgument, Model
+from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.loading import panels
-from sinkstream.loading.panels import kept_files
+from sinkstream.loading.panels import Panels, kept_files
 from tests.data import quantized_folders, tiny
 from tests.data.family_models import save_family
 from tests.python.lanes import cases
@@ -62,6 +66,29 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def model_file(tiny_gguf: Callable[[str, str], Path], tmp_path: Path) -> Path:
     return shutil.copy(tiny_gguf("llama", "Q8_0"), tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"storage": "F16"},
+        {"rounded_to": "Q4_0"},
+        {"added": 1.0},
+        {"is_transposed": True},
+        {"is_logarithm": True},
+    ],
+)
+def test_what_is_made_of_a_tensor_is_in_the_key(
+    change: dict[str, Any], model_file: Path, cache: Path
+) -> None:
+    opened = open_tensors(model_file)
+    with closing(opened.source):
+        changed = (replace(opened.tensors[0], **change), *opened.tensors[1:])
+        keys = {
+            Panels(cache, each, is_wanted=True).key
+            for each in (opened, opened, replace(opened, tensors=changed))
+        }
+    assert len(keys) == 2
 
 
 def check(path: Path, cache: Path, **options: object) -> None:
