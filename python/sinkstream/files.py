@@ -55,18 +55,17 @@ def state_folder() -> Path | None:
 
     None if there is no home folder: neither $HOME nor an entry for the user in the system.
     """
-    return _user_folder("XDG_STATE_HOME", ".local/state")
+    return _user_folder(os.environ.get("XDG_STATE_HOME", ""), ".local/state")
 
 
 def cache_folder() -> Path | None:
     """Return the folder for what can be made again; None as for `state_folder`."""
-    return _user_folder("XDG_CACHE_HOME", ".cache")
+    return _user_folder(os.environ.get("XDG_CACHE_HOME", ""), ".cache")
 
 
-def _user_folder(variable: str, below_home: str) -> Path | None:
-    chosen = Path(os.environ.get(variable, ""))
-    if chosen.is_absolute():  # the specification says to ignore a relative path
-        return chosen
+def _user_folder(chosen: str, below_home: str) -> Path | None:
+    if Path(chosen).is_absolute():  # the specification says to ignore a relative path
+        return Path(chosen)
     try:
         home = Path.home()
     except RuntimeError:

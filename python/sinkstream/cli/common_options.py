@@ -99,14 +99,13 @@ class Loading:
         str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
     ] = "auto"
     quantize: Quantize = None
-    cache: Annotated[
+    no_cache: Annotated[
         bool,
         typer.Option(
-            "--cache/--no-cache",
-            allow_from_autoenv=False,  # $SINKSTREAM_CACHE is a folder
-            help="Keep the packed weights on disk, and map what an earlier load has kept.",
+            "--no-cache",
+            help="Do not keep the packed weights on disk, and do not map what an earlier load kept.",
         ),
-    ] = True
+    ] = False
     lock_memory: Annotated[
         bool, typer.Option("--lock-memory", help="Keep the weights in memory: never swap them out.")
     ] = False
@@ -323,6 +322,8 @@ def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Mo
     from sinkstream.loading.load import load
 
     options = asdict(loading)
-    path = options.pop("model")
+    path, cache = options.pop("model"), not options.pop("no_cache")
     with progress_bar("Loading", in_bytes=True) as show:
-        return load(path, max_sequences=max_sequences, progress=show, **options, **others)
+        return load(
+            path, max_sequences=max_sequences, progress=show, cache=cache, **options, **others
+        )

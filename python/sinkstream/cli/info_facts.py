@@ -279,7 +279,7 @@ def _open(path: Path, options: ModelOptions, loading: Loading) -> tuple[Checkpoi
     opened = open_tensors(path, headers_only=True)
     try:
         opened = rounded(opened, options.quantize)
-        panels = panels_of(opened, loading.cache, options.device)
+        panels = panels_of(opened, not loading.no_cache, options.device)
         return with_text(opened), panels is not None and panels.path.exists()
     finally:
         opened.source.close()
