@@ -152,7 +152,9 @@ TEST_P(ActivationTest, GivesKnownValues) {
       {0, 0, 1, 9},
       {-0.01807131f, -0.15420423f, 0.84579577f, 2.98192869f},
       {1.16472319f, -0.02175673f, 1.20000000f, 7.80000000f},
+      {0.04742587f, 0.26894142f, 0.73105858f, 0.95257413f},
   };
+  static_assert(std::size(known) == std::size(kKinds));
   for (const Activation kind : kKinds) {
     const auto out = activated(kind, x);
     for (size_t i = 0; i < x.size(); ++i) {
