@@ -157,7 +157,7 @@ def _random_recurrence(draw: Draw) -> Recurrent:
         bias=False,
         heads=key_heads * group,
         key_heads=key_heads,
-        state_size=_one_of(draw, (1, 5, 16, 24)),
+        state_size=_one_of(draw, (5, 16, 24)),  # a key of one number is its sign
         head_dim=_one_of(draw, (1, 6, 16, 40)),
         heads_in_turn=_sometimes(draw),
     )
