@@ -433,7 +433,7 @@ def test_those_used_last_are_kept(
     assert {kept.name for kept in kept_files(cache)} == {first.name, third.name}
 
 
-def test_a_limit_that_is_no_number_is_refused(
+def test_a_limit_that_is_not_a_number_is_refused(
     model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SINKSTREAM_CACHE_LIMIT_GB", "many")
