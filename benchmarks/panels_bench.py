@@ -6,7 +6,7 @@
 `random_gguf.py llama-3.1-8b Q4_0` writes a model of 4.5 GB. Each figure is of a new process,
 without imports:
 
-- `plain`: a load without a panel file, and `first`: one that writes it, in turns. Both end when
+- `plain`: a load without a panel file, and `first`: one that writes it, alternately. Both end when
   `load` returns; the file is written afterwards.
 - `second`: loads that map the file, and `to_first_token` what follows, for a prompt of 16 tokens.
 - `cold`, with --cold, which root may: the same, when no file is in the page cache, and a plain read

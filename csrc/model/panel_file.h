@@ -15,10 +15,10 @@
 // No file is changed once it has its name. Another program may change it, or a disk may: so before
 // a weight is used, the pieces are compared with their digests, unless a mark says that it was
 // done. A mark is a small file next to it with the file's inode, size and times of change (mtime
-// and ctime), which the system moves on with each write. It is written by whoever wrote the file,
-// whose bytes are those of its digests, and by whoever compared them. What changes while it is
-// mapped is not noticed; our files are read-only, and removed by name only, which leaves mappings
-// as they are.
+// and ctime), which the system moves on with each write. The process that wrote the file marks it,
+// as its digests are of the bytes that it wrote; so does one that has compared them. What changes
+// while it is mapped is not noticed; our files are read-only, and removed by name only, which
+// leaves mappings as they are.
 #pragma once
 
 #include <atomic>

@@ -20,33 +20,16 @@ from typing import Any
 import pytest
 
 import sinkstream
-from sinkstream import InvalidArgument, Model
+from sinkstream import InvalidArgument
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.loading import panels
 from sinkstream.loading.panels import Panels, kept_files
 from tests.data import quantized_folders, tiny
-from tests.data.family_models import save_family
 from tests.python.lanes import cases
+from tests.python.loading.panel_loads import bits, is_mapped, load, locked_bytes, private_bytes
 from tests.python.waiting import wait_until
 
 STORAGES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4"]
-PROMPT = list(range(5, 25))
-
-
-def load(path: Path, cache: Path, **options: object) -> Model:
-    return sinkstream.load(path, cache=cache, window=60, max_sequences=1, **options)  # type: ignore[arg-type]
-
-
-def is_mapped(model: Model) -> bool:
-    capacity = model.capacity
-    assert capacity.mapped_weight_bytes in (0, capacity.weight_bytes)
-    return capacity.mapped_weight_bytes > 0
-
-
-def bits(model: Model) -> tuple[str, list[int]]:
-    """Return a digest of the weights, and what they generate."""
-    reply = model.generate(PROMPT, max_tokens=40, temperature=0, ignore_eos=True)
-    return model._native.fingerprint(), reply.token_ids
 
 
 def keep(path: Path, cache: Path, **options: object) -> tuple[str, list[int]]:
@@ -120,6 +103,8 @@ def test_so_has_a_folder_with_columns_in_another_order(tmp_path: Path, cache: Pa
 
 
 def test_so_has_a_mixture_of_experts(tmp_path: Path, cache: Path) -> None:
+    from tests.data.family_models import save_family  # imports transformers
+
     save_family("qwen3_moe", tmp_path / "m")
     check(tmp_path / "m", cache)
 
@@ -302,11 +287,16 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(
     assert "Not a directory" in sentence
 
 
+HEAD = """
+import logging, os, resource, sys, time
+from tests.python.loading.panel_loads import *
+"""
+
+
 def run(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a program that has `load` and `bits` of this module."""
-    head = "import sys; from tests.python.loading.test_panels import *\n"
+    """Run a program that has the functions of `panel_loads`."""
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)],
+        [sys.executable, "-c", HEAD + textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -318,7 +308,6 @@ def run(code: str, *arguments: object, **options: object) -> subprocess.Complete
 # Panels of a small model take about 100 kB.
 LIMITED = """
     logging.basicConfig(level=logging.WARNING)
-    import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
     with load(Path(sys.argv[1]), Path(sys.argv[2])) as model:
         print(bits(model))
@@ -400,11 +389,10 @@ TOGETHER = """
 def test_processes_that_load_at_the_same_time_have_the_same_bits(
     model_file: Path, tmp_path: Path
 ) -> None:
-    head = "import sys; from tests.python.loading.test_panels import *\n"
     expected = keep(model_file, tmp_path / "first")
     for attempt in range(3):
         cache = tmp_path / str(attempt)
-        command = [sys.executable, "-c", head + textwrap.dedent(TOGETHER), model_file, cache]
+        command = [sys.executable, "-c", HEAD + textwrap.dedent(TOGETHER), model_file, cache]
         started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
         for process in started:
             output, _ = process.communicate(timeout=100)
@@ -460,7 +448,7 @@ def test_those_used_last_are_kept(
     assert {kept.name for kept in kept_files(cache)} == {first.name, third.name}
 
 
-def test_a_limit_that_is_no_number_is_refused(
+def test_a_limit_that_is_not_a_number_is_refused(
     model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SINKSTREAM_CACHE_LIMIT_GB", "many")
@@ -478,25 +466,10 @@ def test_a_cache_that_is_neither_a_path_nor_a_choice_is_refused(model_file: Path
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def private_bytes(path: Path) -> tuple[int, int]:
-    """Return the resident bytes of this process's mapping of a file, and those of it alone."""
-    resident = private = 0
-    is_of_file = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if "-" in name.split(" ")[0]:
-            is_of_file = line.endswith(str(path))
-        elif is_of_file and name == "Rss":
-            resident += 1024 * int(rest.split()[0])
-        elif is_of_file and name in ("Private_Clean", "Private_Dirty"):
-            private += 1024 * int(rest.split()[0])
-    return resident, private
-
-
 SECOND = """
     with load(Path(sys.argv[1]), Path(sys.argv[2])) as model:
         found = bits(model)
-        print((is_mapped(model), found, private_bytes(kept_files(Path(sys.argv[2]))[0].path)))
+        print((is_mapped(model), found, private_bytes(next(Path(sys.argv[2]).glob("*.panels")))))
 """
 
 
@@ -515,11 +488,6 @@ def test_processes_share_the_weights(smollm2: Path, cache: Path) -> None:
         assert private <= 0.05 * size
 
 
-def locked_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmLck:")[2].split()[0])
-
-
 def test_locked_weights_stay_in_memory(model_file: Path, cache: Path) -> None:
     size = model_file.stat().st_size // 2
     for mapped in (False, True):
@@ -533,11 +501,10 @@ def test_locked_weights_stay_in_memory(model_file: Path, cache: Path) -> None:
 
 
 LOCKED = """
-    import resource
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
     try:
         load(Path(sys.argv[1]), Path(sys.argv[2]), lock_memory=True)
-    except CapacityError as error:
+    except sinkstream.CapacityError as error:
         print(error)
 """
 
@@ -545,8 +512,7 @@ LOCKED = """
 def test_memory_that_may_not_be_locked_is_an_error_that_names_the_limit(
     model_file: Path, cache: Path
 ) -> None:
-    head = "import sys; from tests.python.loading.test_panels import *\n"
-    command = [sys.executable, "-c", head + textwrap.dedent(LOCKED), str(model_file), str(cache)]
+    command = [sys.executable, "-c", HEAD + textwrap.dedent(LOCKED), str(model_file), str(cache)]
     if os.geteuid() == 0:  # who may lock any amount
         if shutil.which("setpriv") is None:
             pytest.skip("setpriv is not installed")
