@@ -36,6 +36,7 @@ LLAMA: dict[str, Any] = {
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 72,
+    "full_attention_interval": 3,  # of delta nets: the last layer attends
 }
 
 
@@ -363,6 +364,12 @@ _GRANITE: tuple[dict[str, Any], dict[str, Any]] = (
 _MOE: dict[str, Any] = {"expert_count": 7, "expert_used_count": 3}
 _SIZED: dict[str, Any] = {**_MOE, "expert_feed_forward_length": 48}
 _ROUTERS = tuple(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))
+_DELTA_NETS: tuple[dict[str, Any], dict[str, Any]] = (
+    {"full_attention_interval": 3, "rope__dimension_count": 4, "ssm__conv_kernel": 4,
+     "ssm__state_size": 128, "ssm__group_count": 16, "ssm__time_step_rank": 16,
+     "ssm__inner_size": 16 * 128, "expert_shared_feed_forward_length": 72},
+    {"linear_num_value_heads": 16},
+)  # fmt: skip
 SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "apertus": (
         {"xielu__alpha_p": [0.203397] * 3, "xielu__alpha_n": [-1.050205] * 3,
@@ -405,7 +412,10 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**_SIZED, "expert_shared_feed_forward_length": 72,
          "tensors": ("blk.0.attn_q.bias", *_ROUTERS)}, {},
     ),
+    "qwen3_5_moe_text": ({**_SIZED, **_DELTA_NETS[0]}, _DELTA_NETS[1]),
+    "qwen3_5_text": _DELTA_NETS,
     "qwen3_moe": ({**_SIZED, "tensors": _ROUTERS}, {"norm_topk_prob": True}),
+    "qwen3_next": ({**_SIZED, **_DELTA_NETS[0]}, _DELTA_NETS[1]),
     "seed_oss": ({"tensors": ("blk.0.attn_q.bias",)}, {}),
     "gemma2": ({}, {"query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3_text": (

@@ -42,26 +42,18 @@ def _from_config(config: Fields) -> DecoderSpec:
         shared_size=config.whole("shared_expert_intermediate_size", 2, MAX_INTERMEDIATE),
         shared_gate=True,
     )
-    layers = [
-        replace(layer, feed_forward=experts) if has else layer
-        for layer, has in zip(
-            layers_from_config(config, sizes, sizes.dense()),
-            layers_with_experts(config),
-            strict=True,
-        )
-    ]
+    mixers = layers_from_config(config, sizes, sizes.dense())
+    pairs = zip(mixers, layers_with_experts(config), strict=True)
+    layers = [replace(layer, feed_forward=experts) if has else layer for layer, has in pairs]
     return sizes.spec("qwen3_next", layers[0], layers=layers)
 
 
 def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, GGUF_FIELDS)
     width = sizes.intermediate_size
-    shared_size = file.metadata.whole(
-        "expert_shared_feed_forward_length", 2, MAX_INTERMEDIATE, width
-    )
-    experts = experts_from_gguf(
-        file, chosen_size=width, normalize=True, shared_size=shared_size, shared_gate=True
-    )
+    shared = file.metadata.whole("expert_shared_feed_forward_length", 2, MAX_INTERMEDIATE, width)
+    rules = {"normalize": True, "shared_size": shared, "shared_gate": True}
+    experts = experts_from_gguf(file, chosen_size=width, **rules)
     layers = layers_from_gguf(file, sizes, experts, in_turn=False)
     return sizes.spec("qwen3_next", layers[0], layers=layers)
 
@@ -80,7 +72,7 @@ FAMILY = Family(
             "linear_attn.in_proj_ba.weight": _STRENGTH_AND_STEP,
         }
     ),
-    # The oldest files have one tensor, as folders do.
+    # "ssm_in": the oldest files have one tensor, as folders do.
     gguf_names=replace(_GGUF_NAMES, fused={**_GGUF_NAMES.fused, "ssm_in.weight": _ALL_WITH_GATE}),
     written=Architecture("qwen3next", {**GGUF_DELTA_NETS, **COUNTS, **SIZE, **SHARED_SIZE}),
     models="Qwen3-Next, Qwen3-Coder-Next",
