@@ -103,7 +103,7 @@ class Loading:
         bool,
         typer.Option(
             "--no-cache",
-            help="Do not keep the packed weights on disk, and do not map what an earlier load kept.",
+            help="Do not keep packed weights on disk, nor map those that an earlier load kept.",
         ),
     ] = False
     lock_memory: Annotated[

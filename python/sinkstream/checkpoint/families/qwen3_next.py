@@ -36,12 +36,9 @@ from sinkstream.checkpoint.spec import DecoderSpec
 
 def _from_config(config: Fields) -> DecoderSpec:
     sizes = sizes_from_config(config, HEAD_DIM)
-    experts = experts_from_config(
-        config,
-        normalize=config.flag("norm_topk_prob", True),
-        shared_size=config.whole("shared_expert_intermediate_size", 2, MAX_INTERMEDIATE),
-        shared_gate=True,
-    )
+    normalize = config.flag("norm_topk_prob", True)
+    shared = config.whole("shared_expert_intermediate_size", 2, MAX_INTERMEDIATE)
+    experts = experts_from_config(config, normalize=normalize, shared_size=shared, shared_gate=True)
     mixers = layers_from_config(config, sizes, sizes.dense())
     pairs = zip(mixers, layers_with_experts(config), strict=True)
     layers = [replace(layer, feed_forward=experts) if has else layer for layer, has in pairs]
@@ -52,8 +49,9 @@ def _from_gguf(file: GgufDescription) -> DecoderSpec:
     sizes = sizes_from_gguf(file, GGUF_FIELDS)
     width = sizes.intermediate_size
     shared = file.metadata.whole("expert_shared_feed_forward_length", 2, MAX_INTERMEDIATE, width)
-    rules = {"normalize": True, "shared_size": shared, "shared_gate": True}
-    experts = experts_from_gguf(file, chosen_size=width, **rules)
+    experts = experts_from_gguf(
+        file, chosen_size=width, normalize=True, shared_size=shared, shared_gate=True
+    )
     layers = layers_from_gguf(file, sizes, experts, in_turn=False)
     return sizes.spec("qwen3_next", layers[0], layers=layers)
 
