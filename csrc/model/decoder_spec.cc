@@ -86,9 +86,6 @@ void check_together(const AttentionSpec& attention) {
 }
 
 void check_together(const RecurrentSpec& recurrent) {
-  if (recurrent.recurrence == Recurrence::kMamba2) {  // it is only described
-    refuse("recurrence", "\"delta_net\" or \"short_conv\"; \"mamba2\" is not supported yet");
-  }
   if (!recurrent.has_matrix()) return require_range("state_size", recurrent.state_size, 0, 0);
   if (recurrent.bias) refuse("bias", "false where heads have states, but is true");
   require_range("state_size", recurrent.state_size, 1, kMostKeyDim);

@@ -136,7 +136,7 @@ inline float usual_scale(int64_t head_dim) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
-// A mixer that keeps a state of fixed size instead of keys. Nothing computes kMamba2 yet.
+// A mixer that keeps a state of fixed size instead of keys.
 //
 // Note: [Recurrences]
 // x is the mixer's input, `conv` a convolution over tokens (kernels/convolve.h); `in`, `out` and
@@ -148,6 +148,10 @@ inline float usual_scale(int64_t head_dim) {
 //               of v. The state changes by the delta rule (kernels/recur.h), with q and k
 //               normalized, g = rate · softplus(step(x) + step_bias) and β = σ(strength(x)). The
 //               output is out(norm(o) · SiLU(gate(x))), with the block's norm over each head of o.
+//   kMamba2     [v│k│q] = SiLU(conv([v(x)│k(x)│q(x)])), in its words x, B and C. The state is a
+//   sum,
+//               with β = softplus(step(x) + step_bias), g = rate · β, and `skip`. The output is
+//               out(norm(o · SiLU(gate(x)))), with the norm over the heads of each key head.
 enum class Recurrence : uint8_t { kShortConv, kDeltaNet, kMamba2 };
 
 struct RecurrentSpec {
@@ -165,6 +169,7 @@ struct RecurrentSpec {
   static constexpr const char* kKind = "recurrent";
   bool has_matrix() const { return recurrence != Recurrence::kShortConv; }
   int64_t key_width() const { return key_heads * state_size; }
+  bool is_sum() const { return recurrence == Recurrence::kMamba2; }
   // Numbers of a token, with a residual stream this wide: that the convolution sees, and that `out`
   // reads.
   int64_t channels(int64_t hidden) const {

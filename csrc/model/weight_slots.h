@@ -39,14 +39,14 @@ struct LayerWeights {
   const float* sink_logits = nullptr;  // [heads]
   PackedMatrix output_gate;            // [heads · head_dim, hidden]
   // Of a recurrence: Note [Recurrences] of decoder_spec.h.
-  PackedMatrix conv_in;                               // [3 · hidden, hidden]
-  PackedMatrix conv_q, conv_k, conv_v;                // [key_width, hidden] each, [inner, hidden]
-  PackedMatrix conv_out;                              // [hidden, inner]
-  const float* conv = nullptr;                        // [channels, conv_size]
-  PackedMatrix state_gate;                            // [inner, hidden]
-  PackedMatrix step, strength;                        // [heads, hidden]
-  const float *rate = nullptr, *step_bias = nullptr;  // [heads]
-  NormWeights state_norm;                             // [head_dim]
+  PackedMatrix conv_in;                 // [3 · hidden, hidden]
+  PackedMatrix conv_q, conv_k, conv_v;  // [key_width, hidden] each, [inner, hidden]
+  PackedMatrix conv_out;                // [hidden, inner]
+  const float* conv = nullptr;          // [channels, conv_size]
+  PackedMatrix state_gate;              // [inner, hidden]
+  PackedMatrix step, strength;          // [heads, hidden]
+  const float *rate = nullptr, *step_bias = nullptr, *skip = nullptr;  // [heads]
+  NormWeights state_norm;                                              // [head_dim]
   const float *conv_in_bias = nullptr, *conv_bias = nullptr, *conv_out_bias = nullptr;
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
@@ -194,10 +194,12 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   if (recurrent != nullptr && recurrent->has_matrix()) {
     visit("state_gate", recurrent->inner(hidden), hidden, layer.state_gate);
     visit("step", recurrent->heads, hidden, layer.step);
-    visit("strength", recurrent->heads, hidden, layer.strength);
+    if (!recurrent->is_sum()) visit("strength", recurrent->heads, hidden, layer.strength);
     vector("rate", recurrent->heads, layer.rate);
     vector("step_bias", recurrent->heads, layer.step_bias);
-    norm("state_norm", recurrent->head_dim, layer.state_norm);
+    if (recurrent->is_sum()) vector("skip", recurrent->heads, layer.skip);
+    norm("state_norm", recurrent->is_sum() ? recurrent->inner(hidden) : recurrent->head_dim,
+         layer.state_norm);
   }
 }
 

@@ -125,7 +125,7 @@ class Decoder:
         elif block.mixer.recurrence == "short_conv":
             found = self._short_convolution(layer, normed)
         else:
-            found = self._delta_net(layer, normed)
+            found = self._recurrence(layer, normed)
         found = norm(block.attention_post_norm, found, "attention_post_norm")
         after = hidden + block.residual_scale * found
         if block.parallel and not block.mlp_norm:
@@ -176,21 +176,28 @@ class Decoder:
         sums: Array = sum(taps[:, k] * inputs[k : k + len(x)] for k in range(mixer.conv_size))
         return sums + self.weights[at + "conv_bias"] if mixer.conv_bias else sums
 
-    def _delta_net(self, layer: int, x: Array) -> Array:
+    def _recurrence(self, layer: int, x: Array) -> Array:
         block, at = self.block(layer), f"layers.{layer}."
         mixer, width = block.mixer, block.mixer.key_heads * block.mixer.state_size
-        inputs = [self._linear(x, f"conv_{part}", False, at) for part in "qkv"]
+        is_sum, inner = mixer.recurrence == "mamba2", mixer.heads * mixer.head_dim
+        order = "vkq" if is_sum else "qkv"
+        inputs = [self._linear(x, f"conv_{part}", False, at) for part in order]
         convolved = self._convolution(layer, np.concatenate(inputs, axis=1))
         convolved = convolved * sigmoid(convolved)
-        parts = np.split(convolved, [width, 2 * width], axis=1)
-        query, key = (part.reshape(len(x), mixer.key_heads, -1) for part in parts[:2])
-        value = parts[2].reshape(len(x), mixer.heads, -1)
-        query, key = (part / np.sqrt((part**2).sum(-1, keepdims=True) + 1e-6)
-                      for part in (query, key))  # fmt: skip
-        query = query / np.sqrt(mixer.state_size)
-        step = self._linear(x, "step", False, at) + self.weights[at + "step_bias"]
-        kept = np.exp(self.weights[at + "rate"] * np.logaddexp(0, step))
-        strength = sigmoid(self._linear(x, "strength", False, at))
+        ends = [inner, inner + width] if is_sum else [width, 2 * width]
+        parts = dict(zip(order, np.split(convolved, ends, axis=1), strict=True))
+        query, key = (parts[part].reshape(len(x), mixer.key_heads, -1) for part in "qk")
+        value = parts["v"].reshape(len(x), mixer.heads, -1)
+        step = np.logaddexp(0, self._linear(x, "step", False, at) + self.weights[at + "step_bias"])
+        kept = np.exp(self.weights[at + "rate"] * step)
+        if is_sum:
+            strength = step
+        else:
+            query, key = (
+                part / np.sqrt((part**2).sum(-1, keepdims=True) + 1e-6) for part in (query, key)
+            )
+            query = query / np.sqrt(mixer.state_size)
+            strength = sigmoid(self._linear(x, "strength", False, at))
         heads = np.arange(mixer.heads)
         key_head = (heads % mixer.key_heads if mixer.heads_in_turn
                     else heads // (mixer.heads // mixer.key_heads))  # fmt: skip
@@ -199,13 +206,26 @@ class Decoder:
         for t in range(len(x)):
             k, q = key[t, key_head], query[t, key_head]
             state = state * kept[t, :, None, None]
-            known = np.einsum("hk,hkv->hv", k, state)
+            known = 0 if is_sum else np.einsum("hk,hkv->hv", k, state)
             change = strength[t, :, None] * (value[t] - known)
             state = state + k[:, :, None] * change[:, None, :]
             read[t] = np.einsum("hk,hkv->hv", q, state)
         gate = self._linear(x, "state_gate", False, at)
-        read = self._norm(read, block.norm, at + "state_norm").reshape(len(x), -1)
-        return self._linear(read * gate * sigmoid(gate), "conv_out", False, at)
+        gate = gate * sigmoid(gate)
+        if is_sum:
+            read = read + self.weights[at + "skip"][:, None] * value
+            grouped = (read.reshape(len(x), -1) * gate).reshape(len(x), mixer.key_heads, -1)
+            read = self._norm_of_groups(grouped, block.norm, at + "state_norm")
+        else:
+            read = self._norm(read, block.norm, at + "state_norm").reshape(len(x), -1) * gate
+        return self._linear(read, "conv_out", False, at)
+
+    def _norm_of_groups(self, x: Array, norm: Any, name: str) -> Array:
+        if norm.kind == "layer":
+            x = x - np.mean(x, axis=-1, keepdims=True)
+        normed: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.eps)
+        normed = normed.reshape(len(x), -1) * self.weights[name]
+        return normed + self.weights[name + "_bias"] if norm.bias else normed
 
     def _linear(self, x: Array, name: str, has_bias: bool, at: str) -> Array:
         y: Array = x @ self.weights[at + name].reshape(-1, x.shape[1]).T

@@ -69,6 +69,8 @@ class Decoder : public WeightedModel {
   void recur(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   // In `state_spans_`. `offset`: of the states that are meant, in floats of the layer's.
   void find_states(int64_t layer, int64_t offset);
+  void normalize_groups(const NormSpec& norm, const NormWeights& weights, int64_t groups,
+                        int64_t width);
   void write_steps(const RecurrentSpec& spec, const LayerWeights& layer);
   void drop_unused_rows(LayerRows* rows);
   struct MixerRows {

@@ -70,16 +70,21 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
   const int64_t hidden = spec_.hidden_size;
   const int64_t channels = spec.channels(hidden), inner = spec.inner(hidden);
   const int64_t keys = spec.key_width();
-  const auto convolved_part = [&](const PackedMatrix& weights, int64_t first) {
-    return LinearPart{.weights = weights, .out = conv_inputs_ + first, .out_stride = channels};
+  // Where a row has queries, keys and values: in this order, or the other way round.
+  const int64_t query_at = spec.is_sum() ? inner + keys : 0;
+  const int64_t key_at = spec.is_sum() ? inner : keys;
+  const int64_t value_at = spec.is_sum() ? 0 : 2 * keys;
+  const auto convolved_part = [&](const PackedMatrix& weights, int64_t at) {
+    return LinearPart{.weights = weights, .out = conv_inputs_ + at, .out_stride = channels};
   };
-  const LinearPart parts[] = {
-      convolved_part(layer.conv_q, 0),
-      convolved_part(layer.conv_k, keys),
-      convolved_part(layer.conv_v, 2 * keys),
+  const LinearPart all[] = {
+      convolved_part(layer.conv_q, query_at),
+      convolved_part(layer.conv_k, key_at),
+      convolved_part(layer.conv_v, value_at),
       {.weights = layer.state_gate, .out = state_gate_, .out_stride = inner},
       {.weights = layer.step, .out = decay_, .out_stride = spec.heads},
       {.weights = layer.strength, .out = strength_, .out_stride = spec.heads}};
+  const auto parts = std::span<const LinearPart>(all).first(spec.is_sum() ? 5 : 6);
   multiply(mixer_input(block, layer), rows_, parts);
   find_states(index, 0);
   kernels_.convolve({.input = conv_inputs_,
@@ -95,13 +100,14 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
                     launch_);
   write_steps(spec, layer);
   find_states(index, spec.conv_floats(hidden));
-  kernels_.recur({.query = convolved_,
-                  .key = convolved_ + keys,
+  kernels_.recur({.query = convolved_ + query_at,
+                  .key = convolved_ + key_at,
                   .key_stride = channels,
-                  .value = convolved_ + 2 * keys,
+                  .value = convolved_ + value_at,
                   .value_stride = channels,
                   .decay = decay_,
                   .strength = strength_,
+                  .skip = layer.skip,
                   .out = recurred_,
                   .spans = state_spans_.data(),
                   .span_count = std::ssize(state_spans_),
@@ -110,16 +116,40 @@ void Decoder::recur(const BlockSpec& block, const LayerWeights& layer, int64_t i
                   .key_dim = spec.state_size,
                   .value_dim = spec.head_dim,
                   .heads_in_turn = spec.heads_in_turn,
-                  .delta_rule = true,
-                  .norm_eps = kKeyEps},
+                  .delta_rule = !spec.is_sum(),
+                  .norm_eps = spec.is_sum() ? 0 : kKeyEps},
                  launch_);
   if (index + 1 == spec_.layers() && plan_.wanted < rows_) {
     drop_unused_rows({{recurred_, inner}, {state_gate_, inner}});
   }
-  normalize(block.norm, layer.state_norm, recurred_, recurred_, queries_ * spec.heads,
-            spec.head_dim);
-  apply_gate(Activation::kSilu, state_gate_, recurred_, inner);
+  if (spec.is_sum()) {
+    apply_gate(Activation::kSilu, state_gate_, recurred_, inner);
+    normalize_groups(block.norm, layer.state_norm, spec.key_heads, inner);
+  } else {
+    normalize(block.norm, layer.state_norm, recurred_, recurred_, queries_ * spec.heads,
+              spec.head_dim);
+    apply_gate(Activation::kSilu, state_gate_, recurred_, inner);
+  }
   add_mixed(block, layer, recurred_, {.weights = layer.conv_out});
+}
+
+// Normalizes parts of rows of `recurred_`, each with its part of the weights.
+void Decoder::normalize_groups(const NormSpec& norm, const NormWeights& weights, int64_t groups,
+                               int64_t width) {
+  const int64_t dim = width / groups;
+  for (int64_t first = 0; first < width; first += dim) {
+    kernels_.norm({.input = recurred_ + first,
+                   .input_stride = width,
+                   .weight = weights.weight + first,
+                   .bias = weights.bias == nullptr ? nullptr : weights.bias + first,
+                   .out = recurred_ + first,
+                   .out_stride = width,
+                   .rows = queries_,
+                   .dim = dim,
+                   .eps = norm.eps,
+                   .kind = norm.kind},
+                  launch_);
+  }
 }
 
 // Makes g and β of what the linear maps wrote in their place.

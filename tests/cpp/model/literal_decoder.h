@@ -278,7 +278,9 @@ class LiteralDecoder {
     std::vector<Row> convolved;
     for (const Row& x : input) {
       Row& row = convolved.emplace_back();
-      for (const char* const part : {"conv_q", "conv_k", "conv_v"}) {
+      const std::vector<std::string> parts = {"conv_q", "conv_k", "conv_v"};
+      for (size_t i = 0; i < 3; ++i) {
+        const std::string& part = parts[spec.is_sum() ? 2 - i : i];
         const Row y = linear(layer, part, false, x);
         row.insert(row.end(), y.begin(), y.end());
       }
@@ -296,34 +298,61 @@ class LiteralDecoder {
     for (size_t t = 0; t < input.size(); ++t) {
       for (double& x : convolved[t]) x *= sigmoid(x);
       const Row steps = linear(layer, "step", false, input[t]);
-      const Row strengths = linear(layer, "strength", false, input[t]);
+      const bool is_sum = spec.is_sum();
+      const Row strengths = is_sum ? Row() : linear(layer, "strength", false, input[t]);
+      const double* const of_token = convolved[t].data();
+      const int64_t keys = spec.key_width(), inner = spec.heads * width;
       Row read;
       for (int64_t head = 0; head < spec.heads; ++head) {
         const int64_t key_head =
             spec.heads_in_turn ? head % spec.key_heads : head / (spec.heads / spec.key_heads);
-        const double* const of_token = convolved[t].data();
-        const Row q =
-            times(1 / std::sqrt(static_cast<double>(size)), unit(of_token + key_head * size, size));
-        const Row k = unit(of_token + (spec.key_heads + key_head) * size, size);
-        const double* const v = of_token + 2 * spec.key_heads * size + head * width;
+        const double* const from_q = of_token + (is_sum ? inner + keys : 0) + key_head * size;
+        const double* const from_k = of_token + (is_sum ? inner : keys) + key_head * size;
+        const double* const v = of_token + (is_sum ? 0 : 2 * keys) + head * width;
+        const double root = std::sqrt(static_cast<double>(size));
+        const Row q = is_sum ? Row(from_q, from_q + size) : times(1 / root, unit(from_q, size));
+        const Row k = is_sum ? Row(from_k, from_k + size) : unit(from_k, size);
         const double step = std::log1p(std::exp(steps[head] + at(layer.at + "step_bias")[head]));
+        const double strength = is_sum ? step : sigmoid(strengths[head]);
         const double kept = std::exp(at(layer.at + "rate")[head] * step);
         std::vector<Row>& state = states[static_cast<size_t>(head)];
         for (Row& row : state) row = times(kept, row);
         for (int64_t column = 0; column < width; ++column) {
-          double known = 0, sum = 0;
-          for (int64_t i = 0; i < size; ++i) known += k[i] * state[i][column];
+          double known = 0, sum = is_sum ? at(layer.at + "skip")[head] * v[column] : 0;
+          for (int64_t i = 0; i < size && !is_sum; ++i) known += k[i] * state[i][column];
           for (int64_t i = 0; i < size; ++i) {
-            state[i][column] += k[i] * sigmoid(strengths[head]) * (v[column] - known);
+            state[i][column] += k[i] * strength * (v[column] - known);
             sum += q[i] * state[i][column];
           }
           read.push_back(sum);
         }
       }
-      read = norm(layer.block.norm, layer.at + "state_norm", read);
       const Row gate = linear(layer, "state_gate", false, input[t]);
+      if (!is_sum) read = norm(layer.block.norm, layer.at + "state_norm", read);
       for (size_t i = 0; i < read.size(); ++i) read[i] *= gate[i] * sigmoid(gate[i]);
+      if (is_sum) read = norm_of_groups(layer, read);
       found.push_back(linear(layer, "conv_out", false, read));
+    }
+    return found;
+  }
+
+  // Each group of heads by itself, with its part of the weights.
+  Row norm_of_groups(const Layer& layer, const Row& x) const {
+    const NormSpec& spec = layer.block.norm;
+    const auto groups = static_cast<size_t>(layer.block.recurrent()->key_heads);
+    const size_t width = x.size() / groups;
+    Row found;
+    for (size_t begin = 0; begin < x.size(); begin += width) {
+      double mean = 0, squares = 0;
+      for (size_t i = begin; i < begin + width && spec.kind == NormKind::kLayer; ++i) {
+        mean += x[i] / static_cast<double>(width);
+      }
+      for (size_t i = begin; i < begin + width; ++i) squares += (x[i] - mean) * (x[i] - mean);
+      const double root = std::sqrt(squares / static_cast<double>(width) + spec.eps);
+      for (size_t i = begin; i < begin + width; ++i) {
+        const double bias = spec.bias ? at(layer.at + "state_norm_bias")[i] : 0;
+        found.push_back((x[i] - mean) / root * at(layer.at + "state_norm")[i] + bias);
+      }
     }
     return found;
   }

@@ -117,6 +117,18 @@ inline DecoderSpec delta_net_spec() {
   return spec;
 }
 
+// Attention between two sums over all tokens, of which the first has groups of heads.
+inline DecoderSpec mamba_spec() {
+  DecoderSpec spec = delta_net_spec();
+  for (size_t i : {1, 2}) {
+    auto& recurrent = std::get<RecurrentSpec>(spec.blocks[i].mixer);
+    recurrent.recurrence = Recurrence::kMamba2;
+    recurrent.heads_in_turn = false;
+  }
+  std::get<RecurrentSpec>(spec.blocks[2].mixer).key_heads = 1;
+  return spec;
+}
+
 struct NamedSpec {
   std::string name;
   DecoderSpec spec;
@@ -261,6 +273,7 @@ inline std::vector<NamedSpec> dense_specs() {
   convolved.block_of_layer = {2, 0, 1};
   specs.push_back({"a parallel convolution before attention", convolved});
   specs.push_back({"delta nets, a gate of attention", delta_net_spec()});
+  specs.push_back({"sums over all tokens", mamba_spec()});
   DecoderSpec last = delta_net_spec();
   last.blocks[2].parallel = last.blocks[2].attention_post_norm = true;
   last.blocks[2].norm = {NormKind::kLayer, 1e-5f, true};
