@@ -515,6 +515,26 @@ FAMILY_CONFIGS |= {
     },
 }
 
+_GRANITE_4 = {
+    **_GRANITE,
+    "model_type": "granitemoehybrid",
+    "layer_types": [_LINEAR, _FULL, _LINEAR, _LINEAR],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 24,
+    "mamba_d_state": 20,
+    "shared_intermediate_size": 72,
+}
+
+FAMILY_CONFIGS |= {
+    "granitemoehybrid": {
+        **_GRANITE_4, "num_local_experts": 8, "num_experts_per_tok": 3, "mamba_n_groups": 1,
+    },
+    "granitemoehybrid-dense": {
+        **_GRANITE_4, "num_local_experts": 0, "num_experts_per_tok": 0, "mamba_n_groups": 2,
+        "mamba_conv_bias": False, "position_embedding_type": "rope",
+    },
+}  # fmt: skip
+
 INTERLEAVED = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4")
 """Families that rotate adjacent dimensions."""
 PERMUTED = (

@@ -76,10 +76,13 @@ def _taps(spec: DecoderSpec) -> int | None:
     return next(sizes, None)
 
 
-GGUF_CONVOLUTIONS: dict[str, Value] = {
+GGUF_KV_HEADS: dict[str, Value] = {
     _KV_HEADS: lambda spec: [
         mixer.kv_heads if isinstance(mixer, Attention) else 0 for mixer in spec.mixers
     ],
+}
+GGUF_CONVOLUTIONS: dict[str, Value] = {
+    **GGUF_KV_HEADS,
     "shortconv.l_cache": _taps,
 }
 """What llama.cpp's converter writes."""

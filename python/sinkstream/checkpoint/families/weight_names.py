@@ -69,6 +69,8 @@ class WeightNames:
     """Vectors that the format stores without a constant, which is added as they are read."""
     logarithms: tuple[str, ...] = ()
     """Vectors of negative numbers, of which the format stores logarithms: x stands for -e^x."""
+    without_experts: WeightNames | None = None
+    """Other names for decoders in which no layer has experts."""
     wrappers: tuple[Mapping[str, str], ...] = ()
     """Prefixes that the names may have in place of their own: a decoder inside a larger model."""
     other_parts: tuple[str, ...] = ()
@@ -171,6 +173,8 @@ class WeightNames:
 
     def of(self, spec: DecoderSpec) -> WeightNames:
         """Return the names of this decoder's weights."""
+        if self.without_experts is not None and not any(block.experts for block in spec.blocks):
+            return self.without_experts.of(spec)
         is_parallel = all(block.parallel and block.mlp_norm for block in spec.blocks)
         unused = tuple(pattern.format(spec.layers) for pattern in self.unused)
         return replace(self.with_names(self.parallel if is_parallel else {}), unused=unused)
