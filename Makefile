@@ -15,8 +15,6 @@ endif
 export CXX
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Packed weights are kept only if a folder for them is given: nothing here writes to the home folder.
-export SINKSTREAM_CACHE ?=
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -218,7 +218,7 @@ def speculation(folder: Path = RESULTS) -> str:
         )
         for task in tasks
     )
-    return markdown(("speedup from drafts", *columns), body) if columns else ""
+    return markdown(("speed over that without drafts", *columns), body) if columns else ""
 
 
 def _speeds(ratios: list[float]) -> str:

@@ -1,18 +1,11 @@
 // Takes a model's description and weights from Python.
 #include "bindings/builder.h"
 
-#include <fcntl.h>
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstring>
-#include <exception>
-#include <functional>
-#include <future>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -175,7 +168,6 @@ using TensorExtents = std::vector<std::tuple<int, int64_t, int64_t, int64_t>>;
 
 void start_reading(ModelBuilder& self,
                    const std::vector<std::pair<std::string, TensorExtents>>& extents, int threads) {
-  self.panels.reset();
   self.store.allocate();
   std::vector<WeightExtent> found;
   found.reserve(extents.size());
@@ -221,65 +213,12 @@ void declare_split(ModelBuilder& self, const std::string& weight, const std::str
   self.store.declare_split(weight, format, rows, cols, std::move(columns));
 }
 
-// Calls `use` with whatever fills the store.
-template <typename Use>
-auto with_reader(ModelBuilder& self, const Use& use) {
-  if (self.panels != nullptr) return use(*self.panels);
+WeightReader& reader_of(ModelBuilder& self) {
   SINKSTREAM_CHECK(self.reader != nullptr, "no weights are being read");
-  return use(*self.reader);
-}
-
-std::string map_panels(ModelBuilder& self, int descriptor, const std::string& key,
-                       const std::string& mark, int threads) {
-  const ReleaseGil released;
-  auto panels = std::make_unique<PanelReader>(&self.store, descriptor, key, mark, threads);
-  if (panels->refusal().empty()) self.panels = std::move(panels);
-  return panels == nullptr ? std::string() : panels->refusal();
-}
-
-int write_panels(ModelBuilder& self, const py::tuple& target,
-                 const std::function<void(int64_t)>& progress) {
-  const PanelTarget native = panel_target_of(target);
-  std::atomic<bool> is_stopped{false};
-  std::atomic<int64_t> written{0};
-  std::future<int> error;
-  {
-    const ReleaseGil released;
-    error = std::async(std::launch::async,
-                       [&] { return write_panel_file(self.store, native, is_stopped, &written); });
-  }
-  std::exception_ptr failure;
-  for (bool has_ended = false; !has_ended;) {
-    {
-      const ReleaseGil released;
-      has_ended = error.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
-    }
-    if (failure) continue;
-    try {
-      progress(written.load());
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    } catch (...) {
-      failure = std::current_exception();
-      is_stopped = true;
-    }
-  }
-  close(native.descriptor);
-  if (failure) std::rethrow_exception(failure);
-  return error.get();
+  return *self.reader;
 }
 
 }  // namespace
-
-PanelTarget panel_target_of(const py::tuple& target) {
-  PanelTarget native;
-  native.descriptor = fcntl(target[0].cast<int>(), F_DUPFD_CLOEXEC, 0);
-  native.part = target[1].cast<std::string>();
-  native.path = target[2].cast<std::string>();
-  native.mark = target[3].cast<std::string>();
-  native.key = target[4].cast<std::string>();
-  native.label = target[5].cast<std::string>();
-  return native;
-}
 
 Storage storage_of(const std::string& name) {
   for (const StorageRow& row : kStorageRows) {
@@ -326,27 +265,22 @@ void register_builder(py::module_& module) {
   module.def("weight_slots", &list_weights, py::arg("spec"),
              "List the name, rows and columns of every weight that a decoder needs, in loading "
              "order. A vector has one column.");
-  module.attr("panel_version") = kPanelVersion;
   py::class_<ModelBuilder>(module, "ModelBuilder", "Collects a model's description and weights.")
       .def(py::init<const py::dict&>(), py::arg("spec"))
       .def(
           "declare",
           [](ModelBuilder& self, const std::string& weight, const std::string& file,
              const std::string& storage, int64_t rows, int64_t cols, float added,
-             bool is_transposed, bool is_logarithm) {
-            const WeightFile from = {.storage = storage_of(file),
-                                     .is_transposed = is_transposed,
-                                     .added = added,
-                                     .is_logarithm = is_logarithm};
+             bool is_transposed) {
+            const WeightFile from = {
+                .storage = storage_of(file), .is_transposed = is_transposed, .added = added};
             self.store.declare(weight, from, storage_of(storage), rows, cols);
           },
           py::arg("weight"), py::arg("file"), py::arg("storage"), py::arg("rows"), py::arg("cols"),
           py::arg("added") = 0.0f, py::arg("is_transposed") = false,
-          py::arg("is_logarithm") = false,
           "Declare a weight: how the file stores it, and how it is kept. If these differ, it is "
           "rounded as it is read, to one of `quantizable`. `added`: to each number of a vector. "
-          "`is_transposed`: the tensor's columns follow each other, each with all rows. "
-          "`is_logarithm`: each number x of a vector stands for -e^x.")
+          "`is_transposed`: the tensor's columns follow each other, each with all rows.")
       .def("declare_split", &declare_split, py::arg("weight"), py::kw_only(), py::arg("layout"),
            py::arg("storage"), py::arg("scale_type"), py::arg("group"), py::arg("scale_rows"),
            py::arg("has_zero_points"), py::arg("zero_point"), py::arg("rows"), py::arg("cols"),
@@ -359,59 +293,22 @@ void register_builder(py::module_& module) {
            "the name of each weight, and of each of its tensors the file descriptor, the offset, "
            "the "
            "bytes of a run of its rows (0: they are contiguous) and the bytes from run to run.")
-      .def_property_readonly("bytes_needed",
-                             [](const ModelBuilder& self) { return self.store.bytes_needed(); })
-      .def("map_panels", &map_panels, py::arg("descriptor"), py::arg("key"), py::arg("mark"),
-           py::arg("threads"),
-           "Take every weight from a panel file instead, in the background: "
-           "csrc/model/panel_file.h. "
-           "Return why it does not fit, as the end of a sentence; if it does, nothing.")
-      .def(
-          "reserve_panels",
-          [](ModelBuilder& self, const py::tuple& target) {
-            const PanelTarget native = panel_target_of(target);
-            const int error = reserve_panel_file(self.store, native);
-            close(native.descriptor);
-            return error;
-          },
-          py::arg("target"), "Reserve the space of a panel file. Return 0, or the system's error.")
-      .def("write_panels", &write_panels, py::arg("target"), py::arg("progress"),
-           "Write a panel file with the weights, which have been read, and call `progress` with "
-           "the bytes written. Return 0, or the system's error.")
       .def(
           "wait",
           [](ModelBuilder& self, double at_most_s) {
-            return with_reader(self, [&](auto& reader) {
-              const ReleaseGil released;
-              return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
-            });
+            WeightReader& reader = reader_of(self);
+            const ReleaseGil released;
+            return reader.wait(std::chrono::milliseconds(static_cast<int64_t>(at_most_s * 1000)));
           },
           py::arg("at_most_s"),
           "Wait up to that long for reading to end, and return whether it has.")
       .def_property_readonly("bytes_read",
-                             [](ModelBuilder& self) {
-                               return with_reader(
-                                   self, [](const auto& reader) { return reader.bytes_read(); });
-                             })
-      .def_property_readonly(
-          "bytes_to_map",
-          [](const ModelBuilder& self) {
-            return self.panels == nullptr ? 0 : self.panels->bytes_to_read();
-          },
-          "The bytes of a panel file that are read in the background; 0: nothing is mapped.")
-      .def_property_readonly(
-          "damaged",
-          [](const ModelBuilder& self) {
-            return self.panels == nullptr ? std::nullopt : self.panels->damaged();
-          },
-          "Name of a weight that is damaged in the panel file, which is no longer mapped then; "
-          "None "
-          "if none is.")
+                             [](ModelBuilder& self) { return reader_of(self).bytes_read(); })
       .def_property_readonly(
           "unread",
           [](ModelBuilder& self) -> py::object {
-            if (self.reader == nullptr || !self.reader->unread()) return py::none();
-            const std::optional<UnreadRows>& rows = self.reader->unread();
+            const std::optional<UnreadRows>& rows = reader_of(self).unread();
+            if (!rows) return py::none();
             return py::make_tuple(rows->weight, rows->begin, rows->end);
           },
           "Name of the weight, first row and end row that could not be read; None if all were "
@@ -421,7 +318,6 @@ void register_builder(py::module_& module) {
           [](ModelBuilder& self) {
             const ReleaseGil released;
             self.reader.reset();
-            self.panels.reset();
           },
           "Stop reading, and wait until all files are free. May be called at any time.");
 }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "model/panel_file.h"
 #include "model/weight_reader.h"
 #include "model/weights.h"
 
@@ -18,14 +17,8 @@ struct ModelBuilder {
 
   DecoderSpec spec;
   WeightStore store;
-  // At most one of these fills the store; both are null before and after.
-  std::unique_ptr<WeightReader> reader;
-  std::unique_ptr<PanelReader> panels;
+  std::unique_ptr<WeightReader> reader;  // writes to the store; null before and after
 };
-
-// Where panels are written, from Python's (descriptor, part, path, mark, key, label). The result
-// has a descriptor of its own.
-PanelTarget panel_target_of(const pybind11::tuple& target);
 
 // The number format with this name. Throws CheckpointError if there is none.
 Storage storage_of(const std::string& name);

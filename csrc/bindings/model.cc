@@ -56,7 +56,6 @@ ModelHolder make_model(ModelBuilder& builder, const py::dict& options,
   native.threads = options["threads"].cast<int64_t>();
   native.speculation = options["speculation"].cast<std::optional<int64_t>>();
   native.kernels = options["kernels"].cast<std::string>();
-  native.lock_memory = options["lock_memory"].cast<bool>();
   native.gpu = gpu_of(options["device"].cast<std::string>(), options["cuda_library"]);
   const ReleaseGil released;
   // First return to the system the memory freed by reading the header and building the tokenizer,
@@ -166,7 +165,6 @@ void register_cache(py::module_& module) {
       .def_property_readonly("evicted",
                              [](const ForwardCache& self) { return self.row().evicted(); })
       .def_property_readonly("bytes", [](const ForwardCache& self) { return self.memory.bytes(); })
-      .def_readonly("kept_in_states", &ForwardCache::kept_in_states)
       .def(
           "evict_for_space",
           [](ForwardCache& self, int64_t count) {
@@ -178,7 +176,6 @@ void register_cache(py::module_& module) {
            [](ForwardCache& self) {
              const Borrowed borrowed(&self);
              for (auto& row : self.rows) row->restart();
-             self.kept_in_states = 0;
            })
       .def(
           "jump",
@@ -214,20 +211,6 @@ void register_model(py::module_& module) {
       .def(py::init(&make_model), py::arg("builder"), py::arg("options"), py::arg("tokens"),
            py::arg("end_token_ids"))
       .def("close", &LoadedModel::close, py::call_guard<ReleaseGil>())
-      .def(
-          "keep_panels",
-          [](LoadedModel& self, const py::tuple& target) {
-            PanelTarget native = panel_target_of(target);
-            const ReleaseGil released;
-            return self.keep_panels(std::move(native));
-          },
-          py::arg("target"))
-      .def_property_readonly("panel_error",
-                             [](LoadedModel& self) {
-                               const ReleaseGil released;
-                               return self.panel_error();
-                             })
-      .def_property_readonly("mapped_bytes", &LoadedModel::mapped_bytes)
       .def("fingerprint", &LoadedModel::fingerprint, py::call_guard<ReleaseGil>())
       .def(
           "check_forward",

@@ -58,7 +58,6 @@ py::dict contents_of(Engine& engine, const SessionHandle& session) {
   py::dict contents;
   contents["length"] = state.sequence.length;
   contents["begins"] = state.sequence.begins;
-  contents["kept"] = state.sequence.kept;
   contents["ids"] = state.ids;
   contents["pending"] = state.pending;
   contents["turns"] = state.turns;
@@ -73,7 +72,6 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
   SessionState state;
   state.sequence.length = contents["length"].cast<int64_t>();
   state.sequence.begins = contents["begins"].cast<std::vector<int64_t>>();
-  state.sequence.kept = contents["kept"].cast<std::vector<int64_t>>();
   state.length = state.sequence.length;
   state.ids = contents["ids"].cast<std::vector<int32_t>>();
   state.pending = contents["pending"].cast<std::optional<int32_t>>();
@@ -105,7 +103,6 @@ std::unique_ptr<SessionHandle> restore_session(Engine& engine, int64_t sinks,
 
 void register_session(py::module_& module) {
   module.attr("UNDONE_TOKENS") = kUndoneTokens;
-  module.attr("KEPT_STATES") = StatePool::kKept;
   py::class_<SessionHandle>(module, "Session", "A conversation that keeps its cache.")
       .def("close", [](SessionHandle& self) { self.session()->close(); })
       .def("stats", &stats_of)

@@ -45,7 +45,6 @@ CacheLayers::CacheLayers(std::span<const LayerMemory> layers) {
     layers_.push_back({.group = group - groups_.begin(), .layer = group->count()});
     group->layers.push_back(static_cast<int64_t>(layer));
   }
-  for (CacheGroup& group : groups_) group.look_back = states_reach_ == kNoReach ? kLookBack : 0;
   SINKSTREAM_CHECK(!groups_.empty(), "a model has no layers with pages");
   SINKSTREAM_CHECK(shapes_.size() <= MemoryAmount::kMostShapes, "a model has pages of ",
                    shapes_.size(), " shapes");

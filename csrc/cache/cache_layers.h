@@ -10,7 +10,6 @@
 // one pool. The live and evicted tokens of a sequence are those of its largest group.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -40,7 +39,6 @@ struct StateExtent {
 // Layers that keep the same tokens in pages of one shape.
 struct CacheGroup {
   int64_t own_window = 0;       // as LayerMemory's
-  int64_t look_back = 0;        // at most: Note [Look-back]
   size_t shape = 0;             // of CacheLayers::shapes()
   std::vector<int64_t> layers;  // their numbers, ascending; at least one
 
@@ -50,10 +48,7 @@ struct CacheGroup {
   }
   // What its layers keep of a sequence with these sinks and window, before any cut.
   Window window_of(const Window& sequence) const {
-    Window kept =
-        keeps_own(sequence) ? Window{0, own_window} : Window{sequence.sinks, sequence.window};
-    kept.look_back = std::min(look_back, kept.window);
-    return kept;
+    return keeps_own(sequence) ? Window{0, own_window} : Window{sequence.sinks, sequence.window};
   }
 };
 
@@ -65,15 +60,8 @@ struct CacheGroup {
 // sequence that has its sinks can read again from there, and has the same bits as one that never
 // left. A state of the last n tokens, such as a convolution's, adds n instead of W − 1. Any other
 // is a sum over all tokens, and depends on all of them.
-//
-// Note: [Look-back]
-// Where some states depend on all tokens, a sequence whose window has moved could only return to an
-// earlier length by reading everything again. So its rings have room for the keys of some more
-// tokens: what has left the window within the last kLookBack tokens is overwritten that much later.
-// A sequence can return to a kept lane if it is no further back.
 class CacheLayers {
  public:
-  static constexpr int64_t kLookBack = 1024;  // and never more than the window
   struct LayerInGroup {
     int64_t group = 0;  // kNoGroup: it has a state
     int64_t layer = 0;  // among the group's, or among those with states

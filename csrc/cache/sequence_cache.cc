@@ -82,19 +82,17 @@ SequenceCache::SequenceCache(const MemoryPools& pools, const Window& window,
   }
 }
 
-SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count,
-                             bool keeps)
+SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count)
     : pools_(other.pools_),
       max_length_(max_length),
       main_(other.main_),
       length_(count),
-      exact_(count == other.length_ ? other.exact_ : 0),
       groups_(other.groups_),
       layers_(other.layers_),
       state_extents_(other.state_extents_) {
   const bool is_whole = count == other.length_;
   const bool is_there = ((is_whole && other.in_flight_ == 0) || count <= other.shareable()) &&
-                        (!other.states_ || other.states_->stands_for(count));
+                        (!other.states_ || count == 0 || other.states_->stands_for(count));
   SINKSTREAM_CHECK(count >= 0 && count <= max_length && is_there, "cannot share ", count,
                    " tokens of a sequence of ", other.length_, ", ", other.evicted(),
                    " of them evicted, with ", other.in_flight_, " more in flight");
@@ -111,13 +109,12 @@ SequenceCache::SequenceCache(const SequenceCache& other, int64_t max_length, int
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Window& window = groups_[g].window;
     // A fork of all tokens includes the one that only the last query saw: it counts as live.
-    int64_t first = is_whole && count > 0 ? window.first(count - 1) : window.first(count);
-    if (is_whole && keeps) first = std::min(first, std::max(window.sinks, groups_[g].oldest));
-    groups_[g].oldest = is_whole ? std::max(groups_[g].oldest, first) : first;
+    const int64_t first = is_whole && count > 0 ? window.first(count - 1) : window.first(count);
     theirs.push_back(pages_to_share(groups_[g], other.groups_[g], first, count));
   }
   reserve();
-  if (other.states_) states_.emplace(*other.states_, count, keeps);
+  if (other.states_ && count > 0) states_.emplace(*other.states_, count);
+  if (other.states_ && count == 0) states_.emplace(&other.states_->pool());
   // Nothing may fail once there are pages.
   for (size_t g = 0; g < groups_.size(); ++g) {
     share_pages(groups_[g], other, other.groups_[g], theirs[g]);
@@ -239,11 +236,8 @@ void SequenceCache::commit_in_flight(int64_t count) {
   in_flight_ -= count;
   length_ += count;
   if (states_) states_->commit(length_);
-  for (GroupPages& group : groups_) {
-    const int64_t back = group.window.look_back;
-    poison(group, group.window.first(before) - back,
-           std::min(group.window.first(length_), length_) - back);
-    group.oldest = std::max(group.oldest, group.window.first(length_) - back);
+  for (const GroupPages& group : groups_) {
+    poison(group, group.window.first(before), std::min(group.window.first(length_), length_));
   }
 }
 
@@ -263,7 +257,7 @@ void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) 
   const auto poison_number = [&](std::byte* head, int64_t element) {
     group.pool->memory().poison(head + element * bytes, bytes);
   };
-  for (int64_t i = std::max({begin, group.window.sinks, next_index() - ring}); i < end; ++i) {
+  for (int64_t i = std::max(begin, next_index() - ring); i < end; ++i) {
     for (int64_t layer = 0; layer < group.layers; ++layer) {
       const auto page = static_cast<size_t>(group.page(layer, group.page_ordinal(i)));
       if (group.pool->holders(ids_[page]) > 1) continue;  // another holder may still see it
@@ -284,36 +278,15 @@ void SequenceCache::poison(const GroupPages& group, int64_t begin, int64_t end) 
 }
 
 void SequenceCache::keep_states() {
-  if (states_ && length_ > 0 && length_ >= exact_) states_->keep(length_);
-}
-
-std::vector<int64_t> SequenceCache::kept_states() const {
-  std::vector<int64_t> found;
-  if (!states_) return found;
-  for (const int64_t kept : states_->kept()) {
-    const bool is_live = std::ranges::all_of(groups_, [&](const GroupPages& group) {
-      return group.window.first(kept) >= group.window.first(length_);
-    });
-    const bool serves = kept <= window().sinks || (is_live && can_rewind(kept));
-    if (kept < length_ && serves) found.push_back(kept);
-  }
-  return found;
+  SINKSTREAM_CHECK(in_flight_ == 0, in_flight_, " tokens are in flight");
+  if (states_) states_->keep(length_);
 }
 
 bool SequenceCache::can_rewind(int64_t length) const {
-  return length <= length_ && length >= exact_ && (!states_ || states_->stands_for(length)) &&
+  return length <= length_ && (!states_ || states_->stands_for(length)) &&
          std::all_of(groups_.begin(), groups_.end(), [&](const GroupPages& group) {
-           return group.window.first(length) >= group.oldest;
+           return group.window.first(length) == group.window.first(length_);
          });
-}
-
-int64_t SequenceCache::nearest_rewind(int64_t most) const {
-  for (int64_t length = std::min(most, length_); length >= 0; --length) {
-    if (states_) length = states_->longest(length);
-    if (can_rewind(length)) return length;
-    if (!states_) break;  // whatever a shorter one would see is gone, too
-  }
-  return -1;
 }
 
 // Makes pages writable that are full of sinks and are not once there are `length` tokens. Returns
@@ -349,26 +322,28 @@ bool SequenceCache::rewind(int64_t length) {
   return true;
 }
 
-bool SequenceCache::restart_at(int64_t index, int64_t exact) {
+bool SequenceCache::restart_at(int64_t index) {
   SINKSTREAM_CHECK(
       in_flight_ == 0 && index >= 0 && index <= length_ && (index == 0 || index >= window().sinks),
       "cannot restart a sequence of ", length_, " tokens, with ", in_flight_,
       " more in flight, at ", index);
   if (!own_sinks_from(index)) return false;
   for (GroupPages& group : groups_) {
-    poison(group, group.window.first(length_ - 1) - group.window.look_back, length_);
-    group.window.begin = group.oldest = index;
+    poison(group, group.window.first(length_ - 1), length_);
+    group.window.begin = index;
   }
   length_ = index;
-  exact_ = exact;
-  if (states_) states_->restart_at(index, std::min(index, window().sinks));
+  if (states_) {
+    states_->restart();
+    states_->relabel(0, index);
+  }
   return true;
 }
 
 void SequenceCache::restart() {
-  length_ = exact_ = 0;
+  length_ = 0;
   if (states_) states_->restart();
-  for (GroupPages& group : groups_) group.window.begin = group.oldest = 0;
+  for (GroupPages& group : groups_) group.window.begin = 0;
 }
 
 void SequenceCache::cut(int64_t index) {
@@ -384,8 +359,8 @@ void SequenceCache::cut_group(int64_t group, int64_t index) {
   const int64_t first = pages.window.first(length_);
   SINKSTREAM_CHECK(index >= first && index <= std::max(first, length_), "cannot cut a sequence of ",
                    length_, " tokens at ", index);
-  poison(pages, first - pages.window.look_back, index);
-  pages.window.begin = pages.oldest = index;
+  poison(pages, first, index);
+  pages.window.begin = index;
 }
 
 void SequenceCache::evict_for_space(int64_t count) {
@@ -411,14 +386,12 @@ void SequenceCache::copy_from(const SequenceCache& other) {
                          group.shape().bytes() == other.groups_[g].shape().bytes(),
                      "cannot copy tokens from a sequence with a different geometry");
     group.window = other.groups_[g].window;
-    group.oldest = other.groups_[g].oldest;
     for (int64_t i = group.offset; i < group.offset + group.pages(); ++i) {
       const auto at = static_cast<size_t>(i);
       group.pool->memory().copy(pages_[at], other.pages_[at], group.shape().bytes());
     }
   }
   length_ = other.length_;
-  exact_ = other.exact_;
   if (states_) states_->copy_from(*other.states_, length_);
 }
 
@@ -426,15 +399,10 @@ void SequenceCache::jump(int64_t index) {
   SINKSTREAM_CHECK(length_ >= window().sinks && index >= length_, "cannot jump from ", length_,
                    " tokens to ", index);
   const int64_t before = length_;
-  for (GroupPages& group : groups_) {
-    poison(group, group.window.first(before) - group.window.look_back, before);
-    group.window.begin = group.oldest = index;
-  }
+  for (const GroupPages& group : groups_) poison(group, group.window.first(before), before);
   length_ = index;
-  if (states_) {
-    states_->keep_only(before);
-    states_->relabel(before, index);
-  }
+  if (states_) states_->relabel(before, index);
+  for (GroupPages& group : groups_) group.window.begin = index;
 }
 
 void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
@@ -445,7 +413,6 @@ void SequenceCache::resume(int64_t length, std::span<const int64_t> begins) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Window& window = groups_[g].window;
     window.begin = begins[g];
-    groups_[g].oldest = window.first(length);
     // As in `commit_in_flight`.
     poison(groups_[g], window.first(length - 1), std::min(window.first(length), length));
   }

@@ -25,7 +25,6 @@ struct GroupPages {
   int64_t sink_page_count = 0;
   int64_t window_page_count = 0;  // the ring
   int64_t offset = 0;  // among the sequence's pages: [layers][sink pages, then window pages]
-  int64_t oldest = 0;  // the oldest window token whose row still holds it, or an earlier index
 
   const PageShape& shape() const { return pool->shape(); }
   int64_t pages_per_layer() const { return sink_page_count + window_page_count; }
@@ -63,8 +62,7 @@ class SequenceCache {
   // Starts with the first `count` tokens of `other`, and with its sinks and window. `count` is the
   // length of `other`, or `shareable()` of a common prefix. Shares their pages until one of the two
   // writes to them. Takes memory_needed − memory_saved up front, so that a later write never fails.
-  // With `keeps`, can return to where `other` could, as far as that is before `count`.
-  SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count, bool keeps = false);
+  SequenceCache(const SequenceCache& other, int64_t max_length, int64_t count);
   ~SequenceCache();
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
@@ -120,7 +118,9 @@ class SequenceCache {
   int64_t shareable() const;
   // The same of a prefix of `common` tokens, at most shareable(): with states, only as many as a
   // lane stands for.
-  int64_t shareable(int64_t common) const { return states_ ? states_->longest(common) : common; }
+  int64_t shareable(int64_t common) const {
+    return states_ ? std::max<int64_t>(states_->longest(common), 0) : common;
+  }
   // Makes this sequence the only holder of the pages that the next `count` tokens, from
   // next_index() on, will be written to. Call it before a forward pass if pages may be shared.
   void make_writable(int64_t count);
@@ -141,25 +141,18 @@ class SequenceCache {
 
   // Drops all tokens and keeps the pages.
   void restart();
-  // Keeps the states after length() tokens, so that those that follow can be dropped: Note [Kept
-  // lanes] of cache/state_pool.h. Does nothing while they are not those of all its tokens.
+  // Keeps the states as they are now, so that the tokens that follow can be dropped, until the next
+  // call. No token is in flight.
   void keep_states();
-  // What the lanes stand for, below length(), that are kept and of use to one that has only the
-  // live tokens, ascending.
-  std::vector<int64_t> kept_states() const;
-  // Whether the tokens from index `length` on can be dropped: the cache still has all that the
-  // token at that index would see in any layer, and a lane of the states stands for that length.
+  // Whether the tokens from index `length` on can be dropped: nothing that the token at that index
+  // would see in any layer has been evicted, and a lane of the states stands for that length.
   bool can_rewind(int64_t length) const;
-  // The greatest length up to `most` for which that is so; −1: none.
-  int64_t nearest_rewind(int64_t most) const;
   // Drops them. Returns false, and does nothing, if shared sinks would have to be rewritten and no
   // page is free for them.
   bool rewind(int64_t length);
   // Drops all tokens but the sinks, and the states; the next token has this index, which is at most
-  // length(). With index 0, drops the sinks, too; with S, keeps the states after them if a lane
-  // stands for that. Only from `exact` tokens on, at least `index`, has it the same contents as a
-  // sequence that was given all tokens. Returns false like `rewind`.
-  bool restart_at(int64_t index, int64_t exact);
+  // length(). With index 0, drops the sinks, too. Returns false like `rewind`.
+  bool restart_at(int64_t index);
   // Evicts the window tokens before `index`, which is in [first(length()), length()], from every
   // layer.
   void cut(int64_t index);
@@ -174,13 +167,6 @@ class SequenceCache {
   // Sets the index of the next token, as if all tokens before it had been seen and all but the
   // sinks evicted. For tests of very long streams; `length()` must be at least S.
   void jump(int64_t index);
-  // The lane that `write` fills, of lane_bytes, is kept and stands for `length`. For a cache
-  // without tokens; before `resume`.
-  template <typename Write>
-  void restore_kept(int64_t length, const Write& write) {
-    write(states_->free_lane());
-    states_->add_kept(length);
-  }
   // Turns a cache without tokens into one of `length` tokens whose groups were cut at `begins`. The
   // rows of the live tokens, and the states in the head, must already be written (snapshot.h).
   void resume(int64_t length, std::span<const int64_t> begins);
@@ -207,7 +193,6 @@ class SequenceCache {
   int64_t main_ = 0;  // the largest group
   int64_t length_ = 0;
   int64_t in_flight_ = 0;
-  int64_t exact_ = 0;  // while it has fewer tokens, it lacks some that it would have seen
   std::vector<GroupPages> groups_;
   std::vector<CacheLayers::LayerInGroup> layers_;
   std::vector<StateExtent> state_extents_;  // of each layer with a state

@@ -148,7 +148,7 @@ void move_tokens(const SequenceCache& cache, const SequenceState& state, Byte* k
 }  // namespace
 
 SequenceState state_of(const SequenceCache& cache) {
-  SequenceState state{.length = cache.length(), .begins = {}, .kept = cache.kept_states()};
+  SequenceState state{.length = cache.length(), .begins = {}};
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     const Window& window = cache.group(group).window;
     // A cut among the sinks evicts nothing, nor does one that the window has moved past.
@@ -159,10 +159,7 @@ SequenceState state_of(const SequenceCache& cache) {
 }
 
 SnapshotShape snapshot_shape(const SequenceCache& cache, const SequenceState& state) {
-  SnapshotShape found{.groups = {},
-                      .type = cache.group(0).shape().type,
-                      .states = {},
-                      .kept = std::ssize(state.kept)};
+  SnapshotShape found{.groups = {}, .type = cache.group(0).shape().type, .states = {}};
   for (const StateExtent& extent : cache.state_extents()) found.states.push_back(extent.bytes);
   for (int64_t group = 0; group < cache.group_count(); ++group) {
     const PageShape& shape = cache.group(group).shape();
@@ -180,18 +177,12 @@ SnapshotShape snapshot_shape(const SequenceCache& cache) {
 
 void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales,
               std::byte* states) {
-  const SequenceState state = state_of(cache);
-  move_tokens(cache, state, keys_values, reinterpret_cast<std::byte*>(scales));
-  if (cache.states() == nullptr) return;
-  const auto read_lane = [&](int64_t length) {
-    const std::byte* const lane = cache.states()->lane_of(length);
-    for (const StateExtent& extent : cache.state_extents()) {
-      cache.states()->pool().memory().read(states, lane + extent.offset, extent.bytes);
-      states += extent.bytes;
-    }
-  };
-  read_lane(cache.length());
-  for (const int64_t kept : state.kept) read_lane(kept);
+  move_tokens(cache, state_of(cache), keys_values, reinterpret_cast<std::byte*>(scales));
+  for (const StateExtent& extent : cache.state_extents()) {
+    const std::byte* const head = cache.states()->lane_of(cache.length());
+    cache.states()->pool().memory().read(states, head + extent.offset, extent.bytes);
+    states += extent.bytes;
+  }
 }
 
 void restore(SequenceCache* cache, const SequenceState& state, const std::byte* keys_values,
@@ -208,14 +199,11 @@ void restore(SequenceCache* cache, const SequenceState& state, const std::byte* 
                      state.length, " tokens with a cut at ", begin);
   }
   move_tokens(*cache, state, keys_values, reinterpret_cast<const std::byte*>(scales));
-  const auto write_lane = [&](std::byte* lane) {
-    for (const StateExtent& extent : cache->state_extents()) {
-      cache->states()->pool().memory().write(lane + extent.offset, states, extent.bytes);
-      states += extent.bytes;
-    }
-  };
-  if (cache->states() != nullptr) write_lane(cache->states()->lane_of(0));
-  for (const int64_t kept : state.kept) cache->restore_kept(kept, write_lane);
+  for (const StateExtent& extent : cache->state_extents()) {
+    std::byte* const head = cache->states()->lane_of(0);
+    cache->states()->pool().memory().write(head + extent.offset, states, extent.bytes);
+    states += extent.bytes;
+  }
   cache->resume(state.length, state.begins);
 }
 

@@ -15,7 +15,7 @@ namespace sinkstream {
 // values)][kv_heads][live][head_dim] of `type`, and `scales`, for int8 only, is likewise
 // [layers][2][kv_heads][live] of float32. The live tokens of a group are its sinks, then its
 // window, in index order. `states` is the state of each layer that has one, in order, after the
-// sequence's last token; then likewise those of each lane that is kept.
+// sequence's last token.
 struct SnapshotShape {
   struct Group {
     int64_t layers = 0;
@@ -28,7 +28,6 @@ struct SnapshotShape {
   std::vector<Group> groups;
   DType type = DType::kFloat32;
   std::vector<int64_t> states;  // the size of each, in bytes
-  int64_t kept = 0;             // lanes, next to the head
 
   // Of one group.
   int64_t bytes(const Group& group) const { return group.rows() * group.head_dim * bytes_of(type); }
@@ -46,9 +45,7 @@ struct SnapshotShape {
     for (const Group& group : groups) bytes += scale_bytes(group);
     return bytes;
   }
-  int64_t state_bytes() const {
-    return (1 + kept) * std::accumulate(states.begin(), states.end(), int64_t{0});
-  }
+  int64_t state_bytes() const { return std::accumulate(states.begin(), states.end(), int64_t{0}); }
 };
 
 SnapshotShape snapshot_shape(const SequenceCache& cache);
@@ -62,8 +59,6 @@ void snapshot(const SequenceCache& cache, std::byte* keys_values, float* scales,
 struct SequenceState {
   int64_t length = 0;           // SequenceCache::length
   std::vector<int64_t> begins;  // of each group of layers: Window::begin, in [0, length]
-  // What the lanes stand for that are kept and can still serve, ascending; each in [1, length].
-  std::vector<int64_t> kept = {};
 };
 
 SequenceState state_of(const SequenceCache& cache);

@@ -39,26 +39,15 @@ void StatePool::forget(int32_t slot, int64_t lane) const {
 
 StateSlot::StateSlot(StatePool* pool)
     : pool_(pool), lengths_(static_cast<size_t>(pool->lanes()), kNone) {
-  kept_.reserve(StatePool::kKept);
   slot_ = pool->acquire();  // nothing fails once there is a slot
   restart();
 }
 
-StateSlot::StateSlot(const StateSlot& other, int64_t length, bool keeps)
+StateSlot::StateSlot(const StateSlot& other, int64_t length)
     : pool_(other.pool_), lengths_(other.lengths_.size(), kNone) {
-  kept_.reserve(StatePool::kKept);
-  if (length > 0) other.lane_of(length);  // there is one
+  other.lane_of(length);  // there is one
   slot_ = pool_->acquire();
-  if (length == 0) {
-    restart();
-    return;
-  }
-  for (const int64_t kept : other.kept_) {
-    if (!keeps || kept >= length) break;
-    copy_lane(other, kept);
-    kept_.push_back(kept);
-  }
-  copy_lane(other, length);
+  copy_from(other, length);
 }
 
 int64_t StateSlot::find(int64_t length) const {
@@ -72,12 +61,8 @@ int64_t StateSlot::find_free() const {
   return lane;
 }
 
-bool StateSlot::is_kept(int64_t length) const {
-  return std::ranges::find(kept_, length) != kept_.end();
-}
-
 int64_t StateSlot::longest(int64_t most) const {
-  int64_t longest = 0;
+  int64_t longest = kNone;
   for (const int64_t length : lengths_) {
     if (length <= most) longest = std::max(longest, length);
   }
@@ -90,13 +75,6 @@ std::byte* StateSlot::lane_of(int64_t length) const {
   return pool_->lane(slot_, lane);
 }
 
-// Copies the lane of `other` that stands for `length` to a free one, which then does so, too.
-void StateSlot::copy_lane(const StateSlot& other, int64_t length) {
-  const int64_t lane = find_free();
-  pool_->memory().copy(pool_->lane(slot_, lane), other.lane_of(length), pool_->lane_bytes());
-  lengths_[static_cast<size_t>(lane)] = length;
-}
-
 // Frees the lanes whose length has passed.
 template <typename Passed>
 void StateSlot::forget_if(const Passed& is_passed) {
@@ -105,62 +83,45 @@ void StateSlot::forget_if(const Passed& is_passed) {
     lengths_[lane] = kNone;
     pool_->forget(slot_, static_cast<int64_t>(lane));
   }
-  std::erase_if(kept_, [this](int64_t length) { return find(length) < 0; });
 }
 
 void StateSlot::commit(int64_t length) {
   lane_of(length);  // there is one
-  forget_if([&](int64_t other) { return other < length && !is_kept(other); });
+  forget_if([&](int64_t other) { return other < length && other != kept_; });
 }
 
 void StateSlot::rewind(int64_t length) {
-  if (length == 0 && find(0) < 0) return restart();
   lane_of(length);
   forget_if([&](int64_t other) { return other > length; });
 }
 
 void StateSlot::keep(int64_t length) {
   lane_of(length);
-  SINKSTREAM_CHECK(length > 0 && (kept_.empty() || kept_.back() <= length), "a state of ", length,
-                   " tokens cannot be kept after one of ", kept_.empty() ? 0 : kept_.back());
-  if (!is_kept(length)) {
-    if (std::ssize(kept_) == StatePool::kKept) kept_.erase(kept_.begin() + 1);  // freed by commit
-    kept_.push_back(length);
-  }
+  kept_ = length;
   commit(length);
 }
 
-void StateSlot::add_kept(int64_t length) {
-  SINKSTREAM_CHECK(std::ssize(kept_) < StatePool::kKept && find(length) < 0 &&
-                       (kept_.empty() ? 0 : kept_.back()) < length,
-                   "a state of ", length, " tokens cannot be kept, too");
-  add(length);
-  kept_.push_back(length);
-}
-
 void StateSlot::relabel(int64_t length, int64_t other) {
-  lane_of(length);
-  lengths_[static_cast<size_t>(find(length))] = other;
-}
-
-void StateSlot::keep_only(int64_t length) {
-  lane_of(length);
-  kept_.clear();
+  const int64_t lane = find(length);
+  SINKSTREAM_CHECK(lane >= 0, "no lane of a state stands for ", length, " tokens");
   forget_if([&](int64_t each) { return each != length; });
+  lengths_[static_cast<size_t>(lane)] = other;
+  kept_ = kNone;
 }
 
-void StateSlot::restart_at(int64_t index, int64_t most_kept) {
-  forget_if([&](int64_t length) { return !is_kept(length) || length > most_kept; });
-  if (find(index) >= 0) return;
-  const int64_t lane = find_free();
-  pool_->memory().fill(pool_->lane(slot_, lane), 0, pool_->lane_bytes());
-  lengths_[static_cast<size_t>(lane)] = index;
+void StateSlot::restart() {
+  forget_if([](int64_t) { return true; });
+  lengths_[0] = 0;
+  kept_ = kNone;
+  pool_->memory().fill(pool_->lane(slot_, 0), 0, pool_->lane_bytes());
 }
 
 void StateSlot::copy_from(const StateSlot& other, int64_t length) {
-  other.lane_of(length);  // there is one
+  const std::byte* const from = other.lane_of(length);
   forget_if([](int64_t) { return true; });
-  copy_lane(other, length);
+  lengths_[0] = length;
+  kept_ = kNone;
+  pool_->memory().copy(pool_->lane(slot_, 0), from, pool_->lane_bytes());
 }
 
 }  // namespace sinkstream

@@ -10,23 +10,16 @@
 //             which then stands for the index after its last token; a step of n tokens writes one
 //   commit    the lane of the new length() is the head; what lies before it is free
 //   drop      the lanes above length() are free, and nothing is undone
-//   keep      the head stays, however far the sequence goes on: Note [Kept lanes]
-//   rewind    possible only to a length that a lane stands for: the head's, a kept one's, or 0
+//   keep      the head stays, however far the sequence goes on, until another one is kept
+//   rewind    possible only to a length that a lane stands for: the head's or the kept one's
 //   fork      likewise; the lane is copied to the other sequence's slot
 //   evict     nothing: what has left the window stays in the sum
 //
-// At a launch, the head, the kept lanes and those of the steps already in flight are taken, and one
-// more must be free: one for the head, those that may be kept, and one for each step that may be in
-// flight. Which lanes exist between two steps depends on the calls alone, not on when results
-// arrive: a lane that is neither head nor kept is freed by the commit that passes it. No lane
-// stands for a part of a step, so a step of which only some tokens may be kept (drafts) needs one
-// of its own for each.
-//
-// Note: [Kept lanes]
-// The first lane that is kept stays for as long as the sequence goes on after it: it is where the
-// system prompt ends, from where an older turn is read again, and what other sequences share. The
-// other one is the last that was kept: where the last turn began. One that is kept gives way to it
-// then. 0 needs no lane: a state of no tokens is zeros.
+// At a launch, the head, the kept lane and those of the steps already in flight are taken, and one
+// more must be free: 2 lanes and one for each step that may be in flight. Which lanes exist between
+// two steps depends on the calls alone, not on when results arrive: a lane that is neither head nor
+// kept is freed by the commit that passes it. No lane stands for a part of a step, so a step of
+// which only some tokens may be kept (drafts) needs one of its own for each.
 //
 // A slot's new owner begins with a head of zeros. Every other lane is written whole before it is
 // read. Launches and these operations take effect in order (page_memory.h), so a lane may be freed
@@ -44,12 +37,7 @@ namespace sinkstream {
 // Not thread-safe: one thread owns the pool and everything that holds its slots.
 class StatePool {
  public:
-  // How many lanes a sequence may keep, next to its head.
-  static constexpr int64_t kKept = 2;
-  static_assert(kKept >= 2, "the first one and the last one");
-  static constexpr int64_t lanes_for(int64_t steps_in_flight, int64_t kept = kKept) {
-    return 1 + kept + steps_in_flight;
-  }
+  static constexpr int64_t lanes_for(int64_t steps_in_flight) { return 2 + steps_in_flight; }
 
   // In memory that has room for `slots` slots of `lanes` lanes. With `poison`, a lane holds NaN
   // while it is free, so that reading one by mistake shows up.
@@ -95,9 +83,8 @@ class StateSlot {
   // A slot of `pool`, which outlives it; the caller has checked that one is free. The head is zeros
   // and stands for 0 tokens.
   explicit StateSlot(StatePool* pool);
-  // One whose head is a copy of the lane of `other` that stands for `length`; with `keeps`, it has
-  // copies of the kept ones before it, too.
-  StateSlot(const StateSlot& other, int64_t length, bool keeps);
+  // One whose head is a copy of the lane of `other` that stands for `length`.
+  StateSlot(const StateSlot& other, int64_t length);
   ~StateSlot() { pool_->release(slot_); }
   StateSlot(const StateSlot&) = delete;
   StateSlot& operator=(const StateSlot&) = delete;
@@ -105,12 +92,9 @@ class StateSlot {
   int32_t slot() const { return slot_; }
   StatePool& pool() const { return *pool_; }
 
-  // Whether a sequence can begin there, or return there.
-  bool stands_for(int64_t length) const { return length == 0 || find(length) >= 0; }
-  // The greatest such length, of those up to `most`, which is at least 0.
+  bool stands_for(int64_t length) const { return find(length) >= 0; }
+  // The greatest length that a lane stands for, of those up to `most`; −1: none.
   int64_t longest(int64_t most) const;
-  // What the kept lanes stand for, ascending.
-  const std::vector<int64_t>& kept() const { return kept_; }
   // The lane that stands for `length`.
   std::byte* lane_of(int64_t length) const;
   // The lane that the next step is to write.
@@ -118,23 +102,16 @@ class StateSlot {
 
   // A launched step has written the free lane: it stands for `length`.
   void add(int64_t length) { lengths_[static_cast<size_t>(find_free())] = length; }
-  // The lane that stands for `length` is the head; frees those before it, except the kept ones.
+  // The lane that stands for `length` is the head; frees those before it, except the kept one.
   void commit(int64_t length);
   // Frees the lanes above `length`, which one stands for.
   void rewind(int64_t length);
-  // Keeps the head, which stands for `length` > 0; frees the lanes before it that are not kept.
+  // Keeps the head, which stands for `length`, and no other lane.
   void keep(int64_t length);
-  // The free lane stands for `length`, above those that are kept, and is kept, too.
-  void add_kept(int64_t length);
-  // The lane that stands for `length` stands for `other` instead.
+  // The head, which stands for `length`, stands for `other` instead; it alone is left.
   void relabel(int64_t length, int64_t other);
-  // Frees all other lanes than the one that stands for `length`.
-  void keep_only(int64_t length);
-  // The head is zeros and stands for `index`. Of the kept lanes, those up to `most_kept` stay; if
-  // one stands for `index`, it is the head instead.
-  void restart_at(int64_t index, int64_t most_kept);
   // Starts over.
-  void restart() { restart_at(0, 0); }
+  void restart();
   // Starts over with a copy of the lane of `other` that stands for `length`.
   void copy_from(const StateSlot& other, int64_t length);
 
@@ -143,15 +120,13 @@ class StateSlot {
 
   int64_t find(int64_t length) const;  // the number of the lane; −1: none
   int64_t find_free() const;
-  bool is_kept(int64_t length) const;
-  void copy_lane(const StateSlot& other, int64_t length);
   template <typename Passed>
   void forget_if(const Passed& is_passed);
 
   StatePool* pool_;
   int32_t slot_;
   std::vector<int64_t> lengths_;  // [lanes], each different; kNone: the lane is free
-  std::vector<int64_t> kept_;     // what the kept lanes stand for, ascending; at most kKept
+  int64_t kept_ = kNone;          // the length that the kept lane stands for
 };
 
 }  // namespace sinkstream

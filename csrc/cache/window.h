@@ -35,9 +35,6 @@ struct Window {
   int64_t sinks = 0;   // S >= 0: the first S tokens, which are never evicted
   int64_t window = 1;  // W >= 1: the last W tokens, the current one included
   int64_t begin = 0;   // window tokens before this index were evicted early; 0: none were
-  // How many of the last evicted tokens the ring still holds, so that a sequence can return to
-  // where they were live; no query sees them before.
-  int64_t look_back = 0;
 
   // The maximum number of keys that a query sees.
   int64_t capacity() const { return sinks + window; }
@@ -67,11 +64,11 @@ struct Window {
     return sinks + (block(i) + 1) * kPageRows;
   }
 
-  // Pages of a ring that holds every live window token, those of the look-back and the look-ahead
-  // tokens: they never touch more blocks, wherever the block boundaries fall. So what is discarded
-  // has overwritten no live key, and a block that is being written has a page.
+  // Pages of a ring that holds every live window token and the look-ahead tokens: W + k tokens
+  // never touch more blocks, wherever the block boundaries fall. So what is discarded has
+  // overwritten no live key, and a block that is being written has a page.
   int64_t window_pages(int64_t look_ahead = kLookAhead) const {
-    return divide_up(window + look_back + look_ahead - 1, kPageRows) + 1;
+    return divide_up(window + look_ahead - 1, kPageRows) + 1;
   }
   int64_t sink_pages() const { return divide_up(sinks, kPageRows); }
 
@@ -85,7 +82,7 @@ struct Window {
   // divided into sinks and window.
   int64_t most_pages(int64_t look_ahead = kLookAhead) const {
     if (capacity() == 1) return window_pages(look_ahead);
-    return (capacity() + look_back + look_ahead - 3) / kPageRows + 3;
+    return (capacity() + look_ahead - 3) / kPageRows + 3;
   }
 
   // How many of `count` tokens from index t on may be written before their queries run. Up to the

@@ -19,24 +19,13 @@ Buffer Buffer::map(int64_t bytes, const char* purpose) {
   SINKSTREAM_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes for ", purpose);
   Buffer buffer;
   if (bytes == 0) return buffer;
-  // Begins at a huge page, if it has the bytes of one. Only addresses are spent on what is cut off.
-  const int64_t spare = bytes >= kHugePage ? kHugePage : 0;
-  void* start =
-      mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) {
     throw CapacityError(cat("memory: the system cannot allocate ", human_bytes(bytes), " for ",
                             purpose, ". Choose a smaller window or fewer sequences."));
   }
   buffer.data_ = static_cast<std::byte*>(start);
   buffer.bytes_ = bytes;
-  if (spare > 0) {
-    const int64_t before = -reinterpret_cast<intptr_t>(start) & (kHugePage - 1);
-    const int64_t used = divide_up(before + bytes, kSmallPage) * kSmallPage;
-    buffer.data_ += before;
-    if (before > 0) munmap(start, before);
-    munmap(static_cast<std::byte*>(start) + used,
-           divide_up(bytes + spare, kSmallPage) * kSmallPage - used);
-  }
   return buffer;
 }
 

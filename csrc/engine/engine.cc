@@ -439,21 +439,7 @@ void Engine::plan() {
   totals_.waiting_for_memory =
       lack_memory ? static_cast<int64_t>(waiting_.size()) - plan_.admit : 0;
   hold_back_host_rows();
-  end_rows_at_kept_states();
   draft();
-}
-
-// A lane stands for the end of a step, so a step ends where one is to be kept.
-void Engine::end_rows_at_kept_states() {
-  if (options_.pools.states == nullptr) return;
-  for (PlanRow& row : plan_.rows) {
-    const auto index = static_cast<size_t>(row.sequence);
-    const Sequence& sequence =
-        index < running_.size() ? *running_[index] : *waiting_[index - running_.size()];
-    if (!sequence.session || row.count <= sequence.until_kept()) continue;
-    row.count = sequence.until_kept();
-    row.wants_logits = false;
-  }
 }
 
 // Only one step in flight may return logits to the host (model/step_runner.h). While one does, the

@@ -153,7 +153,6 @@ class Engine {
   bool guess(Sequence& sequence, int64_t most);
   void order_waiting(std::span<const ShareView> shares, size_t most);
   void hold_back_host_rows();
-  void end_rows_at_kept_states();
   void check_invariants() const;  // test builds only; invariants.cc
   void wait_for_work();
   Clock::time_point next_deadline() const;
@@ -178,7 +177,7 @@ class Engine {
                                      std::span<const int32_t> prompt) const;
   SharedPrefix shared_prefix_of(const Sequence& sequence) const;
   void make_cache(std::optional<SequenceCache>* cache, const Window& window, int64_t max_length,
-                  const SharedPrefix& shared, bool keeps_states);
+                  const SharedPrefix& shared);
   void add_session(const std::shared_ptr<Session>& session, const SharedPrefix& shared);
   bool rewind(Session& session, int64_t length);
   bool restart(Session& session, int64_t length);

@@ -78,9 +78,7 @@ void Engine::acquire_session(Session& session) {
 
 std::shared_ptr<Session> Engine::make_session(const Window& window, std::string cache_salt) const {
   const int64_t reach = std::max<int64_t>(options_.layers.reach(window), 0);
-  const bool is_pinned = window.sinks != options_.layers.main_window(options_.window).sinks;
-  return std::make_shared<Session>(bell_, window, kUndoneTokens + reach, std::move(cache_salt),
-                                   is_pinned);
+  return std::make_shared<Session>(bell_, window, kUndoneTokens + reach, std::move(cache_salt));
 }
 
 std::shared_ptr<Session> Engine::open_session(std::optional<int64_t> sinks,
@@ -247,12 +245,11 @@ Engine::SharedPrefix Engine::shared_prefix_of(const Sequence& sequence) const {
       std::span(sequence.prompt).first(static_cast<size_t>(sequence.prompt_tokens - 1)));
 }
 
-// Allocates all memory that a sequence of this length will ever need, except shared pages. With
-// `keeps_states`, it can return to where the shared session could.
+// Allocates all memory that a sequence of this length will ever need, except shared pages.
 void Engine::make_cache(std::optional<SequenceCache>* cache, const Window& window,
-                        int64_t max_length, const SharedPrefix& shared, bool keeps_states) {
+                        int64_t max_length, const SharedPrefix& shared) {
   if (shared.session != nullptr) {
-    cache->emplace(*shared.session->cache, max_length, shared.count, keeps_states);
+    cache->emplace(*shared.session->cache, max_length, shared.count);
   } else {
     cache->emplace(options_.pools, window, options_.layers, max_length);
   }
@@ -275,7 +272,7 @@ void Engine::add_session(const std::shared_ptr<Session>& session, const SharedPr
                             "`max_sequences`."));
   }
   sessions_.reserve(sessions_.size() + 1);  // nothing may fail once the session has pages
-  make_cache(&session->cache, window, kEndlessLength, shared, /*keeps_states=*/true);
+  make_cache(&session->cache, window, kEndlessLength, shared);
   sessions_.push_back(session);
   publish_stats();
 }
@@ -287,19 +284,11 @@ bool Engine::rewind(Session& session, int64_t length) {
          session.cache->rewind(length);
 }
 
-// Makes the next turn read what has to be read again to have `length` tokens: from the last lane
-// that serves, the sinks, or some windows back, whatever is the latest.
+// Makes the next turn read what has to be read again to have `length` tokens.
 bool Engine::restart(Session& session, int64_t length) {
-  SequenceCache& cache = *session.cache;
-  const int64_t sinks = session.window().sinks, rewound = cache.nearest_rewind(length);
-  int64_t first = options_.layers.first_to_read(session.window(), length);
-  const bool keeps_sinks = cache.states() != nullptr && sinks <= length &&
-                           sinks <= cache.length() && cache.states()->stands_for(sinks);
-  if (keeps_sinks) first = std::max(first, sinks);
-  if (std::max(first, rewound) < session.tokens.first_kept()) return false;
-  const bool is_there = rewound >= first ? cache.rewind(rewound)
-                                         : cache.restart_at(first, first > sinks ? length : first);
-  if (!is_there) {
+  const int64_t first = options_.layers.first_to_read(session.window(), length);
+  if (first < session.tokens.first_kept()) return false;
+  if (!session.cache->restart_at(first)) {
     throw CapacityError(
         "undo: the session shares its sinks with another one, and no page is free for a copy. "
         "Close a session or a stream, or load the model with a larger `max_sequences`.");

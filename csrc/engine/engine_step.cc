@@ -1,6 +1,5 @@
 // One step of the engine's thread: admit, launch, deliver, and handle each token. Launch and
 // delivery are in engine_flight.cc.
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -52,8 +51,7 @@ void Engine::admit() {
 }
 
 void Engine::attach_cache(Sequence& sequence, const SharedPrefix& shared) {
-  make_cache(&sequence.own_cache, sequence.window, sequence.max_length, shared,
-             /*keeps_states=*/false);
+  make_cache(&sequence.own_cache, sequence.window, sequence.max_length, shared);
   sequence.cache = &*sequence.own_cache;
   const auto cached = std::span(sequence.prompt).first(static_cast<size_t>(shared.count));
   sequence.sampler.append(cached);
@@ -69,9 +67,6 @@ void Engine::count_progress(int64_t count, Sequence& sequence, StepRecord* recor
   sequence.sampler.append(ids);
   for (const int32_t id : ids) ngrams_.learn(&sequence.tail, id);
   if (sequence.session) {
-    const bool is_kept =
-        std::ranges::find(sequence.kept_at, sequence.cache->length()) != sequence.kept_at.end();
-    if (is_kept) sequence.cache->keep_states();
     TokenLog& text = sequence.session->tokens;  // it may have the first ones already
     const int64_t known = std::min(text.length() - (sequence.cache->length() - count), count);
     text.append(ids.subspan(static_cast<size_t>(known)));

@@ -83,11 +83,9 @@ Sequence::Sequence(Request request, std::shared_ptr<Session> of, const TokenTabl
       length_before(cache->length()),
       replayed(session->unread()),
       evicted_before(window.evicted(session->tokens.length())),
-      kept_at{session->is_pinned() ? window.sinks : 0, replayed > 0 ? length_before + replayed : 0},
       tail(salt_of(session->cache_salt())),
       submitted(now),
       deadline(deadline_of(request, now)) {
-  std::ranges::sort(kept_at);
   const std::vector<int32_t> earlier = session->cached_ids();
   sampler.append(earlier);
   for (const int32_t token : earlier) tail.append(token);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -88,15 +87,6 @@ struct Sequence {
   bool awaits_result() const {
     return drafts_in_flight > 0 || (samples_in_flight > 0 && needs_host());
   }
-  // After how many more tokens to launch a lane of the states is to be kept; none: kEndlessLength.
-  int64_t until_kept() const {
-    for (const int64_t length : kept_at) {
-      if (cache->states() != nullptr && length > cache->next_index()) {
-        return length - cache->next_index();
-      }
-    }
-    return kEndlessLength;
-  }
   // Of the tokens that a runner drafts in a step, those that it may still want.
   int64_t wanted_drafts(int64_t drafts) const {
     return samples_on_host() ? 0 : std::clamp<int64_t>(tokens_left() - 1, 0, drafts);
@@ -139,9 +129,6 @@ struct Sequence {
   int64_t length_before = 0;      // tokens in its session's cache before this turn
   int64_t replayed = 0;           // prompt tokens at its start that are in the session's text
   int64_t evicted_before = 0;     // tokens evicted from its text before this turn
-  // The lengths of its session's cache, ascending, at which states are kept that it comes by: after
-  // pinned sinks, and where its own prompt begins if it reads other tokens before.
-  std::array<int64_t, 2> kept_at{};
 
   // Note [Drafts] of drafts.h.
   TextTail tail;                 // of the tokens in its cache

@@ -7,12 +7,11 @@
 namespace sinkstream {
 
 Session::Session(std::shared_ptr<Doorbell> engine_bell, const Window& window, int64_t kept_tokens,
-                 std::string cache_salt, bool is_pinned)
+                 std::string cache_salt)
     : tokens(window, kept_tokens),
       engine_bell_(std::move(engine_bell)),
       window_(window),
-      cache_salt_(std::move(cache_salt)),
-      is_pinned_(is_pinned) {}
+      cache_salt_(std::move(cache_salt)) {}
 
 void Session::close() {
   if (!owner_.is_here()) return;
@@ -49,7 +48,7 @@ void Session::release_pages() {
 }
 
 void Session::begin_turn(bool replies) {
-  if (unread() == 0) cache->keep_states();  // otherwise once it has read that
+  cache->keep_states();
   pending.reset();
   if (replies) ++turns;
 }

@@ -62,9 +62,9 @@ struct SessionState {
 
 class Session {
  public:
-  // `kept_tokens`: see TokenLog. `is_pinned`: its sinks are a prompt of its own.
+  // `kept_tokens`: see TokenLog.
   Session(std::shared_ptr<Doorbell> engine_bell, const Window& window, int64_t kept_tokens,
-          std::string cache_salt = {}, bool is_pinned = false);
+          std::string cache_salt = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -76,7 +76,6 @@ class Session {
   const Window& window() const { return window_; }
   // See Request::cache_salt.
   const std::string& cache_salt() const { return cache_salt_; }
-  bool is_pinned() const { return is_pinned_; }
   // Throws ForkError in a child of the engine's process.
   SessionStats stats() const;
   // Acquires the session if it is free. Returns whether it did.
@@ -114,7 +113,6 @@ class Session {
   const std::shared_ptr<Doorbell> engine_bell_;
   const Window window_;
   const std::string cache_salt_;
-  const bool is_pinned_;
   const OwnerProcess owner_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> in_use_{false};

@@ -8,22 +8,13 @@
 //              f(x) = g · σ(1.702 · g), with g = min(x, 7); `up` becomes min(max(up, −7), 7) + 1
 //   kXielu     f(x) = positive · x² + slope · x, if x > 0, otherwise
 //              f(x) = negative · (e^min(x, knee) − 1 − x) + slope · x
-//   kSigmoid   f(x) = σ(x) = 1 / (1 + exp(−x)): of a gate on what is not an MLP's, too
 #pragma once
 
 #include "kernels/launch.h"
 
 namespace sinkstream {
 
-enum class Activation : uint8_t {
-  kSilu,
-  kGelu,
-  kGeluTanh,
-  kRelu2,
-  kClampedSwiglu,
-  kXielu,
-  kSigmoid,
-};
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu2, kClampedSwiglu, kXielu };
 
 // Of kClampedSwiglu.
 inline constexpr float kSwigluLimit = 7, kSwigluSlope = 1.702f;

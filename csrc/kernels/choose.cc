@@ -66,7 +66,6 @@ ChosenKernels choose_kernels(std::string_view forced, const std::vector<const Ke
   fill(tables, from, "route", &Kernels::route, &chosen);
   fill(tables, from, "combine", &Kernels::combine, &chosen);
   fill(tables, from, "convolve", &Kernels::convolve, &chosen);
-  fill(tables, from, "recur", &Kernels::recur, &chosen);
   fill(tables, from, "logits", &Kernels::logits, &chosen);
   fill(tables, from, "sample", &Kernels::sample, &chosen);
   return chosen;

@@ -4,12 +4,11 @@
 //   u = β · (v − kᵀS)  by the delta rule (gated delta nets), u = β · v without it (Mamba-2)
 //   S ← S + k uᵀ
 //   o = qᵀS (+ D · v)
-// With `norm_eps` above 0, k is k / √(Σ k² + norm_eps) of what is given, and q likewise and then
-// divided by √key_dim. In Mamba-2's words: q is C, k is B, v is x, β is dt, g is dt · A.
+// In Mamba-2's words: q is C, k is B, v is x, β is dt, g is dt · A. Token by token, in order,
+// whatever the spans are: so no result depends on how the text was cut. S is float32 after each
+// token. A state is [heads, key_dim, value_dim]; at the beginning of a sequence it is zeros.
 //
-// Token by token, in order, whatever the spans are: so no result depends on how the text was cut. S
-// is float32 after each token. A state is [heads, key_dim, value_dim]; at the beginning of a
-// sequence it is zeros.
+// Only `reference` has it yet, so it is in no table.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,6 @@
 #include "kernels/state_span.h"
 
 namespace sinkstream {
-
-inline constexpr int64_t kMostKeyDim = 512;
 
 struct RecurArgs {
   const float* query = nullptr;  // [rows, key_heads, key_dim]
@@ -34,16 +31,10 @@ struct RecurArgs {
   const StateSpan* spans = nullptr;  // [span_count]
   int64_t span_count = 0;
   int64_t heads = 0;      // a multiple of key_heads
-  int64_t key_heads = 0;  // each serves the next heads / key_heads heads, or every key_heads-th one
-  int64_t key_dim = 0;    // at most kMostKeyDim
+  int64_t key_heads = 0;  // each serves the next heads / key_heads heads
+  int64_t key_dim = 0;
   int64_t value_dim = 0;
-  bool heads_in_turn = false;  // the latter: head h has key head h % key_heads
   bool delta_rule = false;
-  float norm_eps = 0;  // 0: keys and queries are used as they are
-
-  int64_t key_head_of(int64_t head) const {
-    return heads_in_turn ? head % key_heads : head / (heads / key_heads);
-  }
 };
 
 using RecurOp = void(const RecurArgs&, const Launch&);

@@ -13,7 +13,6 @@
 #include "kernels/linear.h"
 #include "kernels/logits.h"
 #include "kernels/norm.h"
-#include "kernels/recur.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
 #include "kernels/sample.h"
@@ -41,7 +40,6 @@ struct Kernels {
   RouteOp* route = nullptr;
   CombineOp* combine = nullptr;
   ConvolveOp* convolve = nullptr;
-  RecurOp* recur = nullptr;
   LogitsOp* logits = nullptr;
   SampleOp* sample = nullptr;
   // The input type with which `linear` is fastest.

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "common/softplus.h"
 
 namespace sinkstream {
 
@@ -85,20 +84,12 @@ void check_together(const AttentionSpec& attention) {
   }
 }
 
+// The other recurrences are only described.
 void check_together(const RecurrentSpec& recurrent) {
-  if (recurrent.recurrence == Recurrence::kMamba2) {  // it is only described
-    refuse("recurrence", "\"delta_net\" or \"short_conv\"; \"mamba2\" is not supported yet");
+  if (recurrent.recurrence != Recurrence::kShortConv) {
+    refuse("recurrence", "\"short_conv\"; the others are not supported yet");
   }
-  if (!recurrent.has_matrix()) return require_range("state_size", recurrent.state_size, 0, 0);
-  if (recurrent.bias) refuse("bias", "false where heads have states, but is true");
-  require_range("state_size", recurrent.state_size, 1, kMostKeyDim);
-  require_range("head_dim", recurrent.head_dim, 1, kMostHeads);
-  require_range("key_heads", recurrent.key_heads, 1, kMostHeads);
-  require_range("heads", recurrent.heads, 1, kMostHeads);
-  if (recurrent.heads % recurrent.key_heads != 0) {
-    refuse("heads", "a multiple of `key_heads` (", recurrent.key_heads, "), but is ",
-           recurrent.heads);
-  }
+  require_range("state_size", recurrent.state_size, 0, 0);
 }
 
 void check_together(const DenseSpec& mlp) {
@@ -160,6 +151,8 @@ void check_fields(const Spec& spec) {
   check_together(spec);
 }
 
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
 }  // namespace
 
 Xielu DenseSpec::xielu_numbers() const {
@@ -216,7 +209,7 @@ CacheLayers DecoderSpec::cache_layers() const {
       const int64_t floats = recurrent->state_floats(hidden_size);
       memory.push_back({.page = {},
                         .state_bytes = floats * int64_t{sizeof(float)},
-                        .state_reach = recurrent->has_matrix() ? 0 : recurrent->conv_size - 1});
+                        .state_reach = recurrent->conv_size - 1});
       continue;
     }
     const AttentionSpec& attention = block(layer).attention();

@@ -18,7 +18,6 @@
 #include "kernels/activation.h"
 #include "kernels/convolve.h"
 #include "kernels/norm.h"
-#include "kernels/recur.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
 
@@ -104,7 +103,6 @@ struct AttentionSpec {
   float temperature = 0;
   int64_t temperature_length = 1;
   bool sink_logits = false;  // a weight: one more score of each head, Note [Scores]
-  bool output_gate = false;  // a weight: the sigmoid of a linear map multiplies what was read
 
   static constexpr const char* kKind = "attention";
   int64_t query_size() const { return heads * head_dim; }
@@ -127,7 +125,6 @@ struct AttentionSpec {
     visit("temperature", &AttentionSpec::temperature, Finite{});
     visit("temperature_length", &AttentionSpec::temperature_length, Whole{1, int64_t{1} << 40});
     visit("sink_logits", &AttentionSpec::sink_logits, AnyValue{});
-    visit("output_gate", &AttentionSpec::output_gate, AnyValue{});
   }
 };
 
@@ -136,46 +133,25 @@ inline float usual_scale(int64_t head_dim) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
-// A mixer that keeps a state of fixed size instead of keys. Nothing computes kMamba2 yet.
-//
-// Note: [Recurrences]
-// x is the mixer's input, `conv` a convolution over tokens (kernels/convolve.h); `in`, `out` and
-// the others are linear maps.
-//
-//   kShortConv  [b│c│x] = in(x); the output is out(c · conv(b · x)), without an activation.
-//   kDeltaNet   [q│k│v] = SiLU(conv([q(x)│k(x)│v(x)])): key_heads heads of q and of k, `heads`
-//   heads
-//               of v. The state changes by the delta rule (kernels/recur.h), with q and k
-//               normalized, g = rate · softplus(step(x) + step_bias) and β = σ(strength(x)). The
-//               output is out(norm(o) · SiLU(gate(x))), with the block's norm over each head of o.
+// A mixer that keeps a state of fixed size instead of keys. With kShortConv, [b│c│x] = in(h), and
+// the mixer's output is out(c · convolution(b · x)), without an activation. Nothing computes the
+// others yet.
 enum class Recurrence : uint8_t { kShortConv, kDeltaNet, kMamba2 };
 
 struct RecurrentSpec {
   Recurrence recurrence = Recurrence::kShortConv;
   int64_t conv_size = 0;  // inputs that the convolution sees, the current one included
   bool conv_bias = false;
-  bool bias = false;  // of its projections, with kShortConv
+  bool bias = false;  // of its projections
   // Of the state: [heads, state_size, head_dim]; 0 without one, as with kShortConv.
-  int64_t heads = 0;           // a multiple of key_heads
-  int64_t key_heads = 0;       // groups, in Mamba-2
-  int64_t state_size = 0;      // of a key
-  int64_t head_dim = 0;        // of a value
-  bool heads_in_turn = false;  // RecurArgs::heads_in_turn
+  int64_t heads = 0;       // a multiple of key_heads
+  int64_t key_heads = 0;   // groups, in Mamba-2
+  int64_t state_size = 0;  // of a key
+  int64_t head_dim = 0;    // of a value
 
   static constexpr const char* kKind = "recurrent";
-  bool has_matrix() const { return recurrence != Recurrence::kShortConv; }
-  int64_t key_width() const { return key_heads * state_size; }
-  // Numbers of a token, with a residual stream this wide: that the convolution sees, and that `out`
-  // reads.
-  int64_t channels(int64_t hidden) const {
-    return has_matrix() ? 2 * key_width() + heads * head_dim : hidden;
-  }
-  int64_t inner(int64_t hidden) const { return has_matrix() ? heads * head_dim : hidden; }
-  // Numbers of a sequence's state: the convolution's, then the matrices.
-  int64_t conv_floats(int64_t hidden) const { return (conv_size - 1) * channels(hidden); }
-  int64_t state_floats(int64_t hidden) const {
-    return conv_floats(hidden) + heads * state_size * head_dim;
-  }
+  // Numbers of a sequence's state, with a residual stream this wide.
+  int64_t state_floats(int64_t hidden) const { return (conv_size - 1) * hidden; }
   friend bool operator==(const RecurrentSpec&, const RecurrentSpec&) = default;
   template <typename Visit>
   static void for_each_field(const Visit& visit) {
@@ -185,9 +161,8 @@ struct RecurrentSpec {
     visit("bias", &RecurrentSpec::bias, AnyValue{});
     visit("heads", &RecurrentSpec::heads, Whole{0, kMostHeads});
     visit("key_heads", &RecurrentSpec::key_heads, Whole{0, kMostHeads});
-    visit("state_size", &RecurrentSpec::state_size, Whole{0, kMostKeyDim});
+    visit("state_size", &RecurrentSpec::state_size, Whole{0, kMostHeads});
     visit("head_dim", &RecurrentSpec::head_dim, Whole{0, kMostHeads});
-    visit("heads_in_turn", &RecurrentSpec::heads_in_turn, AnyValue{});
   }
 };
 

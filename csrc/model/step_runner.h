@@ -69,8 +69,8 @@ struct StepResult {
   const float* logits = nullptr;         // [logit rows, vocab], on the host, until the next launch
 };
 
-// The maximum number of tokens of a step whose spans want kAllLogits, to score a prompt or to
-// verify drafts: enough to share a pass over the weights, but no more than these bytes of logits.
+// The maximum number of tokens of a step whose spans want kAllLogits: enough to share a pass over
+// the weights, but no more than this many bytes of logits.
 inline int64_t most_scored_rows(int64_t vocab) {
   constexpr int64_t kMostRows = 32, kMostBytes = int64_t{8} << 20;
   return std::clamp<int64_t>(kMostBytes / (vocab * int64_t{sizeof(float)}), 1, kMostRows);

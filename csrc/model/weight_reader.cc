@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
+
+#include "common/errors.h"
+#include "common/quiet_thread.h"
 
 namespace sinkstream {
 
@@ -14,6 +18,9 @@ namespace {
 // A piece fits into the L2 cache while it is read and packed. Smaller ones cost more calls, larger
 // ones leave the cache.
 constexpr int64_t kPieceBytes = int64_t{256} << 10;
+
+// More threads read no faster than memory does.
+constexpr int kMostThreads = 16;
 
 // Returns whether all bytes could be read.
 bool read_fully(int descriptor, std::byte* to, int64_t bytes, int64_t offset) {
@@ -85,12 +92,30 @@ bool read_span(const TensorExtent& tensor, const SplitSpan& span, std::byte* to,
 }  // namespace
 
 WeightReader::WeightReader(WeightStore* store, std::vector<WeightExtent> extents, int threads)
-    : store_(store), extents_(std::move(extents)), loop_(threads) {
-  buffers_.resize(loop_.threads());
-  between_.resize(loop_.threads());
+    : store_(store),
+      extents_(std::move(extents)),
+      pool_(std::clamp(threads, 1, kMostThreads)),
+      buffers_(pool_.threads()),
+      between_(pool_.threads()) {
   plan();
-  loop_.start("sinkstream read", std::ssize(pieces_),
-              [this](int64_t task, int thread) { read_piece(pieces_[task], thread); });
+  try {
+    thread_ = start_quiet_thread("sinkstream read", [this] { read_all(); });
+  } catch (const std::system_error& error) {
+    throw CapacityError(
+        cat("load: the system cannot start a thread for reading weights: ", error.what(), "."));
+  }
+}
+
+WeightReader::~WeightReader() {
+  stopping_.store(true, std::memory_order_relaxed);
+  thread_.join();
+}
+
+bool WeightReader::wait(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  const bool ended = ended_changed_.wait_for(lock, at_most, [this] { return ended_; });
+  if (failure_) std::rethrow_exception(failure_);
+  return ended;
 }
 
 // In the files' order, so that disks can read ahead.
@@ -106,7 +131,22 @@ void WeightReader::plan() {
   });
 }
 
+void WeightReader::read_all() {
+  std::exception_ptr failure;
+  try {
+    pool_.run(static_cast<int64_t>(pieces_.size()),
+              [this](int64_t task, int thread) { read_piece(pieces_[task], thread); });
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  failure_ = failure;
+  ended_ = true;
+  ended_changed_.notify_all();
+}
+
 void WeightReader::read_piece(const Piece& piece, int thread) {
+  if (stopping_.load(std::memory_order_relaxed)) return;
   const int64_t total = piece.bytes();
   std::vector<std::byte>& bytes = buffers_[thread];
   if (std::ssize(bytes) < total) bytes.resize(total);
@@ -116,7 +156,7 @@ void WeightReader::read_piece(const Piece& piece, int thread) {
     const TensorExtent& tensor = extent.tensors[i];
     const SplitSpan& span = piece.at.spans[i];
     if (!read_span(tensor, span, to, &between_[thread])) {
-      loop_.stop();
+      stopping_.store(true, std::memory_order_relaxed);
       const std::lock_guard lock(mutex_);
       if (!unread_) unread_ = {extent.weight, piece.at.row, piece.at.row + piece.at.rows};
       return;

@@ -5,13 +5,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "common/background_loop.h"
+#include "common/thread_pool.h"
 #include "model/weights.h"
 
 namespace sinkstream {
@@ -48,9 +51,14 @@ class WeightReader {
   // must outlive the reader, and must not be used until `wait` has returned true. Throws
   // CapacityError if the system refuses a thread.
   WeightReader(WeightStore* store, std::vector<WeightExtent> extents, int threads);
+  // Stops after the pieces in progress.
+  ~WeightReader();
+  WeightReader(const WeightReader&) = delete;
+  WeightReader& operator=(const WeightReader&) = delete;
 
-  // As BackgroundLoop::wait. Rows that could not be read also end it: see `unread`.
-  bool wait(std::chrono::milliseconds at_most) { return loop_.wait(at_most); }
+  // Waits up to `at_most` for reading to end, and returns whether it has. Rethrows the exception
+  // that ended it, if any. Rows that could not be read also end it: see `unread`.
+  bool wait(std::chrono::milliseconds at_most);
   // The first rows that could not be read, once `wait` has returned true.
   const std::optional<UnreadRows>& unread() const { return unread_; }
   // How many bytes of the files have been stored so far.
@@ -70,17 +78,25 @@ class WeightReader {
   };
 
   void plan();
+  void read_all();
   void read_piece(const Piece& piece, int thread);
 
   WeightStore* store_;
   std::vector<WeightExtent> extents_;
   std::vector<Piece> pieces_;
-  std::atomic<int64_t> bytes_read_{0};
-  std::mutex mutex_;  // guards unread_
-  std::optional<UnreadRows> unread_;
+  ThreadPool pool_;
   std::vector<std::vector<std::byte>> buffers_;  // [threads], a piece each
   std::vector<std::vector<std::byte>> between_;  // [threads]: short runs, and what is between them
-  BackgroundLoop loop_;                          // last: its threads use everything above
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> bytes_read_{0};
+
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable ended_changed_;
+  bool ended_ = false;
+  std::exception_ptr failure_;
+  std::optional<UnreadRows> unread_;
+
+  std::thread thread_;  // last: it uses everything above
 };
 
 }  // namespace sinkstream

@@ -37,16 +37,9 @@ struct LayerWeights {
   PackedMatrix q, k, v, o;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
   const float* sink_logits = nullptr;  // [heads]
-  PackedMatrix output_gate;            // [heads · head_dim, hidden]
-  // Of a recurrence: Note [Recurrences] of decoder_spec.h.
-  PackedMatrix conv_in;                               // [3 · hidden, hidden]
-  PackedMatrix conv_q, conv_k, conv_v;                // [key_width, hidden] each, [inner, hidden]
-  PackedMatrix conv_out;                              // [hidden, inner]
-  const float* conv = nullptr;                        // [channels, conv_size]
-  PackedMatrix state_gate;                            // [inner, hidden]
-  PackedMatrix step, strength;                        // [heads, hidden]
-  const float *rate = nullptr, *step_bias = nullptr;  // [heads]
-  NormWeights state_norm;                             // [head_dim]
+  // Of a short convolution.
+  PackedMatrix conv_in, conv_out;  // [3 · hidden, hidden], [hidden, hidden]
+  const float* conv = nullptr;     // [hidden, conv_size]
   const float *conv_in_bias = nullptr, *conv_bias = nullptr, *conv_out_bias = nullptr;
   NormWeights q_norm, k_norm;       // [head_dim], or [heads · head_dim] and [kv_heads · head_dim]
   NormWeights attention_post_norm;  // [hidden]
@@ -140,15 +133,9 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
   };
   if (block.attention_norm) norm("attention_norm", hidden, layer.attention_norm);
   if (const RecurrentSpec* const recurrent = block.recurrent()) {
-    if (recurrent->has_matrix()) {
-      visit("conv_q", recurrent->key_width(), hidden, layer.conv_q);
-      visit("conv_k", recurrent->key_width(), hidden, layer.conv_k);
-      visit("conv_v", recurrent->inner(hidden), hidden, layer.conv_v);
-    } else {
-      visit("conv_in", 3 * hidden, hidden, layer.conv_in);
-    }
-    vector("conv", recurrent->channels(hidden) * recurrent->conv_size, layer.conv);
-    visit("conv_out", hidden, recurrent->inner(hidden), layer.conv_out);
+    visit("conv_in", 3 * hidden, hidden, layer.conv_in);
+    vector("conv", hidden * recurrent->conv_size, layer.conv);
+    visit("conv_out", hidden, hidden, layer.conv_out);
   } else {
     const int64_t q = block.attention().query_size(), kv = block.attention().kv_size();
     visit("q", q, hidden, layer.q);
@@ -185,20 +172,7 @@ void for_each_weight(const BlockSpec& block, int64_t hidden, Layer& layer, const
     vector("conv_in_bias", 3 * hidden, layer.conv_in_bias);
     vector("conv_out_bias", hidden, layer.conv_out_bias);
   }
-  if (recurrent != nullptr && recurrent->conv_bias) {
-    vector("conv_bias", recurrent->channels(hidden), layer.conv_bias);
-  }
-  if (attention != nullptr && attention->output_gate) {
-    visit("output_gate", attention->query_size(), hidden, layer.output_gate);
-  }
-  if (recurrent != nullptr && recurrent->has_matrix()) {
-    visit("state_gate", recurrent->inner(hidden), hidden, layer.state_gate);
-    visit("step", recurrent->heads, hidden, layer.step);
-    visit("strength", recurrent->heads, hidden, layer.strength);
-    vector("rate", recurrent->heads, layer.rate);
-    vector("step_bias", recurrent->heads, layer.step_bias);
-    norm("state_norm", recurrent->head_dim, layer.state_norm);
-  }
+  if (recurrent != nullptr && recurrent->conv_bias) vector("conv_bias", hidden, layer.conv_bias);
 }
 
 }  // namespace sinkstream

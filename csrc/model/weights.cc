@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <string_view>
-#include <utility>
 #include <variant>
 
 #include "common/check.h"
@@ -190,7 +188,7 @@ int64_t WeightStore::Entry::bytes() const {
   return is_vector() ? rows * 4 : packed_bytes(weight_type_of(storage), rows, cols, block());
 }
 
-void WeightStore::add(const std::string& name, Entry entry) {
+void WeightStore::add(const std::string& name, const Entry& entry) {
   SINKSTREAM_CHECK(memory_.data() == nullptr, "weight ", name,
                    " is declared after the store was allocated");
   if (entry.rows < 1 || entry.cols < 1) {
@@ -199,10 +197,7 @@ void WeightStore::add(const std::string& name, Entry entry) {
                               "but has [",
                               entry.rows, ", ", entry.cols, "]."));
   }
-  entry.offset = bytes_needed_;
-  bytes_needed_ += aligned(entry.bytes());
-  SINKSTREAM_CHECK(entries_.emplace(name, std::move(entry)).second, "weight ", name,
-                   " is declared twice");
+  SINKSTREAM_CHECK(entries_.emplace(name, entry).second, "weight ", name, " is declared twice");
   order_.push_back(name);
 }
 
@@ -226,7 +221,7 @@ void WeightStore::declare_split(const std::string& name, const SplitFormat& form
     // Those of one input are usually the same.
     entry.order = orders_.emplace(numbers, std::move(shared)).first->second;
   }
-  add(name, std::move(entry));
+  add(name, entry);
 }
 
 void WeightStore::declare(const std::string& name, const WeightFile& file, Storage storage,
@@ -240,36 +235,21 @@ void WeightStore::declare(const std::string& name, const WeightFile& file, Stora
                        (cols > 1 && row_of(file.storage).block == 1 && can_quantize_to(storage)),
                    "weight ", name, " cannot be rounded from ", row_of(file.storage).name, " to ",
                    row.name);
-  SINKSTREAM_CHECK((file.added == 0 && !file.is_logarithm) || cols == 1, "weight ", name,
-                   " is a matrix, whose numbers are what the file says");
+  SINKSTREAM_CHECK(file.added == 0 || cols == 1, "weight ", name, " is a matrix to which ",
+                   file.added, " is added");
   SINKSTREAM_CHECK(!file.is_transposed || (cols > 1 && row_of(file.storage).block == 1), "weight ",
                    name, " has no columns that can follow each other");
   add(name, {.file = file, .storage = storage, .rows = rows, .cols = cols});
 }
 
-void WeightStore::allocate() { memory_ = SharedBuffer(bytes_needed_, "the weights"); }
-
-void WeightStore::map(int descriptor, int64_t offset) {
-  memory_ = SharedBuffer::map_file(descriptor, offset, bytes_needed_, "the weights");
-  for (auto& [name, entry] : entries_) entry.written = entry.rows * entry.cols;
-}
-
-void WeightStore::unmap() {
-  memory_ = SharedBuffer();
-  for (auto& [name, entry] : entries_) entry.written = 0;
-}
-
-std::vector<PanelPiece> WeightStore::panel_pieces(int64_t most) const {
-  std::vector<PanelPiece> pieces;
+void WeightStore::allocate() {
+  int64_t total = 0;
   for (const std::string& name : order_) {
-    const Entry& entry = entries_.at(name);
-    const bool is_expert = name.find(".experts.") != std::string::npos;
-    const int64_t bytes = entry.bytes();
-    for (int64_t at = 0; at < bytes; at += most) {
-      pieces.push_back({name, entry.offset + at, std::min(most, bytes - at), is_expert});
-    }
+    Entry& entry = entries_.at(name);
+    entry.offset = total;
+    total += aligned(entry.bytes());
   }
-  return pieces;
+  memory_ = Buffer::reserve(total, "the weights");
 }
 
 const WeightStore::Entry& WeightStore::declared(const std::string& name) const {
@@ -357,9 +337,6 @@ void WeightStore::write(const std::string& name, const std::byte* source, int64_
     unpack_vector(entry.file.storage, source, count, numbers);
     if (entry.file.added != 0) {  // so that a zero keeps its sign otherwise
       for (int64_t i = 0; i < count; ++i) numbers[i] += entry.file.added;
-    }
-    for (int64_t i = 0; entry.file.is_logarithm && i < count; ++i) {
-      numbers[i] = static_cast<float>(-std::exp(double{numbers[i]}));
     }
   } else {
     const MatrixPart part = {.row = row, .count = count, .col = 0, .width = entry.cols};

@@ -1,6 +1,5 @@
-// All weights of a decoder in one block of memory, packed for the kernels. Filled tensor by tensor
-// from a checkpoint's own bytes, each of which is read once, or mapped from a file that holds the
-// block (panel_file.h).
+// All weights of a decoder in one block of memory, packed for the kernels.
+// Filled tensor by tensor from a checkpoint's own bytes, each of which is read once.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "device/shared_buffer.h"
+#include "device/buffer.h"
 #include "kernels/pack.h"
 #include "kernels/pack_split.h"
 #include "model/decoder_spec.h"
@@ -24,19 +23,10 @@ struct WeightFile {
   Storage storage = Storage::kF32;
   bool is_transposed = false;  // its columns follow each other, each with all rows
   float added = 0;             // to each number of a vector, in float32
-  bool is_logarithm = false;   // of a vector: each number x stands for −e^x
-};
-
-// A part of the block of memory, of a weight or of a piece of it.
-struct PanelPiece {
-  std::string_view weight;  // its name, which the store owns
-  int64_t offset = 0, bytes = 0;
-  bool is_expert = false;  // read only for tokens that choose it
 };
 
 // Stores the weights: `declare` or `declare_split` each, `allocate` once, `write` all rows of each
-// once, then `finish`; or `map` in place of `allocate` and `write`. Errors name the weight; a
-// weight with missing rows is an error.
+// once, then `finish`. Errors name the weight; a weight with missing rows is an error.
 class WeightStore {
  public:
   explicit WeightStore(const DecoderSpec& spec) : spec_(spec) {}
@@ -55,17 +45,6 @@ class WeightStore {
                      std::vector<int32_t> order);
   // The memory becomes resident as it is written.
   void allocate();
-  // Takes the block from a file, where it begins at `offset`: SharedBuffer::map_file.
-  void map(int descriptor, int64_t offset);
-  // Undoes it. The store can then be allocated.
-  void unmap();
-  // Whose content is the block.
-  SharedBuffer* memory() { return &memory_; }
-  const SharedBuffer& memory() const { return memory_; }
-  // The bytes that the block has, or will have.
-  int64_t bytes_needed() const { return bytes_needed_; }
-  // All pieces of the block in order, each of `most` bytes or less.
-  std::vector<PanelPiece> panel_pieces(int64_t most) const;
 
   // Cuts a weight into pieces of about `bytes` bytes of its files, or less: complete panels, or
   // columns, as those of a transposed tensor. Of a weight in one tensor, this is spans[0].
@@ -104,14 +83,14 @@ class WeightStore {
     int64_t rows, cols;
     std::optional<SplitFormat> split{};
     std::shared_ptr<const std::vector<int32_t>> order{};  // null: none
-    int64_t offset = 0;                                   // in the block
+    int64_t offset = 0;                                   // in memory_
     int64_t written = 0;                                  // numbers
     bool is_vector() const { return cols == 1; }
     int64_t block() const { return split ? split_block(*split, cols) : kUnit; }
     int64_t bytes() const;
   };
 
-  void add(const std::string& name, Entry entry);
+  void add(const std::string& name, const Entry& entry);
   const Entry& declared(const std::string& name) const;
   Entry& allocated(const std::string& name);
   // `source` holds the rows of the part. `target`: the weight's panels.
@@ -133,8 +112,7 @@ class WeightStore {
   std::unordered_map<std::string, Entry> entries_;
   // The orders of columns, each once, by their own bytes.
   std::unordered_map<std::string_view, std::shared_ptr<std::vector<int32_t>>> orders_;
-  int64_t bytes_needed_ = 0;
-  SharedBuffer memory_;
+  Buffer memory_;
 };
 
 }  // namespace sinkstream

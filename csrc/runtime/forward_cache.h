@@ -31,7 +31,6 @@ struct ForwardCache {
       : ForwardCache(other.model, std::move(owned), layers, other.asked, other.batch(),
                      other.row().max_length()) {
     for (int64_t i = 0; i < batch(); ++i) rows[i]->copy_from(*other.rows[i]);
-    kept_in_states = other.kept_in_states;
   }
 
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
@@ -41,8 +40,7 @@ struct ForwardCache {
   const Window asked;   // S and W as it was made with
   OwnedPools memory;
   std::vector<std::unique_ptr<SequenceCache>> rows;  // [batch]
-  int64_t kept_in_states = 0;     // tokens of each row that were cut out, but not of its states
-  std::atomic<bool> busy{false};  // a forward pass is using it
+  std::atomic<bool> busy{false};                     // a forward pass is using it
 };
 
 }  // namespace sinkstream

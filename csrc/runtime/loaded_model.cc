@@ -1,11 +1,7 @@
 #include "runtime/loaded_model.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <future>
 #include <system_error>
 #include <thread>
@@ -15,7 +11,6 @@
 #include "common/check.h"
 #include "common/divide_up.h"
 #include "common/errors.h"
-#include "common/human_bytes.h"
 #include "common/quiet_thread.h"
 #include "common/usable_threads.h"
 #include "model/cuda/decoder.h"
@@ -115,11 +110,6 @@ void check_gpu(const LoadOptions& options) {
         "but is \"float32\".",
         "kv_dtype");
   }
-  if (options.lock_memory) {
-    throw InvalidArgument(
-        "load: `lock_memory` must be False on a GPU, which has memory of its own, but is True.",
-        "lock_memory");
-  }
 }
 
 // Runs a function in a thread of its own.
@@ -166,8 +156,7 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
       cache_type_(cache_type_of(options)),
       weight_bytes_(store_.bytes()),
       decoder_(make_decoder(options)),
-      memory_(make_pools(max_sequences_ * layers_.most_memory(window_), StatePool::kKept, &threads_,
-                         nullptr)),
+      memory_(make_pools(max_sequences_ * layers_.most_memory(window_), &threads_, nullptr)),
       pools_(memory_.pools()),
       spare_(gpu_ ? std::make_unique<cuda::SpareMemory>(gpu_->plugin.runtime, gpu_->stream.get(),
                                                         memory_.bytes())
@@ -192,40 +181,8 @@ LoadedModel::LoadedModel(const DecoderSpec& spec, WeightStore&& store, const Loa
   engine_ = std::make_unique<Engine>(*decoder_, std::move(engine));
 }
 
-void LoadedModel::lock_weights() {
-  const int error = store_.memory()->lock();
-  if (error == 0) return;
-  rlimit limit{};
-  getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string most = limit.rlim_cur == RLIM_INFINITY
-                               ? "unlimited"
-                               : human_bytes(static_cast<int64_t>(limit.rlim_cur));
-  throw CapacityError(
-      cat("load: the system must be able to keep ", human_bytes(store_.bytes()),
-          " in memory for `lock_memory`, but refuses (", strerror(error), "): RLIMIT_MEMLOCK is ",
-          most, ". Raise it, as with `ulimit -l unlimited`."),
-      "lock_memory");
-}
-
-int LoadedModel::keep_panels(PanelTarget target) {
-  SINKSTREAM_CHECK(!gpu_, "panels are on a GPU");
-  const std::lock_guard lock(writer_mutex_);
-  if (const int error = reserve_panel_file(store_, target)) {
-    ::close(target.descriptor);
-    return error;
-  }
-  panel_writer_ = std::make_unique<PanelWriter>(&store_, &store_mutex_, std::move(target));
-  return 0;
-}
-
-int LoadedModel::panel_error() {
-  const std::lock_guard lock(writer_mutex_);
-  return panel_writer_ ? panel_writer_->error() : 0;
-}
-
 std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& options) {
   check_gpu(options);
-  if (options.lock_memory) lock_weights();
   const DecoderWeights weights = store_.finish();
   if (options.gpu == nullptr) {
     DecoderOptions chosen;
@@ -254,8 +211,8 @@ std::unique_ptr<WeightedModel> LoadedModel::make_decoder(const LoadOptions& opti
   return decoder;
 }
 
-OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, int64_t kept_states,
-                                   ThreadPool* threads, cuda::SpareMemory* spare) const {
+OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, ThreadPool* threads,
+                                   cuda::SpareMemory* spare) const {
   const auto allocate = [&](int64_t bytes) -> std::unique_ptr<PageMemory> {
     if (!gpu_) return std::make_unique<HostPages>(bytes, threads);
     const cuda::Runtime& runtime = gpu_->plugin.runtime;
@@ -272,8 +229,7 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, int64_t kept_stat
   }
   if (layers_.has_states()) {
     StepRunner* const runner = decoder_->step_runner();
-    const int64_t in_flight = runner == nullptr ? 1 : runner->most_in_flight();
-    const int64_t lanes = StatePool::lanes_for(in_flight, kept_states);
+    const int64_t lanes = StatePool::lanes_for(runner == nullptr ? 1 : runner->most_in_flight());
     made.states.emplace(layers_.lane_bytes(), lanes, amount.states,
                         allocate(amount.states * lanes * layers_.lane_bytes()),
                         poison_from_environment());
@@ -283,17 +239,13 @@ OwnedPools LoadedModel::make_pools(const MemoryAmount& amount, int64_t kept_stat
 
 OwnedPools LoadedModel::make_cache_pools(const Window& window, int64_t batch,
                                          int64_t max_length) const {
-  return make_pools(ForwardCache::memory_needed(layers_, window, batch, max_length),
-                    /*kept_states=*/0, nullptr, spare_.get());
+  return make_pools(ForwardCache::memory_needed(layers_, window, batch, max_length), nullptr,
+                    spare_.get());
 }
 
 void LoadedModel::close() {
   engine_->close();
   if (!engine_->is_owner_process()) return;
-  {
-    const std::lock_guard lock(writer_mutex_);
-    if (panel_writer_) panel_writer_->finish();
-  }
   const std::lock_guard lock(store_mutex_);
   is_released_ = true;
   store_.release();
@@ -334,7 +286,6 @@ std::unique_ptr<ForwardCache> LoadedModel::copy_of(const ForwardCache& cache) co
 void LoadedModel::evict_range(ForwardCache* cache, int64_t begin, int64_t end) {
   const auto evict = [&] {
     for (auto& row : cache->rows) decoder_->evict_range(row.get(), begin, end);
-    if (layers_.has_states()) cache->kept_in_states += end - begin;
   };
   engine_->between_steps(evict, "evict_range");
 }

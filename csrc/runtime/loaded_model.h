@@ -14,7 +14,6 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/memory.h"
 #include "model/cpu/decoder.h"
-#include "model/panel_file.h"
 #include "runtime/forward_cache.h"
 
 namespace sinkstream {
@@ -30,7 +29,6 @@ struct LoadOptions {
   int64_t threads = 0;                      // 0: usable_threads()
   std::optional<int64_t> speculation = {};  // EngineOptions::speculation
   std::string kernels;                      // a table's name; empty: the best
-  bool lock_memory = false;                 // keep the weights resident
   const cuda::Plugin* gpu = nullptr;        // null: the CPU
 };
 
@@ -46,15 +44,6 @@ class LoadedModel {
   // long as reading the weights once; streams continue in the meantime, and `close` waits. Throws
   // EngineDead after `close`. Call it without the GIL.
   std::string fingerprint();
-
-  // Reserves the space of a file, writes the weights to it in the background, and then maps it:
-  // PanelWriter. Takes over the descriptor. At most once, not on a GPU. Returns 0, or the system's
-  // error: then nothing is written. Throws CapacityError if the system refuses a thread.
-  int keep_panels(PanelTarget target);
-  // The system's error that ended the writing; 0: none so far.
-  int panel_error();
-  // The part of weight_bytes() that is mapped from a file.
-  int64_t mapped_bytes() const { return store_.memory().bytes_from_file(); }
 
   int64_t serial() const { return serial_; }
   const DecoderSpec& spec() const { return spec_; }
@@ -99,14 +88,12 @@ class LoadedModel {
     cuda::UniqueStream stream;
   };
 
-  void lock_weights();
   std::unique_ptr<WeightedModel> make_decoder(const LoadOptions& options);
   PageShape page_shape(const CacheGroup& group) const {
     return decoder_->page_shape(group.layers.front());
   }
-  // `kept_states`: lanes that a sequence may keep. `threads` speed up the allocation of the host's
-  // memory; both pointers may be null.
-  OwnedPools make_pools(const MemoryAmount& amount, int64_t kept_states, ThreadPool* threads,
+  // `threads` speed up the allocation of the host's memory; both may be null.
+  OwnedPools make_pools(const MemoryAmount& amount, ThreadPool* threads,
                         cuda::SpareMemory* spare) const;
   OwnedPools make_cache_pools(const Window& window, int64_t batch, int64_t max_length) const;
 
@@ -114,7 +101,7 @@ class LoadedModel {
   DecoderSpec spec_;
   CacheLayers layers_;
   WeightStore store_;
-  std::mutex store_mutex_;  // held while the weights are digested, exchanged or freed
+  std::mutex store_mutex_;  // held while the weights are digested or freed
   bool is_released_ = false;
   std::string fingerprint_;  // empty until it is computed
   Window window_;
@@ -127,12 +114,10 @@ class LoadedModel {
   DType cache_type_;
   int64_t weight_bytes_;
   std::unique_ptr<WeightedModel> decoder_;
-  OwnedPools memory_;                          // of the engine's sequences
-  MemoryPools pools_;                          // the same
-  std::unique_ptr<cuda::SpareMemory> spare_;   // of ForwardCaches; null on a CPU
-  std::mutex writer_mutex_;                    // guards panel_writer_
-  std::unique_ptr<PanelWriter> panel_writer_;  // null unless there is a file to write
-  std::unique_ptr<Engine> engine_;             // last: its thread uses everything above
+  OwnedPools memory_;                         // of the engine's sequences
+  MemoryPools pools_;                         // the same
+  std::unique_ptr<cuda::SpareMemory> spare_;  // of ForwardCaches; null on a CPU
+  std::unique_ptr<Engine> engine_;            // last: its thread uses everything above
 };
 
 }  // namespace sinkstream

@@ -62,19 +62,15 @@ def lines(paths: Schema) -> Iterator[str]:
     yield "# HTTP API\n"
     yield (
         "The API of [`sinkstream serve`](../guides/server.md). Every path is also served without "
-        "`/v1`. Those that begin with `/api` are [Ollama's](../guides/from_ollama.md), and "
-        "`/v1/messages` is [Anthropic's](../guides/server.md#anthropics-api). The server itself "
-        "describes the API at `/openapi.json`.\n"
+        "`/v1`. The server itself describes the API at `/openapi.json`.\n"
     )
     for path, methods in paths.items():
         for method, operation in methods.items():
             yield from section(f"{method.upper()} {path}", operation)
     yield "## Errors\n"
     yield (
-        'Errors have the form `{"error": {"message", "type", "param", "code"}}`; those of '
-        'Ollama\'s paths are `{"error": "…"}`, and those of Anthropic\'s are '
-        '`{"type": "error", "error": {"type", "message"}}`. The header `x-should-retry` says '
-        "whether to repeat the request.\n"
+        'Every error has the form `{"error": {"message", "type", "param", "code"}}`. The header '
+        "`x-should-retry` says whether to repeat the request.\n"
     )
     yield "| status | reason |\n|---|---|"
     yield from (f"| {status} | {reason} |" for status, reason in ERRORS.items())

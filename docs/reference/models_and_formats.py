@@ -82,7 +82,7 @@ ROUTERS = {
     "softmax_of_chosen": "softmax of the chosen",
     "sparse_mixer": "SparseMixer",
 }
-RECURRENCES = {"short_conv": "short convolutions", "delta_net": "gated delta nets"}
+RECURRENCES = {"short_conv": "short convolutions"}
 SCALES = {
     "embedding": lambda spec, block: spec.embedding_scale != 1,
     "residuals": lambda spec, block: block.residual_scale != 1,
@@ -198,7 +198,6 @@ def parts(name: str) -> dict[str, str]:
         "windows": windows(plain, full),
         "states": states(full),
         "learned sinks": "yes" if block.attention.sink_logits else "",
-        "output gate": "yes" if block.attention.output_gate else "",
         "scaled": ", ".join(word for word, has in SCALES.items() if has(full, block)),
     }
 

@@ -42,17 +42,13 @@ class Capacity:
     weight_bytes_per_token: int = 0
     """The part of `weight_bytes` that the forward pass of one token reads: all but the embedding,
     unless the logits use it, and but the experts that the token does not choose."""
-    mapped_weight_bytes: int = 0
-    """The part of `weight_bytes` that is mapped from a file on disk, so that processes share it. It
-    is all or nothing, but for a moment after the first load of a model."""
 
     def __str__(self) -> str:
         """Return the sizes in human-readable units."""
         total = self.weight_bytes + self.cache_bytes + self.scratch_bytes
-        mapped = ", mapped from a file" if self.mapped_weight_bytes else ""
         return (
             f"{human_bytes(total)}: {human_bytes(self.weight_bytes)} of weights "
-            f"({human_bytes(self.weight_bytes_per_token)} read per token{mapped}), "
+            f"({human_bytes(self.weight_bytes_per_token)} read per token), "
             f"{human_bytes(self.cache_bytes)} of cache for "
             f"{counted(self.max_sequences, 'sequence')} of "
             f"{self.sinks} sinks + {self.window} window, "
@@ -120,14 +116,6 @@ class Cache(NeverCopied):
         return self._native.evicted
 
     @property
-    def kept_in_states(self) -> int:
-        """Return how many tokens of each row `evict_range` has left in the states.
-
-        0 if all layers have keys.
-        """
-        return self._native.kept_in_states
-
-    @property
     def nbytes(self) -> int:
         """Return the size of the cache in bytes; it never grows.
 
@@ -163,8 +151,7 @@ class Cache(NeverCopied):
     def evict_range(self, start: int, end: int) -> None:
         """Remove tokens from the middle of the window, in all rows; older tokens close the gap.
 
-        The keys of moved tokens are rotated by the length of the gap, and rounded once more. The
-        states of layers without keys stay as they are: `kept_in_states` counts.
+        The keys of moved tokens are rotated by the length of the gap, and rounded once more.
 
         Args:
             start: The first token to remove, by its rank among the tokens that the next token

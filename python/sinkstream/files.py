@@ -55,24 +55,16 @@ def state_folder() -> Path | None:
 
     None if there is no home folder: neither $HOME nor an entry for the user in the system.
     """
-    return _user_folder(os.environ.get("XDG_STATE_HOME", ""), ".local/state")
-
-
-def cache_folder() -> Path | None:
-    """Return the folder for what can be made again; None as for `state_folder`."""
-    return _user_folder(os.environ.get("XDG_CACHE_HOME", ""), ".cache")
-
-
-def _user_folder(chosen: str, below_home: str) -> Path | None:
-    if Path(chosen).is_absolute():  # the specification says to ignore a relative path
-        return Path(chosen)
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():  # the specification says to ignore a relative path
+        return state
     try:
         home = Path.home()
     except RuntimeError:
         return None
     if not os.environ.get("HOME", str(home)):  # it would be the root folder
         return None
-    return home / below_home
+    return home / ".local" / "state"
 
 
 @contextmanager
@@ -115,11 +107,9 @@ class NewFile:
 
     Attributes:
         file: Open for reading and writing bytes, next to the path under a temporary name.
-        part: That name, with its folder.
     """
 
     file: BinaryIO
-    part: str
 
     def __init__(
         self, path: str | os.PathLike[str], *, is_private: bool = False, buffering: int = -1
@@ -128,7 +118,7 @@ class NewFile:
         self._path = _target_of(expanded(path))
         self._folder, name = os.path.split(self._path)
         prefix = f".{name[:40]}.sinkstream-"
-        descriptor, self.part = _create_locked(prefix, self._folder)
+        descriptor, self._part = _create_locked(prefix, self._folder)
         _remove_abandoned(prefix, self._folder)
         try:
             if not is_private:
@@ -137,7 +127,7 @@ class NewFile:
         except BaseException:
             with suppress(OSError):  # `fdopen` may have closed it
                 os.close(descriptor)
-            unlink_if_there(self.part)
+            unlink_if_there(self._part)
             raise
 
     def complete(self, *, flush: bool = True) -> None:
@@ -148,7 +138,7 @@ class NewFile:
         self.file.flush()
         if flush:
             os.fsync(self.file.fileno())
-        os.replace(self.part, self._path)  # noqa: PTH105
+        os.replace(self._part, self._path)  # noqa: PTH105
         self.file.close()  # not earlier: that ends the lock
         if flush:
             _flush_folder(self._folder)
@@ -157,7 +147,7 @@ class NewFile:
         """Close and remove the new file; an old one at the path stays."""
         with suppress(OSError):  # a full disk refuses what is still in the buffer
             self.file.close()
-        unlink_if_there(self.part)
+        unlink_if_there(self._part)
 
 
 def unlink_if_there(path: str) -> None:
@@ -189,7 +179,7 @@ def _remove_abandoned(prefix: str, folder: str) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for part in [entry.path for entry in entries if _is_part(entry.name, prefix)]:
             with suppress(OSError):
-                remove_if_abandoned(part)
+                _remove_if_abandoned(part)
 
 
 def _is_part(name: str, prefix: str) -> bool:
@@ -197,7 +187,7 @@ def _is_part(name: str, prefix: str) -> bool:
     return name.startswith(prefix) and _PART.fullmatch(name, len(prefix)) is not None
 
 
-def remove_if_abandoned(part: str) -> None:
+def _remove_if_abandoned(part: str) -> None:
     """Remove a file if no process is writing it.
 
     Raises:

@@ -59,7 +59,6 @@ class ModelOptions:
     prefill_chunk: int
     speculation: int | None
     threads: int
-    lock_memory: bool
     kernels: str
     device: str
     cuda_library: str

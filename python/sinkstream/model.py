@@ -15,7 +15,7 @@ from sinkstream.checkpoint.checkpoint import Checkpoint
 from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import SinkstreamError
 from sinkstream.host import Host, ModelOptions, ReplyOptions, make_host
-from sinkstream.observe import logs, open_models
+from sinkstream.observe import open_models
 from sinkstream.observe.notebook import summary
 from sinkstream.request.options import REPLY_TOKENS, PromptOptions, SessionOptions
 from sinkstream.request.signature import shows_options, suggests_keywords
@@ -123,7 +123,6 @@ class Model(ClosesOnExit):
             scratch_bytes=native.scratch_bytes,
             state_bytes_per_sequence=native.state_bytes_per_sequence,
             weight_bytes_per_token=native.weight_bytes_per_token,
-            mapped_weight_bytes=native.mapped_bytes,
         )
 
     @property
@@ -478,15 +477,9 @@ class Model(ClosesOnExit):
 
         May be called more than once.
         """
-        was_closed, self._host.lifetime.is_closed = self._host.lifetime.is_closed, True
+        self._host.lifetime.is_closed = True
         self._native.close()
         open_models.discard(self)
-        if (error := self._native.panel_error) and not was_closed:
-            logs.logger.warning(
-                "load: the packed weights of %s are not kept for the next load: %s",
-                Path(self._path).name,
-                os.strerror(error),
-            )
 
 
 def host_of(model: Model) -> Host:

@@ -444,14 +444,6 @@ FAMILY_CONFIGS |= {
 
 _LFM2 = {**_SIZES, "model_type": "lfm2", "block_multiple_of": 16}
 _CONV = "conv"
-_LFM2_MOE = {
-    **_SIZES,
-    **_EXPERTS,
-    "model_type": "lfm2_moe",
-    "moe_intermediate_size": 48,
-    "num_dense_layers": 1,
-    "layer_types": [_CONV, _FULL, _CONV, _CONV],
-}
 
 FAMILY_CONFIGS |= {
     "lfm2": {**_LFM2, "layer_types": [_CONV, _FULL, _CONV, _CONV]},
@@ -462,73 +454,6 @@ FAMILY_CONFIGS |= {
         "conv_L_cache": 4,
         "block_auto_adjust_ff_dim": False,
         "tie_word_embeddings": False,
-    },
-    "lfm2_moe": _LFM2_MOE,
-    "lfm2_moe-no-bias": {
-        **_LFM2_MOE,
-        "layer_types": [_FULL, _CONV, _CONV, _FULL],
-        "num_dense_layers": 0,
-        "use_expert_bias": False,
-        "norm_topk_prob": False,
-        "routed_scaling_factor": 1.8,
-    },
-}
-
-_LINEAR = "linear_attention"
-_QWEN3_5 = {
-    **_SIZES,
-    "model_type": "qwen3_5_text",
-    "head_dim": 32,
-    "linear_num_key_heads": 3,
-    "linear_num_value_heads": 6,
-    "linear_key_head_dim": 20,
-    "linear_value_head_dim": 28,
-    "rope_parameters": {
-        "rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25,
-    },
-}  # fmt: skip
-
-FAMILY_CONFIGS |= {
-    "qwen3_5_text": _QWEN3_5,
-    "qwen3_5_text-last": {
-        **_QWEN3_5,
-        "layer_types": [_FULL, _LINEAR, _LINEAR],
-        "num_hidden_layers": 3,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 2,
-        "linear_conv_kernel_dim": 3,
-        "tie_word_embeddings": True,
-    },
-    "qwen3_5_text-wrapped": {
-        "model_type": "qwen3_5",
-        "text_config": _QWEN3_5,
-        "vision_config": {
-            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2,
-            "patch_size": 4, "out_hidden_size": 96, "num_position_embeddings": 16,
-        },
-        "image_token_id": 290,
-        "video_token_id": 291,
-        "vision_start_token_id": 288,
-        "vision_end_token_id": 289,
-    },
-}  # fmt: skip
-
-_WITH_EXPERTS = {
-    "num_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 40,
-    "shared_expert_intermediate_size": 56,
-}
-
-FAMILY_CONFIGS |= {
-    "qwen3_5_moe_text": {**_QWEN3_5, "model_type": "qwen3_5_moe_text", **_WITH_EXPERTS},
-    "qwen3_next": {**_QWEN3_5, "model_type": "qwen3_next", **_WITH_EXPERTS},
-    "qwen3_next-last": {
-        **_QWEN3_5,
-        "model_type": "qwen3_next",
-        **_WITH_EXPERTS,
-        "layer_types": [_FULL, _LINEAR],
-        "num_hidden_layers": 2,
     },
 }
 
@@ -542,7 +467,6 @@ PERMUTED = (
 
 NOT_IN_GGUF = {
     "lfm2-bias": "biases of its convolutions",
-    "lfm2_moe-no-bias": "that its choice has no bias",
     "apertus-llama3": "llama3's scheme, of which its converter makes divisors",
     "cohere2-untied": "which layers have windows",
     "falcon-alibi": "ALiBi",
@@ -565,11 +489,6 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3-wrapped": _GEMMA3_AS_PUBLISHED,
     "gpt_neox-sequential": {"hidden_act": "gelu", "rotary_emb_base": 10_000},
     "granite_swa-bases": {"layer_rope_theta": None},
-    "lfm2_moe-no-bias": {
-        "use_expert_bias": True,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 1.0,
-    },
     "falcon-groups-one-norm": {"ffn_hidden_size": 4 * 96, "rope_theta": 10_000.0},
     "mpt-clipped": {"attn_config": {"clip_qkv": 0.8}},
     "phimoe": FAMILY_CONFIGS["phimoe-longrope"],  # the converter knows no other RoPE of it
@@ -598,7 +517,6 @@ NOT_WRITTEN = {
     "gpt_oss": "must be 16-bit or 32-bit",
     "granite_swa-bases": r'must be .* "granite_swa" can describe, but `blocks` would be lost',
     "lfm2-bias": r'must be .* "lfm2" can describe, but `blocks\.mixer\.conv_bias` would be',
-    "lfm2_moe-no-bias": r'must be .* "lfm2moe" can describe, but `blocks\.feed_forward\.',
     "hunyuan_v1_dense-alpha": r'must not have the tensor "blk\.0\.attn_output\.bias"',
     "mistral-windows": _WINDOWS,
     "mixtral-windows": _WINDOWS,

@@ -28,8 +28,6 @@ _RENAMED = {
     ".block_sparse_moe.router.weight": ".block_sparse_moe.router.layer.weight",
     ".gate.moe_statics.e_score_correction_bias": ".moe_statics.e_score_correction.bias",
     ".e_score_correction_bias": ".e_score_correction.bias",
-    ".dt_bias": ".dt_proj.bias",
-    ".expert_bias": ".expert_bias.bias",
 }
 """Names of transformers' modules that its folders do not have."""
 
@@ -50,7 +48,6 @@ def write_family_gguf(
     _add_windows(writer, config, has_pattern="attention.sliding_window_pattern" in written.fields)
     _add_scales(writer, config)
     _add_experts(writer, config)
-    _add_delta_nets(writer, config)
     _add_xielu(writer, model)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     kind = kinds[_LIKE.get(config.model_type, architecture)]
@@ -67,12 +64,6 @@ def write_family_gguf(
         part_of = tensor.replace("model.language_model.", "model.")
         for theirs, ours in _RENAMED.items():
             part_of = part_of.replace(theirs, ours)
-        if "in_proj_qkvz" in part_of and config.num_hidden_layers > 2:  # otherwise an old file
-            for part, numbers in _split_projection(
-                part_of, weight.detach().numpy(), config
-            ).items():
-                writer.add_tensor(part, numbers)
-            continue
         if ".experts." in part_of or "sinks" in part_of or "input_linear" in part_of:
             is_gpt_oss = config.model_type == "gpt_oss"
             for part, numbers in _split(part_of, weight.detach().numpy(), is_gpt_oss).items():
@@ -81,8 +72,7 @@ def write_family_gguf(
         found = names.get_name(part_of, try_suffixes=(".weight", ".bias"))
         assert found is not None, f"gguf has no name for {part_of}"
         norm = model.get_submodule(tensor.rpartition(".")[0])
-        is_norm = weight.dim() == 1 and tensor.endswith(".weight")
-        added = _added(norm) if is_norm and "linear_attn" not in tensor else 0.0
+        added = _added(norm) if weight.dim() == 1 and tensor.endswith(".weight") else 0.0
         writer.add_tensor(found, _stored(weight.detach().numpy() + added, part_of, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -137,56 +127,6 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
         writer.add_expert_group_used_count(config.topk_group)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if config.model_type == "lfm2_moe":
-        writer.add_leading_dense_block_count(config.num_dense_layers)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-
-
-def _add_delta_nets(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    if not hasattr(config, "linear_num_value_heads"):
-        return
-    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-    writer.add_ssm_state_size(config.linear_key_head_dim)
-    writer.add_ssm_group_count(config.linear_num_key_heads)
-    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
-    writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
-    recurs = [kind == "linear_attention" for kind in config.layer_types]
-    if recurs == [(layer + 1) % 4 > 0 for layer in range(len(recurs))]:
-        writer.add_full_attention_interval(4)
-    else:
-        writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurs)
-
-
-def _in_turn(
-    weight: npt.NDArray[np.float32], name: str, config: PretrainedConfig
-) -> npt.NDArray[np.float32]:
-    """Return the value heads of all key heads in turn, as Qwen3.5's files have them."""
-    heads, key_heads = config.linear_num_value_heads, config.linear_num_key_heads
-    size, keys = config.linear_value_head_dim, key_heads * config.linear_key_head_dim
-    if ".conv1d." in name or ".in_proj_qkv." in name:
-        rest, begin = weight[: 2 * keys], 2 * keys
-        numbers = np.arange(heads * size)
-    elif ".out_proj." in name:
-        turned: npt.NDArray[np.float32] = _in_turn(weight.T, ".in_proj_z.", config).T
-        return np.ascontiguousarray(turned)
-    else:
-        rest, begin = weight[:0], 0
-        numbers = np.arange(heads * size if ".in_proj_z." in name else heads)
-    order = numbers.reshape(key_heads, heads // key_heads, -1).swapaxes(0, 1).reshape(-1)
-    return np.concatenate([rest, weight[begin:][order]])
-
-
-def _split_projection(
-    name: str, weight: npt.NDArray[np.float32], config: PretrainedConfig
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the two tensors of a projection that has query, key, value, gate of each key head."""
-    size, value = config.linear_key_head_dim, config.linear_value_head_dim
-    width = config.linear_num_value_heads // config.linear_num_key_heads * value
-    by_head = weight.reshape(config.linear_num_key_heads, -1, weight.shape[1])
-    parts = np.split(by_head, np.cumsum([size, size, width]), axis=1)
-    q, k, v, gate = (part.reshape(-1, weight.shape[1]) for part in parts)
-    at = f"blk.{name.split('.')[2]}."
-    return {f"{at}attn_qkv.weight": np.concatenate([q, k, v]), f"{at}attn_gate.weight": gate}
 
 
 def _of_any_layer(number: int | list[int]) -> int:
@@ -215,13 +155,12 @@ def _add_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if config.model_type == "lfm2":
         multiple = config.block_multiple_of
         inner = -(-int(2 * inner / 3) // multiple) * multiple
-    if config.model_type in ("lfm2", "lfm2_moe"):
         kv_heads = [0 if kind == "conv" else _kv_heads(config) for kind in config.layer_types]
         writer.add_shortconv_l_cache(config.conv_L_cache)
     writer.add_feed_forward_length(inner)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads)
-    if config.model_type in ("lfm2", "lfm2_moe"):
+    if config.model_type == "lfm2":
         writer.add_layer_norm_rms_eps(config.norm_eps)
     elif hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -326,14 +265,8 @@ def _stored(
 ) -> npt.NDArray[np.float32]:
     if "query_key_value" in name:
         return _stacked(weight, config)
-    if name.endswith("A_log"):
-        weight = -np.exp(weight)
-    if name.endswith(("conv.conv.weight", "conv1d.weight")):
-        weight = weight.squeeze(1)
-    if "in_proj_qkvz" in name:
-        return weight
-    if config.model_type.startswith("qwen3_5") and ".linear_attn." in name:
-        return weight if ".linear_attn.norm." in name else _in_turn(weight, name, config)
+    if name.endswith("conv.conv.weight"):
+        return weight.squeeze(1)
     heads = {"q_proj": config.num_attention_heads, "k_proj": _kv_heads(config)}
     part = name.split(".")[-2]
     if config.model_type not in PERMUTED or part not in heads:

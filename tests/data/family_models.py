@@ -69,8 +69,6 @@ def _drawn(
     tensor: str, weight: torch.Tensor, generator: torch.Generator, peak: float
 ) -> torch.Tensor:
     noise = torch.randn(weight.shape, generator=generator)
-    if tensor.endswith("A_log"):
-        return 1.5 * noise - 2  # of decays from hardly any to most within a token
     if tensor.endswith("bias"):
         return 0.3 * noise
     if weight.dim() == 1:  # a norm: around what it is without training, which is 1 or 0

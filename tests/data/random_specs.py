@@ -39,8 +39,8 @@ def random_spec(seed: int) -> DecoderSpec:
     kinds = [_random_block(draw) for _ in range(_one_of(draw, (1, 2, 3)))]
     layers = [_one_of(draw, kinds) for _ in range(_one_of(draw, (1, 2, 3, 4)))]
     if _sometimes(draw, 1):
-        recurs = replace(_one_of(draw, kinds), mixer=_random_recurrence(draw))
-        layers.insert(int(draw.integers(len(layers) + 1)), recurs)
+        convolves = replace(_one_of(draw, kinds), mixer=_random_convolution(draw))
+        layers.insert(int(draw.integers(len(layers) + 1)), convolves)
     return DecoderSpec.of_layers(
         layers,
         family="random",
@@ -65,8 +65,6 @@ def random_weights(spec: DecoderSpec, seed: int) -> dict[str, Array]:
             drawn = draw.normal(0, 0.3, slot.rows)
         elif slot.name.endswith(".conv"):
             drawn = draw.normal(0, 0.6, slot.rows)
-        elif slot.name.endswith(".rate"):
-            drawn = -draw.uniform(0.01, 1, slot.rows)
         elif slot.cols == 1:
             drawn = draw.uniform(0.5, 1.5, slot.rows)
         else:
@@ -144,23 +142,8 @@ def _random_feed_forward(draw: Draw, activations: Sequence[Activation]) -> Dense
     )
 
 
-def _random_recurrence(draw: Draw) -> Recurrent:
-    convolution = Recurrent(
-        "short_conv", _one_of(draw, (2, 3, 4, 7)), _sometimes(draw), _sometimes(draw)
-    )
-    if _sometimes(draw):
-        return convolution
-    key_heads, group = _one_of(draw, (1, 2, 3)), _one_of(draw, (1, 2, 3))
-    return replace(
-        convolution,
-        recurrence="delta_net",
-        bias=False,
-        heads=key_heads * group,
-        key_heads=key_heads,
-        state_size=_one_of(draw, (5, 16, 24)),  # a key of one number is its sign
-        head_dim=_one_of(draw, (1, 6, 16, 40)),
-        heads_in_turn=_sometimes(draw),
-    )
+def _random_convolution(draw: Draw) -> Recurrent:
+    return Recurrent("short_conv", _one_of(draw, (2, 3, 4, 7)), _sometimes(draw), _sometimes(draw))
 
 
 def _random_block(draw: Draw) -> Block:
@@ -194,7 +177,6 @@ def _random_block(draw: Draw) -> Block:
             temperature=temperature,
             temperature_length=_one_of(draw, (1, 2, 5)),
             sink_logits=_sometimes(draw),
-            output_gate=_sometimes(draw),
         ),
         feed_forward=_random_feed_forward(draw, activations),
         norm=norm,

@@ -33,8 +33,6 @@ def slot_weights(opened: TensorsOnly) -> dict[str, Array]:
         else:
             numbers = _numbers(content, tensor.storage, slot.rows).astype(np.float64)
         shape = (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
-        if tensor.is_logarithm:
-            numbers = -np.exp(numbers)
         weights[slot.name] = numbers.reshape(shape) + tensor.added
     return weights
 

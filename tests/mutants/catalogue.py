@@ -30,7 +30,6 @@ CACHE_TYPE = "csrc/kernels/cpu/cache_type.inl"
 NORM = "csrc/kernels/cpu/norm.inl"
 ELEMENTWISE = "csrc/kernels/cpu/elementwise.inl"
 CONVOLVE = "csrc/kernels/cpu/convolve.inl"
-RECUR = "csrc/kernels/cpu/recur.inl"
 REFERENCE = "csrc/kernels/reference/attention.cc"
 INT16 = "csrc/kernels/cpu/linear/int16.inl"
 INT8 = "csrc/kernels/cpu/linear/int8.inl"
@@ -67,10 +66,6 @@ def _states(test: str) -> str:
 
 def _convolve(test: str) -> str:
     return f"kernels/convolve:Tables/ConvolveTest.{test}/generic"
-
-
-def _recur(test: str) -> str:
-    return f"kernels/recur:Tables/RecurTest.{test}/generic"
 
 
 def _drafted(test: str) -> str:
@@ -527,23 +522,6 @@ OURS = (
         old="input(span.count - taps + 1 + i)",
         new="input((span.count < taps - 1 ? 0 : span.count) - taps + 1 + i)",
         killers=(_convolve("NeitherSpansNorThreadsChangeABit"),),
-    ),
-    Mutant(
-        name="rule_before_the_decay",
-        sentence="The delta rule compares a value with what the state had before it decayed.",
-        file=RECUR,
-        old="(value - kept * known[c])",
-        new="(value - known[c])",
-        killers=(_recur("IsItsDefinitionForAllSizes"),),
-    ),
-    Mutant(
-        name="key_of_the_token_before",
-        sentence="Within a span, the delta rule reads the state with the key of the token before, "
-        "as if each key came twice.",
-        file=RECUR,
-        old="broadcast(next[i])",
-        new="broadcast(key[i])",
-        killers=(_recur("NeitherSpansNorThreadsChangeABit"),),
     ),
     Mutant(
         name="state_of_the_sinks",

@@ -31,8 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real: runs SmolLM2 (set on every test that asks for it)")
     # A key that is read though it is not live then shows in every result.
     os.environ.setdefault("SINKSTREAM_POISON_PAGES", "1")
-    # Tests write nothing into the user's folders; those of panel files have their own.
-    os.environ["SINKSTREAM_CACHE"] = ""
     # One thread for torch's and numpy's products, here and in processes that tests start: tiny ones
     # take longer on two, whose waits for each other take the processors from other tests as well.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

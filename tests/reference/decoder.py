@@ -122,10 +122,8 @@ class Decoder:
         normed = norm(block.attention_norm, hidden, "attention_norm")
         if block.mixer.kind == "attention":
             found = self._attention(layer, normed, read)
-        elif block.mixer.recurrence == "short_conv":
-            found = self._short_convolution(layer, normed)
         else:
-            found = self._delta_net(layer, normed)
+            found = self._convolution(layer, normed)
         found = norm(block.attention_post_norm, found, "attention_post_norm")
         after = hidden + block.residual_scale * found
         if block.parallel and not block.mlp_norm:
@@ -159,53 +157,18 @@ class Decoder:
             parts.append(part)
         found = read(layer, *parts)
         flat = found.reshape(len(x), attention.heads * attention.head_dim)
-        if attention.output_gate:
-            flat = flat * sigmoid(self._linear(x, "output_gate", False, at))
         return self._linear(flat, "o", attention.output_bias, at)
-
-    def _short_convolution(self, layer: int, x: Array) -> Array:
-        mixer, at = self.block(layer).mixer, f"layers.{layer}."
-        before, after, x = np.split(self._linear(x, "conv_in", mixer.bias, at), 3, axis=1)
-        sums = self._convolution(layer, before * x)
-        return self._linear(after * sums, "conv_out", mixer.bias, at)
 
     def _convolution(self, layer: int, x: Array) -> Array:
         mixer, at = self.block(layer).mixer, f"layers.{layer}."
+        assert mixer.recurrence == "short_conv"
         taps = self.weights[at + "conv"].reshape(-1, mixer.conv_size)
-        inputs = np.concatenate([np.zeros((mixer.conv_size - 1, x.shape[1])), x])
-        sums: Array = sum(taps[:, k] * inputs[k : k + len(x)] for k in range(mixer.conv_size))
-        return sums + self.weights[at + "conv_bias"] if mixer.conv_bias else sums
-
-    def _delta_net(self, layer: int, x: Array) -> Array:
-        block, at = self.block(layer), f"layers.{layer}."
-        mixer, width = block.mixer, block.mixer.key_heads * block.mixer.state_size
-        inputs = [self._linear(x, f"conv_{part}", False, at) for part in "qkv"]
-        convolved = self._convolution(layer, np.concatenate(inputs, axis=1))
-        convolved = convolved * sigmoid(convolved)
-        parts = np.split(convolved, [width, 2 * width], axis=1)
-        query, key = (part.reshape(len(x), mixer.key_heads, -1) for part in parts[:2])
-        value = parts[2].reshape(len(x), mixer.heads, -1)
-        query, key = (part / np.sqrt((part**2).sum(-1, keepdims=True) + 1e-6)
-                      for part in (query, key))  # fmt: skip
-        query = query / np.sqrt(mixer.state_size)
-        step = self._linear(x, "step", False, at) + self.weights[at + "step_bias"]
-        kept = np.exp(self.weights[at + "rate"] * np.logaddexp(0, step))
-        strength = sigmoid(self._linear(x, "strength", False, at))
-        heads = np.arange(mixer.heads)
-        key_head = (heads % mixer.key_heads if mixer.heads_in_turn
-                    else heads // (mixer.heads // mixer.key_heads))  # fmt: skip
-        state = np.zeros((mixer.heads, mixer.state_size, mixer.head_dim))
-        read = np.empty_like(value)
-        for t in range(len(x)):
-            k, q = key[t, key_head], query[t, key_head]
-            state = state * kept[t, :, None, None]
-            known = np.einsum("hk,hkv->hv", k, state)
-            change = strength[t, :, None] * (value[t] - known)
-            state = state + k[:, :, None] * change[:, None, :]
-            read[t] = np.einsum("hk,hkv->hv", q, state)
-        gate = self._linear(x, "state_gate", False, at)
-        read = self._norm(read, block.norm, at + "state_norm").reshape(len(x), -1)
-        return self._linear(read * gate * sigmoid(gate), "conv_out", False, at)
+        before, after, x = np.split(self._linear(x, "conv_in", mixer.bias, at), 3, axis=1)
+        inputs = np.concatenate([np.zeros((mixer.conv_size - 1, x.shape[1])), before * x])
+        sums = sum(taps[:, k] * inputs[k : k + len(x)] for k in range(mixer.conv_size))
+        if mixer.conv_bias:
+            sums = sums + self.weights[at + "conv_bias"]
+        return self._linear(after * sums, "conv_out", mixer.bias, at)
 
     def _linear(self, x: Array, name: str, has_bias: bool, at: str) -> Array:
         y: Array = x @ self.weights[at + name].reshape(-1, x.shape[1]).T
@@ -217,12 +180,6 @@ class Decoder:
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         normed: Array = x / np.sqrt(mean_square + norm.eps) * self.weights[name]
         return normed + self.weights[name + "_bias"] if norm.bias else normed
-
-
-def sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + e^-x), without overflow."""
-    found: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return found
 
 
 def _capped(x: Array, cap: float) -> Array:

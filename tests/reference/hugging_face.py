@@ -67,7 +67,6 @@ def from_hugging_face(
                 temperature=0,
                 temperature_length=1,
                 sink_logits=False,
-                output_gate=False,
             ),
             feed_forward=SimpleNamespace(kind="dense", activation="silu", gated=True, bias=False),
             norm=norm,

@@ -39,7 +39,6 @@ SINKSTREAM_INLINE Vec activate(Vec x, [[maybe_unused]] const XieluVecs& xielu) {
     return fma(xielu.slope, x, select(x > 0.0f, xielu.positive * x * x, falling));
   }
   if constexpr (kKind == Activation::kSilu) return times_sigmoid(x, x);
-  if constexpr (kKind == Activation::kSigmoid) return times_sigmoid(broadcast(1.0f), x);
   if constexpr (kKind == Activation::kGelu) return x * normal_cdf(x);
   if constexpr (kKind == Activation::kGeluTanh) {
     // (1 + tanh y) / 2 = 1 / (1 + e^−2y), without cancellation. The factors: 2 √(2/π).
@@ -105,6 +104,5 @@ void activation(const ActivationArgs& args, const Launch& launch) {
     case Activation::kRelu2: return activate<Activation::kRelu2>(args, launch);
     case Activation::kClampedSwiglu: return activate<Activation::kClampedSwiglu>(args, launch);
     case Activation::kXielu: return activate<Activation::kXielu>(args, launch);
-    case Activation::kSigmoid: return activate<Activation::kSigmoid>(args, launch);
   }
 }

@@ -12,7 +12,6 @@
 #include "kernels/cpu/evict.inl"
 #include "kernels/cpu/linear/linear.inl"
 #include "kernels/cpu/norm.inl"
-#include "kernels/cpu/recur.inl"
 #include "kernels/cpu/rope.inl"
 #include "kernels/cpu/route.inl"
 #include "kernels/cpu/sampling/logits.inl"
@@ -38,7 +37,6 @@ constexpr Kernels table_of(const char* name, bool (*supported)(), LinearOp* line
       .route = route,
       .combine = combine,
       .convolve = convolve,
-      .recur = recur,
       .logits = logits,
       .sample = sample,
       .native_input = native_input,

@@ -86,8 +86,7 @@ Status activation(const ActivationArgs& args, Stream stream) {
     case Activation::kGeluTanh: return activation_of<Activation::kGeluTanh>(args, stream);
     case Activation::kRelu2: return activation_of<Activation::kRelu2>(args, stream);
     case Activation::kClampedSwiglu: break;
-    case Activation::kXielu: break;    // refused at load
-    case Activation::kSigmoid: break;  // likewise
+    case Activation::kXielu: break;  // refused at load
   }
   return activation_of<Activation::kClampedSwiglu>(args, stream);
 }

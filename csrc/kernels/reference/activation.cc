@@ -26,7 +26,6 @@ double activate(const ActivationArgs& args, double x) {
       const double bent = x > knee ? double{knee} : x;  // NaN stays NaN
       return negative * (std::expm1(bent) - x) + slope * x;
     }
-    case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
   }
   return 0;
 }

@@ -20,7 +20,6 @@ const Kernels& reference_kernels() {
       .route = reference::route,
       .combine = reference::combine,
       .convolve = reference::convolve,
-      .recur = reference::recur,
       .logits = reference::logits,
       .sample = reference::sample,
   };

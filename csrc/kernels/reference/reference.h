@@ -1,6 +1,7 @@
 // The definition of every op: plain loops, sums in double. Slow by design.
 #pragma once
 
+#include "kernels/recur.h"
 #include "kernels/table.h"
 
 namespace sinkstream::reference {
@@ -19,7 +20,7 @@ ClampOp clamp;
 RouteOp route;
 CombineOp combine;
 ConvolveOp convolve;
-RecurOp recur;
+RecurOp recur;  // in no table yet
 LogitsOp logits;
 SampleOp sample;
 

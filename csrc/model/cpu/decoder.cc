@@ -43,7 +43,7 @@ Decoder::Decoder(const DecoderSpec& spec, DecoderWeights weights, const Kernels&
   }
   carve_scratch(pool);
   slots_.resize(static_cast<size_t>(options.max_tokens));
-  state_spans_.reserve(spec.has_states() ? static_cast<size_t>(options.max_tokens) : 0);
+  convolve_spans_.reserve(spec.has_states() ? static_cast<size_t>(options.max_tokens) : 0);
   const int64_t head_dim =
       spec.most_of_attention([](const AttentionSpec& each) { return each.head_dim; });
   ones_.assign(static_cast<size_t>(head_dim), 1);
@@ -65,9 +65,6 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   const bool turns_further = has([](const BlockSpec& block) {
     return block.recurrent() == nullptr && block.attention().qk_norm == QkNorm::kRotatedHead;
   });
-  const bool has_gates = has([](const BlockSpec& block) {
-    return block.recurrent() == nullptr && block.attention().output_gate;
-  });
   const int64_t most_pairs = std::ranges::max(rows_of_view_, {}, &LayerRows::pairs).pairs;
   const auto carve_attention = [&](Carver<64> carver) {
     query_ = carver.take<float>(rows * q);
@@ -76,32 +73,12 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     query_window_ = carver.take<float>(rows * q);
     query_sink_ = carver.take<float>(rows * q);
     attended_ = carver.take<float>(rows * q);
-    output_gate_ = carver.take<float>(has_gates ? rows * q : 0);
     return carver.used();
   };
   const int64_t chosen = spec_.most_chosen(), hidden = spec_.hidden_size;
-  const auto most_of_recurrent = [&](const auto& size_of) {
-    return rows * spec_.most([&](const BlockSpec& block) {
-      return block.recurrent() == nullptr ? int64_t{0} : int64_t{size_of(*block.recurrent())};
-    });
-  };
-  const auto most_with_matrix = [&](const auto& size_of) {
-    return most_of_recurrent([&](const RecurrentSpec& spec) {
-      return spec.has_matrix() ? int64_t{size_of(spec)} : int64_t{0};
-    });
-  };
-  const auto inner_of = [&](const RecurrentSpec& spec) { return spec.inner(hidden); };
-  const auto heads_of = [](const RecurrentSpec& spec) { return spec.heads; };
-  const auto carve_recurrence = [&](Carver<64> carver) {
-    conv_inputs_ = carver.take<float>(most_of_recurrent([&](const RecurrentSpec& spec) {
-      return spec.has_matrix() ? spec.channels(hidden) : 3 * hidden;
-    }));
-    convolved_ = carver.take<float>(
-        most_of_recurrent([&](const RecurrentSpec& spec) { return spec.channels(hidden); }));
-    state_gate_ = carver.take<float>(most_with_matrix(inner_of));
-    recurred_ = carver.take<float>(most_with_matrix(inner_of));
-    decay_ = carver.take<float>(most_with_matrix(heads_of));
-    strength_ = carver.take<float>(most_with_matrix(heads_of));
+  const auto carve_convolution = [&](Carver<64> carver) {
+    conv_inputs_ = carver.take<float>(spec_.has_states() ? rows * 3 * hidden : 0);
+    convolved_ = carver.take<float>(spec_.has_states() ? rows * hidden : 0);
     return carver.used();
   };
   const auto carve_feed_forward = [&](Carver<64> carver) {
@@ -120,7 +97,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
   expert_parts_.reserve(static_cast<size_t>(2 * spec_.most_experts()));
   ordered_parts_.reserve(chosen > 0 ? 2 : 0);
   const int64_t most_of_block =
-      std::max({carve_attention(Carver<64>(nullptr)), carve_recurrence(Carver<64>(nullptr)),
+      std::max({carve_attention(Carver<64>(nullptr)), carve_convolution(Carver<64>(nullptr)),
                 carve_feed_forward(Carver<64>(nullptr))});
   const auto carve = [&](Carver<64> carver) {
     hidden_ = carver.take<float>(rows * spec_.hidden_size);
@@ -128,7 +105,7 @@ void Decoder::carve_scratch(ThreadPool* pool) {
     branch_ = has_branches ? carver.take<float>(rows * spec_.hidden_size) : nullptr;
     std::byte* const of_block = carver.take<std::byte>(most_of_block);
     carve_attention(Carver<64>(of_block));
-    carve_recurrence(Carver<64>(of_block));
+    carve_convolution(Carver<64>(of_block));
     carve_feed_forward(Carver<64>(of_block));
     angles_ = carver.take<float>(rows * views_.floats_per_row());
     kept_.cos = carver.take<float>(rows * most_pairs);
@@ -165,12 +142,10 @@ void Decoder::forward(std::span<const ForwardSpan> spans, float* logits) {
   for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
     const BlockSpec& block = spec_.block(layer);
-    if (block.recurrent() == nullptr) {
-      attend(block, weights, layer);
-    } else if (block.recurrent()->has_matrix()) {
-      recur(block, weights, layer);
-    } else {
+    if (block.recurrent() != nullptr) {
       convolve(block, weights, layer);
+    } else {
+      attend(block, weights, layer);
     }
     if (queries_ > 0) transform(block, weights);
   }
@@ -250,22 +225,7 @@ void Decoder::attend(const BlockSpec& block, const LayerWeights& layer, int64_t 
       attend(block.attention(), &rows, rows.round_queries[r], index);
     }
   }
-  if (block.attention().output_gate) {
-    apply_gate(Activation::kSigmoid, output_gate_, attended_, block.attention().query_size());
-  }
   add_mixed(block, layer, attended_, {.weights = layer.o, .bias = layer.o_bias});
-}
-
-// Multiplies a mixer's rows by an activated gate.
-void Decoder::apply_gate(Activation activation, const float* gate, float* mixed, int64_t width) {
-  kernels_.activation({.gate = gate,
-                       .up = mixed,
-                       .out = mixed,
-                       .stride = width,
-                       .rows = queries_,
-                       .dim = width,
-                       .kind = activation},
-                      launch_);
 }
 
 // Adds what `map` makes of a mixer's rows to the residual stream.
@@ -289,13 +249,12 @@ void Decoder::write_queries_keys_values(const BlockSpec& block, const LayerWeigh
   const LinearPart parts[] = {
       {.weights = layer.k, .bias = layer.k_bias, .out = key_, .out_stride = kv},
       {.weights = layer.v, .bias = layer.v_bias, .out = value_, .out_stride = kv},
-      {.weights = layer.q, .bias = layer.q_bias, .out = query_, .out_stride = q},
-      {.weights = layer.output_gate, .out = output_gate_, .out_stride = q}};
-  const auto all = std::span<const LinearPart>(parts).first(attention.output_gate ? 4 : 3);
+      {.weights = layer.q, .bias = layer.q_bias, .out = query_, .out_stride = q}};
+  const std::span<const LinearPart> all = parts;
   if (is_last && plan_.wanted < rows_) {
     multiply(input, rows_, all.first(2));
     drop_unused_rows(rows);
-    if (queries_ > 0) multiply(input, queries_, all.subspan(2));
+    if (queries_ > 0) multiply(input, queries_, all.last(1));
   } else {
     multiply(input, rows_, all);
   }

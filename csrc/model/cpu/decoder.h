@@ -3,7 +3,6 @@
 // or text.
 #pragma once
 
-#include <initializer_list>
 #include <vector>
 
 #include "device/buffer.h"
@@ -64,18 +63,9 @@ class Decoder : public WeightedModel {
   const float* mixer_input(const BlockSpec& block, const LayerWeights& layer);
   void add_mixed(const BlockSpec& block, const LayerWeights& layer, const float* mixed,
                  const LinearPart& map);
-  void apply_gate(Activation activation, const float* gate, float* mixed, int64_t width);
   void convolve(const BlockSpec& block, const LayerWeights& layer, int64_t index);
-  void recur(const BlockSpec& block, const LayerWeights& layer, int64_t index);
-  // In `state_spans_`. `offset`: of the states that are meant, in floats of the layer's.
-  void find_states(int64_t layer, int64_t offset);
-  void write_steps(const RecurrentSpec& spec, const LayerWeights& layer);
   void drop_unused_rows(LayerRows* rows);
-  struct MixerRows {
-    float* rows;
-    int64_t width;
-  };
-  void drop_unused_rows(std::initializer_list<MixerRows> mixed);
+  void drop_unused_rows();
   void attend(const BlockSpec& block, const LayerWeights& layer, int64_t index);
   void write_queries_keys_values(const BlockSpec& block, const LayerWeights& layer, bool is_last,
                                  LayerRows* rows);
@@ -131,16 +121,10 @@ class Decoder : public WeightedModel {
   float* query_window_;  // [rows, heads, head_dim]
   float* query_sink_;    // [rows, heads, head_dim]
   float* attended_;      // [rows, heads, head_dim]
-  float* output_gate_;   // [rows, heads, head_dim]
-  // Of blocks with a recurrence: Note [Recurrences].
-  float* conv_inputs_;  // [rows, channels], or [rows, 3 · hidden]
-  float* convolved_;    // [rows, channels]
-  float* state_gate_;   // [rows, heads, head_dim]
-  float* recurred_;     // [rows, heads, head_dim]
-  float* decay_;        // [rows, heads]
-  float* strength_;     // [rows, heads]
-  float* gate_;         // [rows, intermediate]; with experts [rows · chosen, intermediate]
-  float* up_;           // likewise
+  float* conv_inputs_;   // [rows, 3 · hidden]
+  float* convolved_;     // [rows, hidden]
+  float* gate_;          // [rows, intermediate]; with experts [rows · chosen, intermediate]
+  float* up_;            // likewise
   // Of blocks with experts.
   float* router_logits_ = nullptr;   // [rows, experts]
   int32_t* chosen_ = nullptr;        // [rows, chosen]
@@ -166,7 +150,7 @@ class Decoder : public WeightedModel {
   int64_t rows_ = 0;
   int64_t queries_ = 0;  // rows that attend: all, but in the last layer only those with logits
   std::vector<Slot> slots_;
-  std::vector<StateSpan> state_spans_;
+  std::vector<StateSpan> convolve_spans_;
 };
 
 }  // namespace sinkstream

@@ -31,7 +31,6 @@ const DecoderSpec& checked(const DecoderSpec& spec, const CudaDecoderOptions& op
     refuse_if(block.mixer.index() != 0, "recurrent layers");
     const AttentionSpec& attention = block.attention();
     refuse_if(attention.qk_norm == QkNorm::kRotatedHead, "norms after the rotation");
-    refuse_if(attention.output_gate, "gates on what attention reads");
     const ExpertsSpec* const experts = block.experts();
     const DenseSpec& mlp = experts == nullptr ? block.dense() : experts->expert;
     refuse_if(mlp.activation == Activation::kXielu, "xIELU activations");

@@ -1,6 +1,6 @@
 """The native core. Private: programs use `load`, `Model` and `Stream`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -146,7 +146,6 @@ class TokenStream:
     @property
     def request_id(self) -> int: ...
 
-KEPT_STATES: int
 UNDONE_TOKENS: int
 MAX_GRAMMAR_BYTES: int
 """How many tokens back every turn of a session can be undone."""
@@ -172,12 +171,6 @@ def weight_slots(spec: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 def split_row_bytes(storage: str, cols: int, group: int) -> int:
     """Return the bytes of a row in memory, with scales of its own for every `group` columns."""
 
-PanelTarget = tuple[int, bytes, bytes, bytes, str, bytes]
-"""Of a panel file: a descriptor, the paths of the unfinished file, of the complete one and of its
-mark, its key and its label."""
-
-panel_version: int
-
 class ModelBuilder:
     """Collects a model's description and weights."""
 
@@ -191,13 +184,12 @@ class ModelBuilder:
         cols: int,
         added: float = 0.0,
         is_transposed: bool = False,
-        is_logarithm: bool = False,
     ) -> None:
         """Declare a weight: how the file stores it, and how it is kept.
 
         If these differ, it is rounded as it is read, to one of `quantizable`. `added`: to each
         number of a vector. `is_transposed`: the tensor's columns follow each other, each with all
-        rows. `is_logarithm`: each number x of a vector stands for -e^x.
+        rows.
         """
 
     def declare_split(
@@ -229,34 +221,6 @@ class ModelBuilder:
         the bytes of a run of its rows (0: they are contiguous) and the bytes from run to run.
         """
 
-    @property
-    def bytes_needed(self) -> int:
-        """Size of the packed weights."""
-
-    def map_panels(self, descriptor: int, key: str, mark: bytes, threads: int) -> str:
-        """Take every weight from a panel file instead, in the background.
-
-        `mark`: the path of its mark. Return why it does not fit, as the end of a sentence; nothing
-        if it does.
-        """
-
-    def reserve_panels(self, target: PanelTarget) -> int:
-        """Reserve the space of a panel file. Return 0, or the system's error."""
-
-    def write_panels(self, target: PanelTarget, progress: Callable[[int], None]) -> int:
-        """Write a panel file with the weights, which have been read.
-
-        Calls `progress` with the bytes written. Return 0, or the system's error.
-        """
-
-    @property
-    def bytes_to_map(self) -> int:
-        """Bytes of a panel file that are read in the background; 0: nothing is mapped."""
-
-    @property
-    def damaged(self) -> str | None:
-        """Name of a weight that is damaged in the panel file, which then is no longer mapped."""
-
     def wait(self, at_most_s: float) -> bool:
         """Wait at most `at_most_s` for reading to end, and return whether it has."""
 
@@ -284,8 +248,6 @@ class ForwardCache:
     @property
     def evicted(self) -> int: ...
     @property
-    def kept_in_states(self) -> int: ...
-    @property
     def bytes(self) -> int: ...
     def evict_for_space(self, n: int) -> None: ...
     def restart(self) -> None: ...
@@ -302,20 +264,6 @@ class Model:
         end_token_ids: Sequence[int],
     ) -> None: ...
     def close(self) -> None: ...
-    def keep_panels(self, target: PanelTarget) -> int:
-        """Write a panel file in the background, and then map it in the place of the weights.
-
-        Return 0, or the system's error if there is no room for it.
-        """
-
-    @property
-    def panel_error(self) -> int:
-        """The system's error that ended the writing of a panel file; 0: none so far."""
-
-    @property
-    def mapped_bytes(self) -> int:
-        """The part of the weights that is mapped from a file."""
-
     def fingerprint(self) -> str:
         """Return a digest of the weights and the spec, computed on first call: 32 hex digits."""
 

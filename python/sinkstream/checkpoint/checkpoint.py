@@ -111,8 +111,6 @@ class TensorSource:
     """The constant added to each number of a vector as it is read."""
     is_transposed: bool = False
     """Whether the columns follow each other in the file, each with all rows."""
-    is_logarithm: bool = False
-    """Whether a number x of a vector stands for -e^x."""
 
     @property
     def kept(self) -> Storage:

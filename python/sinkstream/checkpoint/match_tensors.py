@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sinkstream.checkpoint.checkpoint import Storage, TensorEntry, TensorSource
 from sinkstream.checkpoint.families.weight_names import WeightNames
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, Recurrent, WeightSlot, weight_slots
+from sinkstream.checkpoint.spec import DecoderSpec, WeightSlot, weight_slots
 from sinkstream.errors import CheckpointError, warn_caller
 
 _MAX_LISTED = 20
@@ -82,7 +82,6 @@ def match_tensors(
                     entry.kind,
                     added=names.added_to(slot.name),
                     is_transposed=entry.is_transposed,
-                    is_logarithm=names.is_logarithm(slot.name),
                 )
             )
     surplus: dict[str, str] = {}
@@ -109,9 +108,7 @@ def match_tensors(
 def shape_of(spec: DecoderSpec, slot: WeightSlot) -> tuple[int, ...]:
     """Return the shape of a slot's tensor; the core has the taps of a convolution as a vector."""
     if slot.name.endswith(".conv"):
-        mixer = spec.mixers[int(slot.name.split(".")[1])]
-        taps = mixer.conv_size if isinstance(mixer, Recurrent) else 1
-        return (slot.rows // taps, taps)
+        return (spec.hidden_size, slot.rows // spec.hidden_size)
     return (slot.rows,) if slot.cols == 1 else (slot.rows, slot.cols)
 
 

@@ -25,7 +25,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "xi
 """`"gelu"` is the exact one, with erf; `"relu2"` is the square of relu."""
 
 Recurrence = Literal["short_conv", "delta_net", "mamba2"]
-"""How a recurrent layer's state follows from the one before. `"mamba2"` is not supported yet."""
+"""How a recurrent layer's state follows from the one before. Only `"short_conv"` is supported."""
 
 RouterScore = Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"]
 GroupScore = Literal["largest", "sum_of_two"]
@@ -141,9 +141,6 @@ class Attention:
     sink_logits: bool = False
     """Whether each head has a learned sink logit: a score in the softmax without a value, which is
     always seen (gpt-oss). It is no token, and independent of the cache's sinks."""
-    output_gate: bool = False
-    """Whether what it reads is multiplied, element by element, by the sigmoid of a linear map of
-    its input (Qwen3.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +149,6 @@ class Recurrent:
 
     A short convolution (LFM2) splits `in(h)` into `b, c, x`, each as wide as the residual stream.
     Its output is `out(c * conv(b * x))`, where `conv` sees the last `conv_size` tokens.
-
-    A gated delta net (Qwen3.5) applies `silu(conv(...))` to queries and keys, which it then
-    normalizes, and to values. Each head has a matrix S, which a token first lets decay by
-    `exp(rate * softplus(step(h) + step_bias))`. Then S gets `outer(k, u)` more, where u is the
-    value minus what S already has at k, times `sigmoid(strength(h))`. The output is
-    `out(norm(q @ S) * silu(gate(h)))`.
     """
 
     kind: ClassVar[str] = "recurrent"
@@ -167,7 +158,7 @@ class Recurrent:
     conv_bias: bool = False
     """Whether the convolution has a bias."""
     bias: bool = False
-    """Whether the projections of a short convolution have biases."""
+    """Whether its projections have biases."""
     heads: int = 0
     """Heads of the state, each a matrix of `state_size` times `head_dim`; 0 without one."""
     key_heads: int = 0
@@ -176,25 +167,6 @@ class Recurrent:
     """Width of a key."""
     head_dim: int = 0
     """Width of a value."""
-    heads_in_turn: bool = False
-    """Whether head h has key head `h % key_heads`, as in some GGUF files, and not
-    `h // (heads / key_heads)`."""
-
-    @property
-    def has_matrix(self) -> bool:
-        """Return whether its state also has a matrix for each head."""
-        return self.recurrence != "short_conv"
-
-    def channels(self, hidden_size: int) -> int:
-        """Return how many numbers of a token the convolution sees."""
-        if not self.has_matrix:
-            return hidden_size
-        return 2 * self.key_heads * self.state_size + self.heads * self.head_dim
-
-    def state_floats(self, hidden_size: int) -> int:
-        """Return the numbers of a sequence's state."""
-        convolved = (self.conv_size - 1) * self.channels(hidden_size)
-        return convolved + self.heads * self.state_size * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)

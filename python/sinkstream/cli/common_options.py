@@ -57,14 +57,6 @@ Sinks = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="Compute threads. Default: one per available logical CPU.")
 ]
-Quantize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE",
-        help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type '
-        'such as "q4_k". Default: keep the file\'s types.',
-    ),
-]
 
 Speculation = Annotated[
     int | None,
@@ -98,17 +90,14 @@ class Loading:
     kv_dtype: Annotated[
         str, typer.Option(help='Cache: "float32", "float16", "bfloat16", "int8" or "auto".')
     ] = "auto"
-    quantize: Quantize = None
-    no_cache: Annotated[
-        bool,
+    quantize: Annotated[
+        str | None,
         typer.Option(
-            "--no-cache",
-            help="Do not keep packed weights on disk, nor map those that an earlier load kept.",
+            metavar="TYPE",
+            help='Quantize 16-bit and 32-bit matrices: "int8" (Q8_0), "int4" (Q4_0), or a type '
+            'such as "q4_k". Default: keep the file\'s types.',
         ),
-    ] = False
-    lock_memory: Annotated[
-        bool, typer.Option("--lock-memory", help="Keep the weights in memory: never swap them out.")
-    ] = False
+    ] = None
 
 
 _NEUTRAL = Sampling.from_checkpoint({})
@@ -322,8 +311,6 @@ def load_model(loading: Loading, *, max_sequences: int = 1, **others: Any) -> Mo
     from sinkstream.loading.load import load
 
     options = asdict(loading)
-    path, cache = options.pop("model"), not options.pop("no_cache")
+    path = options.pop("model")
     with progress_bar("Loading", in_bytes=True) as show:
-        return load(
-            path, max_sequences=max_sequences, progress=show, cache=cache, **options, **others
-        )
+        return load(path, max_sequences=max_sequences, progress=show, **options, **others)

@@ -20,6 +20,7 @@ from rich.text import Text
 from sinkstream.cli import common_options
 from sinkstream.cli.common_options import import_loader, with_model
 from sinkstream.cli.info_facts import (
+    SEQUENCES,
     CacheFacts,
     Facts,
     MemoryFacts,
@@ -29,7 +30,6 @@ from sinkstream.cli.info_facts import (
     read_facts,
 )
 from sinkstream.cli.info_hints import Hint, hints
-from sinkstream.cli.info_memory import SEQUENCES
 from sinkstream.cli.terminal import is_terminal, printable
 from sinkstream.errors import CheckpointError
 from sinkstream.loading.load import DEFAULT_SEQUENCES
@@ -125,9 +125,7 @@ def summary(facts: Facts, advice: Sequence[Hint]) -> list[Row]:
         Row(
             "Memory",
             "weights",
-            f"{decimal(memory.weight_bytes)}, "
-            f"{'mapped from a file' if memory.is_mapped else 'allocated'}, "
-            f"a token reads {decimal(model.bytes_read_per_token)}; "
+            f"{decimal(memory.weight_bytes)}, a token reads {decimal(model.bytes_read_per_token)}; "
             f"scratch {decimal(memory.scratch_bytes)}",
         ),
         Row("Memory", "cache", f"{decimal(memory.cache_bytes)} for {sequences}{of_load}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -15,15 +16,16 @@ from sinkstream.checkpoint.describe import Description, TypeShare, describe
 from sinkstream.checkpoint.open_tensors import open_tensors
 from sinkstream.checkpoint.spec import share_per_token, weight_slots
 from sinkstream.checkpoint.stores import locate_model
+from sinkstream.cli.chat_loop import MOST
 from sinkstream.cli.common_options import Loading
 from sinkstream.cli.info_memory import (
     Probed,
     Sizes,
-    command_bytes,
     largest_window,
     probe,
     sizes_of,
 )
+from sinkstream.cli.serve import SERVED
 from sinkstream.cli.terminal import printable
 from sinkstream.devices import available_bytes, find_gpu, huge_pages, instructions, processor_name
 from sinkstream.errors import CheckpointError
@@ -31,7 +33,9 @@ from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.load import check_options
 from sinkstream.loading.open_checkpoint import rounded, with_text
-from sinkstream.loading.panels import panels_of
+
+SEQUENCES = {"chat": MOST, "serve": SERVED}
+"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,6 @@ class MemoryFacts:
     """The bytes of all sequences together."""
     scratch_bytes: int
     max_sequences: int
-    is_mapped: bool = False
-    """Whether the weights are mapped from a file that an earlier load, or `pack`, has written."""
     available_bytes: int = 0
     """The device's available memory."""
     fits: bool = True
@@ -223,7 +225,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     name = name if name.startswith(("lmstudio:", "ollama:")) else display_name(str(path))
     found = describe(path)
     try:
-        checkpoint, is_mapped = _open(path, options, loading)
+        checkpoint = _open(path, options)
     except CheckpointError as error:
         return Refused(_refused_model(name, path, found), [str(error)])
     given, options = options, choose_window(options, checkpoint.spec, checkpoint.tensors)
@@ -249,8 +251,7 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
         ),
         memory=replace(
             _memory_facts(checkpoint, options, probed, sizes, available),
-            command_bytes=command_bytes(checkpoint, given, probed),
-            is_mapped=is_mapped,
+            command_bytes=_command_bytes(checkpoint, given, probed),
         ),
         processor=ProcessorFacts(
             name=processor_name(),
@@ -271,16 +272,11 @@ def read_facts(loading: Loading, max_sequences: int = 1) -> Facts | Refused:
     )
 
 
-def _open(path: Path, options: ModelOptions, loading: Loading) -> tuple[Checkpoint, bool]:
-    """Open a checkpoint, with its tokenizer, and close its files.
-
-    Also return whether there is a panel file of it.
-    """
+def _open(path: Path, options: ModelOptions) -> Checkpoint:
+    """Open a checkpoint, with its tokenizer, and close its files."""
     opened = open_tensors(path, headers_only=True)
     try:
-        opened = rounded(opened, options.quantize)
-        panels = panels_of(opened, not loading.no_cache, options.device)
-        return with_text(opened), panels is not None and panels.path.exists()
+        return with_text(rounded(opened, options.quantize))
     finally:
         opened.source.close()
 
@@ -350,6 +346,19 @@ def _memory_facts(
         fits=total <= available,
         largest_window=largest_window(spec, tensors, options, probed, available),
     )
+
+
+def _command_bytes(checkpoint: Checkpoint, options: ModelOptions, probed: Probed) -> dict[str, int]:
+    """Return what each command takes; without a given window, it may choose a shorter one."""
+    found = {}
+    for name, sequences in SEQUENCES.items():
+        chosen = replace(options, max_sequences=sequences)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the caller has had them
+            chosen = choose_window(chosen, checkpoint.spec, checkpoint.tensors)
+        sizes = sizes_of(checkpoint.spec, checkpoint.tensors, chosen, probed)
+        found[name] = sizes.weights + sequences * sizes.sequence + sizes.scratch
+    return found
 
 
 def _kernel_facts(probed: Probed) -> KernelFacts:

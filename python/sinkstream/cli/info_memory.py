@@ -8,39 +8,26 @@ The arithmetic is that of the native core.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sinkstream import _core
-from sinkstream.checkpoint.checkpoint import Checkpoint, TensorSource
+from sinkstream.checkpoint.checkpoint import TensorSource
 from sinkstream.checkpoint.spec import (
     Attention,
     Block,
     DecoderSpec,
     Dense,
-    Recurrent,
     share_per_token,
     weight_slots,
 )
-from sinkstream.cli.chat_loop import MOST
-from sinkstream.cli.serve import SERVED
 from sinkstream.host import ModelOptions
-from sinkstream.loading.default_window import (
-    choose_window,
-    packed_bytes,
-    page_bytes,
-    pages,
-    state_bytes,
-)
+from sinkstream.loading.default_window import packed_bytes, page_bytes, pages, state_bytes
 
 _SPLIT_ROWS, _MOST_SPLIT_PAGES = 16, 128  # csrc/kernels/attention.h, csrc/runtime/loaded_model.cc
-_SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/model/step_runner.h
+_SCORED_ROWS, _SCORED_BYTES = 32, 8 << 20  # csrc/engine/engine.cc
 _NGRAM_BYTES = 4 << 20  # csrc/engine/drafts.h
 _SIZE, _WINDOW = 32, 64  # of the small model that `probe` loads
-
-SEQUENCES = {"chat": MOST, "serve": SERVED}
-"""How many sequences `sinkstream chat` and `sinkstream serve` have room for. A stream takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +169,6 @@ def _feed_forward(spec: DecoderSpec, block: Block) -> int:
     return 2 * inner + outputs + experts.experts + 2 * experts.chosen + 1
 
 
-def _recurrence(spec: DecoderSpec) -> int:
-    """Return the numbers that a row has in the recurrences, each of which has the largest size."""
-    mixers = [mixer for mixer in spec.mixers if isinstance(mixer, Recurrent)]
-    matrices = [mixer for mixer in mixers if mixer.has_matrix]
-    channels = [mixer.channels(spec.hidden_size) for mixer in mixers]
-    inputs = [
-        width if mixer.has_matrix else 3 * width
-        for mixer, width in zip(mixers, channels, strict=True)
-    ]
-    inner = max((mixer.heads * mixer.head_dim for mixer in matrices), default=0)
-    heads = max((mixer.heads for mixer in matrices), default=0)
-    return max(inputs, default=0) + max(channels, default=0) + 2 * inner + 2 * heads
-
-
 def _scratch(
     spec: DecoderSpec,
     tensors: Sequence[TensorSource],
@@ -209,9 +182,8 @@ def _scratch(
     kv = max(each.kv_heads * each.head_dim for each in attentions)
     # The mixer and the feed-forward of a block use the same memory.
     feed_forward = max(_feed_forward(spec, block) for block in spec.blocks)
-    has_gates = any(each.output_gate for each in attentions)
-    attention_rows = (5 if has_gates else 4) * query + 2 * kv
-    numbers = 2 * spec.hidden_size + max(attention_rows, _recurrence(spec), feed_forward)
+    convolution = 4 * spec.hidden_size if state_bytes(spec) else 0
+    numbers = 2 * spec.hidden_size + max(4 * query + 2 * kv, convolution, feed_forward)
     numbers += _angles(spec)
     if any(_has_branch(block) for block in spec.blocks):
         numbers += spec.hidden_size
@@ -228,20 +200,6 @@ def _scratch(
     )
     scored = min(_SCORED_ROWS, max(1, _SCORED_BYTES // (4 * spec.vocab_size)))
     logits = 4 * (options.max_sequences + scored) * spec.vocab_size
-    may_draft = probed.device == "cpu" and not state_bytes(spec)
-    drafts = _NGRAM_BYTES if may_draft else 0
+    drafts = _NGRAM_BYTES if probed.device == "cpu" else 0
     fixed = 16 * spec.vocab_size + 65536 + 8192
     return 4 * rows * numbers + linear + attention + logits + drafts + fixed
-
-
-def command_bytes(checkpoint: Checkpoint, options: ModelOptions, probed: Probed) -> dict[str, int]:
-    """Return what each command takes; without a given window, it may choose a shorter one."""
-    found = {}
-    for name, sequences in SEQUENCES.items():
-        chosen = replace(options, max_sequences=sequences)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the caller has had them
-            chosen = choose_window(chosen, checkpoint.spec, checkpoint.tensors)
-        sizes = sizes_of(checkpoint.spec, checkpoint.tensors, chosen, probed)
-        found[name] = sizes.weights + sequences * sizes.sequence + sizes.scratch
-    return found

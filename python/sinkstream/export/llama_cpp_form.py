@@ -13,7 +13,7 @@ from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.rope import default_frequencies, yarn_attention_factor
-from sinkstream.checkpoint.spec import DecoderSpec, Recurrent, RopeSpec
+from sinkstream.checkpoint.spec import DecoderSpec, RopeSpec
 from sinkstream.errors import CheckpointError
 
 _SCHEMES = ("default", "linear", "yarn")
@@ -204,69 +204,16 @@ def interleaved_rows(read: Read, head_dim: int) -> Read:
     return permuted
 
 
-def heads_in_turn(read: Read, delta_net: Recurrent, part: str) -> Read:
-    """Return a reader of a delta net's weight in which value heads of all key heads take turns.
-
-    `part`: the weight's slot in its layer. Rows of a vector are its numbers.
-    """
-    heads, key_heads = delta_net.heads, delta_net.key_heads
-    group = heads // key_heads
-    order = [head % key_heads * group + head // key_heads for head in range(heads)]
-    if part == "conv_out":
-        return _columns_in(order, read)
-    # What precedes the heads, and the rows of each.
-    keys, taps = 2 * key_heads * delta_net.state_size, delta_net.conv_size
-    first, size = {
-        "conv": (keys * taps, delta_net.head_dim * taps),
-        "conv_v": (0, delta_net.head_dim),
-        "state_gate": (0, delta_net.head_dim),
-    }.get(part, (0, 1))
-
-    def turned(begin: int, end: int) -> bytes:
-        found = bytearray(read(begin, min(end, first)) if begin < first else b"")
-        begin = max(begin, first)
-        while begin < end:
-            head, row = divmod(begin - first, size)
-            count = min(size - row, end - begin)
-            start = first + order[head] * size + row
-            found += read(start, start + count)
-            begin += count
-        return bytes(found)
-
-    return turned if part in _OF_VALUE_HEADS else read
-
-
-_OF_VALUE_HEADS = ("conv", "conv_v", "rate", "state_gate", "step", "step_bias", "strength")
-
-
-def _columns_in(order: Sequence[int], read: Read) -> Read:
-    """Return a reader of rows that consist of heads, in this order."""
-
-    def turned(begin: int, end: int) -> bytes:
-        content = read(begin, end)
-        size = len(content) // ((end - begin) * len(order))
-        starts = ((row * len(order) + head) * size for row in range(end - begin) for head in order)
-        return b"".join(content[start : start + size] for start in starts)
-
-    return turned
-
-
-def stacked_rows(parts: Sequence[Read], counts: Sequence[int], groups: int = 1) -> Read:
-    """Return a reader of several matrices, and of the rows that each has.
-
-    They are in `groups` equal groups, one after another, each with an equal share of every matrix.
-    """
-    shares = [count // groups for count in counts]
+def stacked_rows(parts: Sequence[Read], counts: Sequence[int]) -> Read:
+    """Return a reader of several matrices, one after another, and of the rows that each has."""
 
     def read(begin: int, end: int) -> bytes:
-        found, size = bytearray(), sum(shares)
-        for group in range(begin // size, -(-end // size)):
-            first = group * size
-            for part, share in zip(parts, shares, strict=True):
-                low, high = max(begin - first, 0), min(end - first, share)
-                if low < high:
-                    found += part(group * share + low, group * share + high)
-                first += share
+        found, first = bytearray(), 0
+        for part, count in zip(parts, counts, strict=True):
+            low, high = max(begin - first, 0), min(end - first, count)
+            if low < high:
+                found += part(low, high)
+            first += count
         return bytes(found)
 
     return read

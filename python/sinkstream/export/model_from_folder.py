@@ -23,13 +23,12 @@ from sinkstream.checkpoint.checkpoint import (
 from sinkstream.checkpoint.families import ARCHITECTURES as READERS
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.families.architecture import Architecture
-from sinkstream.checkpoint.families.weight_names import Fused
 from sinkstream.checkpoint.fields import Fields
 from sinkstream.checkpoint.formats.gguf import DIVISORS, LONG_DIVISORS, SHORT_DIVISORS
 from sinkstream.checkpoint.match_tensors import UNQUANTIZED, shape_of
 from sinkstream.checkpoint.quoting import quoted
 from sinkstream.checkpoint.sampling_defaults import sampling_metadata
-from sinkstream.checkpoint.spec import DecoderSpec, Recurrent
+from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
 from sinkstream.export.gguf_model import GgufModel, GgufTensor, encoded, quantized_already
 from sinkstream.export.llama_cpp_form import (
@@ -37,7 +36,6 @@ from sinkstream.export.llama_cpp_form import (
     Divisors,
     Read,
     check_form,
-    heads_in_turn,
     interleaved_rows,
     rope_metadata,
     stacked_rows,
@@ -136,7 +134,7 @@ def _check_description(
         )
 
 
-_OF_FILES = ("family", "heads_in_turn", "pairing")  # rows are permuted to fit
+_OF_FILES = ("family", "pairing")  # rows are permuted to fit
 
 
 def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:
@@ -160,39 +158,22 @@ def _tensors(opened: TensorsOnly, form: Architecture) -> list[GgufTensor]:
     parts: dict[str, list[TensorSource]] = {}
     for tensor in opened.tensors:
         parts.setdefault(names.stored(tensor.slot.name), []).append(tensor)
-    return [
-        _tensor(opened, name, sources, form, names.fused.get(name.split(".", 2)[-1]))
-        for name, sources in parts.items()
-    ]
+    return [_tensor(opened, name, sources, form) for name, sources in parts.items()]
 
 
 def _tensor(
-    opened: TensorsOnly,
-    name: str,
-    sources: list[TensorSource],
-    form: Architecture,
-    fused: Fused | None,
+    opened: TensorsOnly, name: str, sources: list[TensorSource], form: Architecture
 ) -> GgufTensor:
-    """Return the tensor of some weights; `fused`: how llama.cpp puts their rows together."""
-    import numpy as np
-
-    spec, groups = opened.spec, 1
-    if fused is not None and not fused.is_of_experts:
-        part = {slot: i for i, slot in enumerate(fused.parts)}
-        sources.sort(key=lambda tensor: part[tensor.slot.name.rpartition(".")[2]])
-        groups = fused.groups(spec, sources[0].slot.rows)
-    first = sources[0]
+    spec, first = opened.spec, sources[0]
     kind = first.slot.name.rpartition(".")[2]
-    reads = [_reader(opened, tensor, form) for tensor in sources]
+    reads: list[Read] = [partial(opened.source.read_rows, tensor) for tensor in sources]
     rows = sum(tensor.slot.rows for tensor in sources)
-    read = stacked_rows(reads, [tensor.slot.rows for tensor in sources], groups)
+    read = stacked_rows(reads, [tensor.slot.rows for tensor in sources])
     if form.pairs_adjoin and kind in ("q", "k", "q_bias", "k_bias"):
         read = interleaved_rows(read, spec.head_dim)
     experts = _experts(sources)
     if first.slot.cols == 1:
         numbers = as_float32(read(0, rows), first.storage)
-        if first.is_logarithm:
-            numbers = -np.exp(numbers)
         content = (numbers + first.added if first.added else numbers).tobytes()
         return _vector(name, content, experts or shape_of(spec, first.slot)[:-1])
     if kind == "shared_gate":  # a vector to llama.cpp
@@ -201,23 +182,6 @@ def _tensor(
     if not is_quantized(name, shape):
         return GgufTensor(name, shape, "F32", _float32_rows(read, first.storage))
     return GgufTensor(name, shape, first.storage, read)
-
-
-def _reader(opened: TensorsOnly, tensor: TensorSource, form: Architecture) -> Read:
-    """Return a reader of a weight's rows, in the order that llama.cpp has them."""
-    read: Read = partial(opened.source.read_rows, tensor)
-    recurrent = _recurrent(opened.spec, tensor)
-    if not form.heads_in_turn or recurrent is None:
-        return read
-    return heads_in_turn(read, recurrent, tensor.slot.name.rpartition(".")[2])
-
-
-def _recurrent(spec: DecoderSpec, tensor: TensorSource) -> Recurrent | None:
-    """Return the recurrence of a tensor's layer, if it has one."""
-    if not tensor.slot.name.startswith("layers."):
-        return None
-    mixer = spec.mixers[int(tensor.slot.name.split(".")[1])]
-    return mixer if isinstance(mixer, Recurrent) else None
 
 
 def _float32_rows(read: Read, storage: Storage) -> Read:

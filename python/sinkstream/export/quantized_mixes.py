@@ -162,9 +162,7 @@ def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
 
     Vectors, biases, norms, routers and the taps of convolutions keep the type that they have.
     """
-    kept = (
-        "_norm.weight", ".ffn_gate_inp.weight", ".shortconv.conv.weight", ".ssm_conv1d.weight",
-    )  # fmt: skip
+    kept = ("_norm.weight", ".ffn_gate_inp.weight", ".shortconv.conv.weight")
     return math.prod(shape[:-1]) > 1 and name.endswith(".weight") and not name.endswith(kept)
 
 

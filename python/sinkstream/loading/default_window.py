@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sinkstream import devices
 from sinkstream.checkpoint.checkpoint import TensorSource
-from sinkstream.checkpoint.spec import Attention, CacheGroup, DecoderSpec, Recurrent
+from sinkstream.checkpoint.spec import Attention, DecoderSpec
 from sinkstream.errors import InvalidArgument, warn_caller
 from sinkstream.host import ModelOptions
 from sinkstream.sessions.record import KV_DTYPE_BYTES
@@ -19,8 +19,7 @@ PAGE_ROWS = 64  # csrc/kernels/page.h
 _PANEL_ROWS = 16  # csrc/kernels/packed_matrix.h
 _ALIGNMENT = 64  # csrc/model/weights.cc
 _SCALE_BYTES = 4  # of int8, for each token and head
-_LOOK_BACK = 1024  # csrc/cache/cache_layers.h
-_LANES = 4  # of a state on a CPU; csrc/cache/state_pool.h
+_LANES = 3  # of a state on a CPU; csrc/cache/state_pool.h
 LEAST = 4096
 """What a default capacity is never halved below: memory for it is demanded, or the load fails."""
 _SHARE = 4  # the caches take at most a quarter of the memory that is free
@@ -109,7 +108,7 @@ def bytes_per_token(spec: DecoderSpec, kv_dtype: str) -> int:
 def state_bytes(spec: DecoderSpec) -> int:
     """Return the bytes of a sequence's states, all lanes included."""
     sizes = (
-        4 * mixer.state_floats(spec.hidden_size)
+        4 * (mixer.conv_size - 1) * spec.hidden_size
         for mixer in spec.mixers
         if not isinstance(mixer, Attention)
     )
@@ -125,20 +124,11 @@ def sequence_pages(spec: DecoderSpec, sinks: int, window: int) -> int:
     """Return the pages of all layers of a sequence, as csrc/cache/cache_layers.h does."""
     groups = spec.groups(sinks, window)
     largest = max(group.capacity for group in groups)
-    most_back = _LOOK_BACK if _adds_up_all_tokens(spec) else 0
-
-    def of_group(group: CacheGroup) -> int:
-        back = min(most_back, group.window)
-        if group.capacity == largest:
-            return pages(largest + back)
-        return -(-(group.window + back) // PAGE_ROWS) + 1
-
-    return sum(group.layers * of_group(group) for group in groups)
-
-
-def _adds_up_all_tokens(spec: DecoderSpec) -> bool:
-    recurrences = (mixer.recurrence for mixer in spec.mixers if isinstance(mixer, Recurrent))
-    return any(recurrence != "short_conv" for recurrence in recurrences)
+    return sum(
+        group.layers
+        * (pages(largest) if group.capacity == largest else -(-group.window // PAGE_ROWS) + 1)
+        for group in groups
+    )
 
 
 def page_bytes(spec: DecoderSpec, sinks: int, window: int, per_token: int) -> int:

@@ -17,8 +17,7 @@ from sinkstream.errors import CheckpointError, InvalidArgument, warn_caller
 from sinkstream.host import ModelOptions
 from sinkstream.loading.default_window import choose_window
 from sinkstream.loading.open_checkpoint import Quantize, as_quantization, rounded, with_text
-from sinkstream.loading.panels import panels_of
-from sinkstream.model import Model, host_of
+from sinkstream.model import Model
 from sinkstream.observe import logs
 from sinkstream.request.checks import as_bool, as_choice, as_int
 from sinkstream.request.signature import suggests_keywords
@@ -51,8 +50,6 @@ def load(
     threads: int | None = None,
     revision: str | None = None,
     download: bool = False,
-    cache: bool | str | os.PathLike[str] = True,
-    lock_memory: bool = False,
     progress: Progress | bool | None = None,
 ) -> Model:
     """Load a model and start its generation thread.
@@ -103,12 +100,6 @@ def load(
         download: Whether to fetch `"org/name"` from the Hugging Face hub with the package
             huggingface_hub. Only missing or changed files are fetched. Nothing else uses the
             network.
-        cache: Whether to keep the packed weights on disk, so that the next load of the same model
-            maps them. True does so for models over 32 MB if that takes at most a tenth of the free
-            disk, in `$SINKSTREAM_CACHE`, or else the user's cache folder. A path names another
-            folder, for models of any size. Not on a GPU.
-        lock_memory: Whether the system must keep the weights in memory, and never swap them out or
-            drop what is mapped.
         progress: Called with (bytes read, total bytes) while weights are read. True shows a bar in
             a notebook, and a line on a terminal.
 
@@ -119,7 +110,7 @@ def load(
         CheckpointError: The checkpoint is missing, damaged, or unsupported.
         InvalidArgument: An argument is out of range.
         TypeError: An argument has the wrong type.
-        CapacityError: The system cannot provide the memory, or cannot keep it resident.
+        CapacityError: The system cannot provide the memory.
         DeviceError: The GPU or its driver has failed.
     """
     options = check_options(
@@ -133,7 +124,6 @@ def load(
         prefill_chunk=prefill_chunk,
         speculation=speculation,
         threads=threads,
-        lock_memory=lock_memory,
     )
     download = as_bool("load", "download", download)
     report = progress_function("load", progress, "Loading", in_percent=True)
@@ -146,31 +136,16 @@ def load(
         opened = replace(opened, spec=spec)
         if options.device == "cuda":
             _log_compilation()
-        panels = panels_of(opened, cache, options.device)
         builder = _core.ModelBuilder(opened.spec.as_dict())
         at_the_end.callback(builder.stop_reading)  # before its files are closed
-        threads_or_all = options.threads or _core.usable_threads()
-        for tensor in opened.tensors:
-            _declare(builder, tensor)
-        is_mapped = panels is not None and panels.map(builder, threads_or_all)
-        if not is_mapped:
-            _begin_to_read(builder, opened, threads_or_all)
+        _begin_to_read(builder, opened, options.threads or _core.usable_threads())
         # Build the tokenizer while the weights are read.
         checkpoint = with_text(opened)
         del opened  # frees the lists of the header
         tokens = _token_table(checkpoint)
         checkpoint = replace(checkpoint, text=replace(checkpoint.text, vocabulary={}))
-        if panels is not None and is_mapped:
-            _wait(builder, builder.bytes_to_map, report)
-            if builder.damaged is not None:
-                panels.refuse_damaged(builder.damaged)
-                is_mapped = False
-                _begin_to_read(builder, checkpoint, threads_or_all)
-        if not is_mapped:
-            _finish_reading(builder, checkpoint, report)
+        _finish_reading(builder, checkpoint, report)
         model = Model(builder, checkpoint, options, tokens)
-        if panels is not None and not is_mapped:
-            panels.keep(host_of(model).native)
         _log_loaded(model)
         return model
 
@@ -187,7 +162,6 @@ def check_options(
     prefill_chunk: int | None = None,
     speculation: int | None = None,
     threads: int | None = None,
-    lock_memory: bool = False,
 ) -> ModelOptions:
     """Check the arguments of `load`, and return them. If no window is given, it is 0.
 
@@ -211,7 +185,6 @@ def check_options(
         if speculation is None
         else as_int("load", "speculation", speculation, 0, 63),
         threads=0 if threads is None else _choose_threads(threads),
-        lock_memory=as_bool("load", "lock_memory", lock_memory),
         kernels=os.environ.get("SINKSTREAM_KERNELS", ""),
         cuda_library=devices.cuda_library_path(),
     )
@@ -279,22 +252,20 @@ def _token_table(checkpoint: Checkpoint) -> TokenBytes | None:
     return token_bytes(text.tokenizer, checkpoint.spec.vocab_size, text.vocabulary)
 
 
-def _begin_to_read(
-    builder: _core.ModelBuilder, checkpoint: Checkpoint | TensorsOnly, threads: int
-) -> None:
+def _begin_to_read(builder: _core.ModelBuilder, opened: TensorsOnly, threads: int) -> None:
     """Start reading every tensor once into packed weights, in a native background thread."""
     extents = []
-    for tensor in checkpoint.tensors:
+    for tensor in opened.tensors:
+        _declare(builder, tensor)
         tensor_extents = [
             (extent.descriptor, extent.offset, extent.run_bytes, extent.stride_bytes)
-            for extent in checkpoint.source.extents(tensor)
+            for extent in opened.source.extents(tensor)
         ]
         extents.append((tensor.slot.name, tensor_extents))
     builder.read(extents, threads)
 
 
 def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
-    """Declare a weight: how its file stores it, and how it is kept."""
     slot, split = tensor.slot, tensor.split
     if split is None:
         builder.declare(
@@ -305,7 +276,6 @@ def _declare(builder: _core.ModelBuilder, tensor: TensorSource) -> None:
             slot.cols,
             tensor.added,
             tensor.is_transposed,
-            tensor.is_logarithm,
         )
         return
     builder.declare_split(
@@ -329,18 +299,14 @@ def _finish_reading(
     progress: Progress | None,
 ) -> None:
     """Wait until all weights are read, and report progress meanwhile."""
-    _wait(builder, sum(tensor.file_bytes for tensor in checkpoint.tensors), progress)
-    if builder.unread is not None:
-        _raise_unread(checkpoint, *builder.unread)
-
-
-def _wait(builder: _core.ModelBuilder, total: int, progress: Progress | None) -> None:
-    """Wait until all weights are read from their files, or mapped."""
+    total = sum(tensor.file_bytes for tensor in checkpoint.tensors)
     has_ended = False
     while not has_ended:
         has_ended = builder.wait(_POLL_S)
         if progress is not None:
             progress(builder.bytes_read, total)
+    if builder.unread is not None:
+        _raise_unread(checkpoint, *builder.unread)
 
 
 def _raise_unread(

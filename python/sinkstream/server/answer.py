@@ -16,8 +16,8 @@ from sinkstream.conversations.errors import ReadingCancelled
 from sinkstream.server.errors import ApiError, StreamAborted, from_exception
 from sinkstream.server.request_log import RequestLog, Scope, request_log_of
 from sinkstream.server.running_replies import as_api_error, in_time
+from sinkstream.server.server_sent_events import Send, error_event
 from sinkstream.server.service import Service
-from sinkstream.server.stream_writer import Send
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Work = Callable[[Send], Awaitable[None]]
@@ -68,7 +68,7 @@ class Answer(Response):
                 if known is error:  # as its own cause it would hold itself
                     raise
                 raise known from error
-            body = log.form.failure(known)
+            body = error_event(known.as_json())
             await send({"type": "http.response.body", "body": body, "more_body": True})
             raise StreamAborted from error
 

@@ -13,10 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sinkstream import _build
 from sinkstream.server import (
-    anthropic_route,
     chat_route,
     completions_route,
-    ollama_route,
     page_route,
     sessions_route,
     status_routes,
@@ -58,7 +56,6 @@ def create_app(service: Service, around: Callable[[App], App] = lambda app: app)
     router = _routes()
     app.include_router(router, prefix="/v1")
     app.include_router(router, include_in_schema=False)
-    app.include_router(_of_ollama())
     if not service.config.no_page:
         page_route.add_page(app)
     return Middleware(around(app), service, app.openapi)
@@ -90,8 +87,6 @@ def _routes() -> APIRouter:
         ("/chat/completions", chat_route.chat, ChatRequest),
         ("/chat/completions/input_tokens", tokenize_route.count_tokens, TemplateRequest),
         ("/completions", completions_route.completions, CompletionRequest),
-        ("/messages", anthropic_route.create_message, anthropic_route.MessageRequest),
-        ("/messages/count_tokens", anthropic_route.count_tokens, anthropic_route.CountRequest),
         ("/responses", responses.create_response, ResponseRequest),
         ("/responses/input_tokens", responses.input_tokens, ReadRequest),
         ("/sessions/{name}", sessions_route.rename_session, TitleRequest),
@@ -109,30 +104,6 @@ def _routes() -> APIRouter:
         ("/sessions/{name}", sessions_route.delete_session),
     ):
         router.add_api_route(path, delete, methods=["DELETE"], **plain)
-    return router
-
-
-def _of_ollama() -> APIRouter:
-    router = APIRouter()
-    plain: dict[str, Any] = {"response_model": None}
-    for path, get in (
-        ("/api/tags", ollama_route.tags),
-        ("/api/ps", ollama_route.ps),
-        ("/api/version", ollama_route.version),
-    ):
-        router.add_api_route(path, get, methods=["GET"], **plain)
-        router.add_api_route(path, get, methods=["HEAD"], include_in_schema=False, **plain)
-    for path, post, body in (
-        ("/api/chat", ollama_route.chat, ollama_route.OllamaChat),
-        ("/api/generate", ollama_route.generate, ollama_route.OllamaGenerate),
-        ("/api/show", ollama_route.show, ollama_route.OllamaShow),
-    ):
-        router.add_api_route(path, post, methods=["POST"], openapi_extra=_schema(body), **plain)
-    for path in ollama_route.REFUSED:
-        methods = ["DELETE" if path == "/api/delete" else "POST"]
-        router.add_api_route(
-            path, ollama_route.refuse, methods=methods, include_in_schema=False, **plain
-        )
     return router
 
 
@@ -157,9 +128,8 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 async def _failed(request: Request, error: Exception) -> Response:
     """Respond to a request that fails before its response has begun."""
     known = from_exception(error) or internal()
-    log = request_log_of(request.scope)
-    log.finish = known.code
-    response = Response(log.form.error(known), known.status, media_type="application/json")
+    request_log_of(request.scope).finish = known.code
+    response = Response(known.as_json(), known.status, media_type="application/json")
     response.raw_headers.extend(known.headers)
     return response
 
@@ -176,5 +146,4 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         else f"server: there is no path {shown_path(request.scope)}.",
     )
     headers = {"content-type": "application/json", **(error.headers or {})}
-    form = request_log_of(request.scope).form
-    return Response(form.error(known), error.status_code, headers)
+    return Response(known.as_json(), error.status_code, headers)

@@ -1,19 +1,18 @@
-"""`POST /v1/chat/completions`; and how a request becomes a reply, whatever protocol it is in."""
+"""`POST /v1/chat/completions`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sinkstream.conversations.turns import Turn, TurnRequest
+from sinkstream.conversations.turns import TurnRequest
 from sinkstream.request.options import StreamOptions
 from sinkstream.request.template_variables import Thinking
-from sinkstream.server import logprobs, openai_dialect
+from sinkstream.server import logprobs
+from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
@@ -26,12 +25,12 @@ from sinkstream.server.body_options import (
     tools_of,
     with_seed,
 )
-from sinkstream.server.errors import ApiError, invalid, renamed
+from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse, session_key
 from sinkstream.server.reply_pieces import Piece, as_chunk
-from sinkstream.server.reply_response import Dialect, Job
+from sinkstream.server.reply_response import Job, form_of
 from sinkstream.server.request_bodies import ChatRequest
-from sinkstream.server.request_log import RequestLog, request_log_of
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.running_replies import in_time, terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.kept_tokens import ScoredPrompt
@@ -42,58 +41,10 @@ async def chat(request: Request) -> Response:
     service = ready_service(request)
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, ChatRequest)
-    return await reply_to(service, log, request.headers, body, partial(ChatDialect, service, body))
-
-
-async def reply_to(
-    service: Service,
-    log: RequestLog,
-    headers: Headers,
-    body: ChatRequest,
-    dialect_of: Callable[[], Dialect],
-    names: Mapping[str, str] | None = None,
-    *,
-    previous: str | None = None,
-    begin: Callable[[TurnRequest], Turn] | None = None,
-) -> Answer:
-    """Return the reply to a conversation.
-
-    Args:
-        service: The server.
-        log: The facts of the request.
-        headers: Its headers, which may name the conversation.
-        body: The request, of whatever protocol, as a chat completion.
-        dialect_of: Returns how the reply is written, once the request has been checked.
-        names: The fields of its own that a request of another protocol has, by those of a chat
-            completion and by the arguments of `Model.stream`, for errors.
-        previous: The id of the turn to continue; `messages` are then only the new ones.
-        begin: Begins a turn; None for the server's `Turns.begin`.
-
-    Raises:
-        ApiError: The request is refused.
-    """
-    try:
-        return await _checked(service, log, headers, body, dialect_of, names or {}, previous, begin)
-    except ApiError as error:
-        raise renamed(error, names or {}) from None
-
-
-async def _checked(
-    service: Service,
-    log: RequestLog,
-    headers: Headers,
-    body: ChatRequest,
-    dialect_of: Callable[[], Dialect],
-    own_names: Mapping[str, str],
-    previous: str | None,
-    begin: Callable[[TurnRequest], Turn] | None,
-) -> Answer:
-    """Return the answer of `reply_to`; errors name the fields of a chat completion."""
     service.check_model(body.model)
     options, names, thinking = await service.pool.run_if(
         body.is_long, partial(_read, service, body)
     )
-    names = {**names, **own_names}
     n = _check_n(service, body.n)
     held = whole_bytes(body, options, n, names["max_tokens"])
     terms = terms_of(service, log, options)
@@ -111,10 +62,9 @@ async def _checked(
         TurnRequest,
         tenant=log.tenant,
         messages=body.messages,
-        previous=previous,
-        session_key=session_key(headers, body.prompt_cache_key),
+        session_key=session_key(request.headers, body.prompt_cache_key),
         cache_salt=body.cache_salt or "",
-        store=body.store is not False and "x-sinkstream-ephemeral" not in headers,
+        store=body.store is not False and "x-sinkstream-ephemeral" not in request.headers,
         continue_final=is_open,
         sinks=sinks_of(body),
         refuses_overflow=refuses_overflow(body, service.config),
@@ -126,8 +76,9 @@ async def _checked(
     given = await service.pool.run_if(body.is_long, lambda: turns[0].given)
     async with in_time(terms.arrived_at, terms.timeout_s):
         await service.grammars.compile(service.host, options, names, tools, thinking, given)
-    starts = [partial(begin or service.turns.begin, turn) for turn in turns]
-    job = Job(service, log, dialect_of(), terms, starts, names=names, whole_bytes=held)
+    starts = [partial(service.turns.begin, turn) for turn in turns]
+    dialect = ChatDialect(service, body)
+    job = Job(service, log, form_of(body), dialect, terms, starts, names=names, whole_bytes=held)
     return Answer(job.run)
 
 
@@ -138,37 +89,37 @@ def _read(service: Service, body: ChatRequest) -> tuple[StreamOptions, dict[str,
     return options, _names(body), thinking
 
 
-class ChatDialect(openai_dialect.OpenAiDialect):
+class ChatDialect:
     """Writes `chat.completion` and its chunks."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
-        head = service.head_of("chat.completion", "chatcmpl")
-        super().__init__(body, head, {**head, "object": "chat.completion.chunk"})
+        self.head = service.head_of("chat.completion", "chatcmpl")
+        self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = bool(body.logprobs)
         self.with_tokens = self.is_long = self._with_ids or self._with_logprobs
         self._texts = service.texts
         self._name = logprobs.as_id if body.return_tokens_as_token_ids else logprobs.as_text
 
-    def first_choices(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the delta with the role."""
-        return [openai_dialect.chat_role(index)]
+        return [events.chat_role(index)]
 
-    def choice(self, index: int, piece: Piece, offset: int) -> bytes:
+    def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a delta with text, or with a thought."""
         if piece.delta is not None:
-            return openai_dialect.chat_call(index, as_chunk(piece.delta))
+            return events.chat_call(index, as_chunk(piece.delta))
         if piece.thought:
-            choice = openai_dialect.chat_thought(index, piece.thought)
+            choice = events.chat_thought(index, piece.thought)
         else:
-            choice = openai_dialect.chat_text(index, piece.text, self._logprobs(piece))
-        return openai_dialect.with_fields(choice, **self._ids(piece))
+            choice = events.chat_text(index, piece.text, self._logprobs(piece))
+        return events.with_fields(choice, **self._ids(piece))
 
-    def last_choice(self, index: int, reason: str) -> bytes:
+    def last(self, index: int, reason: str) -> bytes:
         """Return the empty delta with the finish reason."""
-        return openai_dialect.chat_finish(index, reason)
+        return events.chat_finish(index, reason)
 
-    def whole_choice(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
+    def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its message."""
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
         if piece.thought:

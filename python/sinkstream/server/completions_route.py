@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from sinkstream.conversations.turns import TextRequest, engine_salt
 from sinkstream.request.options import StreamOptions
-from sinkstream.server import logprobs, openai_dialect
+from sinkstream.server import logprobs
+from sinkstream.server import server_sent_events as events
 from sinkstream.server.admission import echo_bytes, prompt_bytes, whole_bytes
 from sinkstream.server.answer import Answer
 from sinkstream.server.body_options import (
@@ -24,9 +25,9 @@ from sinkstream.server.body_options import (
 from sinkstream.server.errors import invalid
 from sinkstream.server.parsing import parse
 from sinkstream.server.reply_pieces import Piece
-from sinkstream.server.reply_response import Dialect, Job
+from sinkstream.server.reply_response import Job, form_of
 from sinkstream.server.request_bodies import CompletionRequest
-from sinkstream.server.request_log import RequestLog, request_log_of
+from sinkstream.server.request_log import request_log_of
 from sinkstream.server.running_replies import in_time, terms_of
 from sinkstream.server.service import Service, ready_service
 from sinkstream.streams.kept_tokens import ScoredPrompt
@@ -37,31 +38,8 @@ async def completions(request: Request) -> Response:
     service = ready_service(request)
     log = request_log_of(request.scope)
     body = await parse(log, service.pool, CompletionRequest)
-    return await complete(service, log, body, partial(CompletionDialect, service, body))
-
-
-async def complete(
-    service: Service,
-    log: RequestLog,
-    body: CompletionRequest,
-    dialect_of: Callable[[list[str]], Dialect],
-    own_names: Mapping[str, str] | None = None,
-) -> Answer:
-    """Return what continues some prompts.
-
-    Args:
-        service: The server.
-        log: The facts of the request.
-        body: The request, of whatever protocol, as a completion.
-        dialect_of: Returns how it is written, given the prompt of each choice if it is repeated.
-        own_names: As in `chat_route.reply_to`.
-
-    Raises:
-        ApiError: The request is refused.
-    """
     service.check_model(body.model)
     options, names = await service.pool.run_if(body.is_long, partial(_read, service, body))
-    names = {**names, **(own_names or {})}
     given = prompts = _prompts(body)
     n = body.n or 1
     if len(prompts) * n > service.admission.limit:
@@ -95,8 +73,8 @@ async def complete(
     ]
     echoes = await service.pool.run(partial(_echoes, service, given)) if body.echo else []
     held += echo_bytes(sum(map(len, echoes)) * n)
-    dialect = dialect_of([text for text in echoes for _ in range(n)])
-    job = Job(service, log, dialect, terms, starts, len(prompts), names, held)
+    dialect = CompletionDialect(service, body, [text for text in echoes for _ in range(n)])
+    job = Job(service, log, form_of(body), dialect, terms, starts, len(prompts), names, held)
     return Answer(job.run)
 
 
@@ -105,12 +83,12 @@ def _read(service: Service, body: CompletionRequest) -> tuple[StreamOptions, dic
     return completion_options(body, service.config.max_tokens), names_of(body)
 
 
-class CompletionDialect(openai_dialect.OpenAiDialect):
+class CompletionDialect:
     """Writes `text_completion`, whole and in chunks."""
 
     def __init__(self, service: Service, body: CompletionRequest, echoes: list[str]) -> None:
-        head = service.head_of("text_completion", "cmpl")
-        super().__init__(body, head, head)
+        self.head = service.head_of("text_completion", "cmpl")
+        self.chunk_head = self.head
         self._with_ids = bool(body.return_token_ids)
         self._logprobs_of_each = body.logprobs
         self._prompt_logprobs = body.prompt_logprobs
@@ -123,24 +101,24 @@ class CompletionDialect(openai_dialect.OpenAiDialect):
         self._echoes = echoes
         self.is_long = self.with_tokens or bool(echoes)
 
-    def first_choices(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
         """Return the prompt, if it is to be repeated."""
         if not self._echoes:
             return []
         scored = self._of_prompt(prompt)
-        return [openai_dialect.completion_text(index, self._echoes[index], scored)]
+        return [events.completion_text(index, self._echoes[index], scored)]
 
-    def choice(self, index: int, piece: Piece, offset: int) -> bytes:
+    def piece(self, index: int, piece: Piece, offset: int) -> bytes:
         """Return a choice with text."""
         offset += len(self._echo(index))
-        choice = openai_dialect.completion_text(index, piece.text, self._logprobs(piece, offset))
-        return openai_dialect.with_fields(choice, **self._ids(piece))
+        choice = events.completion_text(index, piece.text, self._logprobs(piece, offset))
+        return events.with_fields(choice, **self._ids(piece))
 
-    def last_choice(self, index: int, reason: str) -> bytes:
+    def last(self, index: int, reason: str) -> bytes:
         """Return a choice with the finish reason and no text."""
-        return openai_dialect.completion_text(index, "", reason=reason)
+        return events.completion_text(index, "", reason=reason)
 
-    def whole_choice(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
+    def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
         """Return a choice with its text."""
         echo = self._echo(index)
         scored = self._logprobs(piece, len(echo))

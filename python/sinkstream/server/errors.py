@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -125,18 +125,6 @@ def internal() -> ApiError:
     return ApiError(500, "server_error", "internal", message, headers=NO_RETRY)
 
 
-def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    """Return an error that names fields as the request's protocol does."""
-    if not names:
-        return error
-    param = None if error.param is None else names.get(error.param, error.param)
-    return replace(error, message=_with_names(error.message, names), param=param)
-
-
-def _with_names(message: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"`(\w+)`", lambda found: f"`{names.get(found[1], found[1])}`", message)
-
-
 def from_exception(error: BaseException, names: Mapping[str, str] | None = None) -> ApiError | None:
     """Return the error response for an exception; None for a bug.
 
@@ -145,7 +133,7 @@ def from_exception(error: BaseException, names: Mapping[str, str] | None = None)
     if isinstance(error, ApiError):
         return error
     names = names or {}
-    message = _with_names(str(error), names)
+    message = re.sub(r"`(\w+)`", lambda found: f"`{names.get(found[1], found[1])}`", str(error))
     if isinstance(error, InvalidArgument | CheckpointError):
         param = error.param
         param = names.get(param, param) if param else None

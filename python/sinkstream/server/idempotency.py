@@ -19,11 +19,9 @@ from sinkstream.server.admission import KeyShares, Weights, refusal
 from sinkstream.server.answer import Receive, until_left
 from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.request_log import KEY, RequestLog, Scope
-from sinkstream.server.stream_writer import Send
+from sinkstream.server.server_sent_events import Send
 
-CREATING = (
-    "/chat/completions", "/completions", "/messages", "/responses", "/api/chat", "/api/generate",
-)  # fmt: skip
+CREATING = ("/chat/completions", "/completions", "/responses")
 """The paths, after /v1 or without it, whose requests are repeated."""
 MOST_BYTES = 32 << 20
 MOST_OF_ONE = 1 << 20

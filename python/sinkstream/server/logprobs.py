@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's forms: of chats, of responses, and of completions."""
+"""Log-probabilities in OpenAI's two forms: of chats, and of completions."""
 
 from __future__ import annotations
 
@@ -51,20 +51,16 @@ def of_chat(
     tokens: Sequence[Token], vocabulary: Vocabulary, name: Naming = as_text
 ) -> dict[str, Any]:
     """Return `logprobs` of a chat's choice."""
-    return {"content": of_response(tokens, vocabulary, name), "refusal": None}
-
-
-def of_response(
-    tokens: Sequence[Token], vocabulary: Vocabulary, name: Naming = as_text
-) -> list[dict[str, Any]]:
-    """Return `logprobs` of the text of a response, or of the part of it in an event."""
-    return [
-        {
-            **_entry(token.id, token.logprob, vocabulary, name),
-            "top_logprobs": [_entry(*pair, vocabulary, name) for pair in token.alternatives],
-        }
-        for token in tokens
-    ]
+    return {
+        "content": [
+            {
+                **_entry(token.id, token.logprob, vocabulary, name),
+                "top_logprobs": [_entry(*pair, vocabulary, name) for pair in token.alternatives],
+            }
+            for token in tokens
+        ],
+        "refusal": None,
+    }
 
 
 def of_completion(

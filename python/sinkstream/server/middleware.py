@@ -33,10 +33,9 @@ from sinkstream.server.head_checks import HeadChecks, content_codings
 from sinkstream.server.http_limits import CONNECTION, Connection
 from sinkstream.server.idempotency import Repeats, key_of
 from sinkstream.server.request_log import KEY, RequestLog, Scope, is_probe
-from sinkstream.server.response_forms import form_of
+from sinkstream.server.server_sent_events import EVENT_HEADERS, Send, error_event
 from sinkstream.server.service import Service
 from sinkstream.server.stalled_engine import unless_stalled
-from sinkstream.server.stream_writer import Send
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -46,11 +45,13 @@ _PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (
         b"access-control-allow-headers",
-        b"anthropic-beta, anthropic-dangerous-direct-browser-access, anthropic-version, "
         b"authorization, content-type, idempotency-key, x-api-key, x-session-id",
     ),
     (b"access-control-max-age", b"600"),
 )
+
+
+_STREAM = EVENT_HEADERS[0]
 _LAST_WRITE_S = 1.0
 
 
@@ -78,7 +79,7 @@ class Middleware:
             return
         started_at = time.perf_counter()
         most_s = self._service.config.max_reply_s or None
-        log = RequestLog(_request_id(scope), timeout_s=most_s, form=form_of(scope["path"]))
+        log = RequestLog(_request_id(scope), timeout_s=most_s)
         scope[KEY] = log
         is_socket = scope["type"] == "websocket"
         self._service.open_requests += not is_socket
@@ -142,7 +143,7 @@ class Middleware:
                 raise
             log.finish = error.code
             if log.is_stream:
-                body = log.form.failure(error)
+                body = error_event(error.as_json())
                 with suppress(TimeoutError):  # the client does not read
                     async with asyncio.timeout(_LAST_WRITE_S):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -213,7 +214,7 @@ class Middleware:
 
     def _send_to_client(self, send: Send, scope: Scope, log: RequestLog) -> Send:
         """Return `send` with the headers of every response, noting the status."""
-        headers = [(name, log.request_id.encode()) for name in log.form.id_headers]
+        headers = [(b"x-request-id", log.request_id.encode())]
         origin = self._checks.allowed_origin(scope["headers"])
         if origin is not None:
             headers += [
@@ -230,7 +231,7 @@ class Middleware:
             kind = message["type"]
             if kind in ("http.response.start", "websocket.http.response.start"):
                 log.status = int(str(message["status"]))
-                log.is_stream = log.form.stream_type in _pairs(message)
+                log.is_stream = _STREAM in _pairs(message)
                 names = ", ".join(log.ignored).encode()
                 ignored = [(b"x-sinkstream-ignored", names)] if names else []
                 message = {**message, "headers": [*_pairs(message), *headers, *ignored]}
@@ -294,7 +295,7 @@ async def _refuse(
     log.finish = known.code
     if log.status == 0:
         head = ((b"content-type", b"application/json"), *known.headers)
-        await _respond(scope, receive, send, known.status, log.form.error(known), head)
+        await _respond(scope, receive, send, known.status, known.as_json(), head)
 
 
 async def _respond(

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
 
 from sinkstream.streams.events import Finished, Token
 from sinkstream.streams.kept_tokens import ScoredPrompt
 from sinkstream.streams.served_stream import ServedStream
 from sinkstream.text.messages import ToolCall
-from sinkstream.text.unfinished_json import closed_json
 
 _MOST_TOKENS = 16
 """Of a piece with log-probabilities: a client that does not read holds it as objects and as JSON,
 which take a hundred times as much as the core holds of a token."""
-_MAX_DEPTH = 64  # of arguments that end early
 
 
 @dataclass(slots=True)
@@ -142,12 +137,3 @@ def as_chunk(delta: CallDelta) -> dict[str, Any]:
     if delta.begun is None:
         return {"index": delta.index, "function": {"arguments": delta.arguments}}
     return {"index": delta.index, **delta.begun.as_message()}
-
-
-def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object; what `max_tokens` has cut off is left out."""
-    for text in (call.arguments, closed_json(call.arguments, _MAX_DEPTH)):
-        with suppress(orjson.JSONDecodeError):
-            found = orjson.loads(text)
-            return found if isinstance(found, dict) else {}
-    return {}

@@ -1,4 +1,4 @@
-"""Responds with replies, streamed or whole. Protocols differ in their `Dialect`."""
+"""Responds with replies, streamed or whole. Chats and completions differ in their `Dialect`."""
 
 from __future__ import annotations
 
@@ -8,58 +8,85 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import orjson
+
 from sinkstream.conversations.turns import Turn, TurnEnd, TurnFacts
 from sinkstream.server.answer import send_json
 from sinkstream.server.reply_pieces import Piece, pieces, whole
+from sinkstream.server.request_bodies import ChatRequest, Generation, StreamSettings
 from sinkstream.server.request_log import RequestLog
-from sinkstream.server.response_forms import ResponseForm
 from sinkstream.server.running_replies import Reply, Start, Terms, running
+from sinkstream.server.server_sent_events import EventWriter, Frames, Send
 from sinkstream.server.service import Service
-from sinkstream.server.stream_writer import Send, StreamWriter
-from sinkstream.server.usage import prompt_progress, usage_of
+from sinkstream.server.usage import (
+    cache_facts,
+    counts,
+    finish_reason,
+    own_facts,
+    prompt_progress,
+    timings_of,
+    usage_of,
+)
+from sinkstream.streams.kept_tokens import ScoredPrompt
 
 _T = TypeVar("_T")
-Ended = tuple[TurnFacts, TurnEnd]
-"""What is known of a reply from its beginning, and how it ended."""
 
 
 class Dialect(Protocol):
-    """How a protocol writes the replies of one request. Those of one prompt are its choices."""
+    """How one of OpenAI's APIs writes replies."""
 
-    form: ResponseForm
-    is_stream: bool
+    head: dict[str, Any]
+    """Fields of a whole response."""
+    chunk_head: dict[str, Any]
+    """Fields of each chunk."""
     with_tokens: bool
     """Whether log-probabilities are requested."""
     is_long: bool
     """Whether a whole response, or what precedes a reply, takes long to write."""
+
+    def first(self, index: int, prompt: ScoredPrompt) -> list[bytes]:
+        """Return the choices to send before the text of a choice that has begun."""
+        ...
+
+    def piece(self, index: int, piece: Piece, offset: int) -> bytes:
+        """Return a choice with text, `offset` characters after its beginning."""
+        ...
+
+    def last(self, index: int, reason: str) -> bytes:
+        """Return the choice that ends a choice."""
+        ...
+
+    def whole(self, index: int, piece: Piece, reason: str) -> dict[str, Any]:
+        """Return a choice of a whole response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a request wants its response: all of its body that is needed once a reply has begun."""
+
+    is_stream: bool
+    has_usage: bool
+    """Whether the last chunk of a stream has the usage."""
+    has_continuous_usage: bool
+    """Whether each chunk has the usage so far."""
     has_progress: bool
-    """Whether a stream says how much of a prompt has been read."""
+    has_timings: bool
     has_prediction: bool
     """Whether the usage says how much of what was guessed was right."""
 
-    def progress(self, progress: dict[str, Any]) -> bytes:
-        """Return the part of a stream that says how much of a prompt has been read."""
-        ...
 
-    def first(self, index: int, turn: Turn) -> bytes:
-        """Return what precedes the text of a choice that has begun."""
-        ...
-
-    def piece(self, index: int, turn: Turn, piece: Piece, offset: int) -> bytes:
-        """Return what says a piece of a choice, `offset` characters after its beginning."""
-        ...
-
-    def last(self, index: int, turn: Turn, end: TurnEnd) -> bytes:
-        """Return what ends a choice."""
-        ...
-
-    def finish(self, ended: Ended, usage: dict[str, Any]) -> bytes:
-        """Return what follows all choices of a stream; `ended` is how the first one has."""
-        ...
-
-    def whole(self, replies: Sequence[tuple[Piece, Ended]], usage: dict[str, Any]) -> bytes:
-        """Return a whole response as JSON."""
-        ...
+def form_of(body: Generation) -> Form:
+    """Return the form that a request asks for."""
+    settings = body.stream_options or StreamSettings()
+    return Form(
+        is_stream=bool(body.stream),
+        has_usage=bool(settings.include_usage),
+        has_continuous_usage=bool(settings.include_usage and settings.continuous_usage_stats),
+        has_progress=bool(body.return_progress),
+        has_timings=bool(body.timings_per_token),
+        has_prediction=isinstance(body, ChatRequest) and body.prediction is not None,
+    )
 
 
 @dataclass(slots=True)
@@ -68,6 +95,7 @@ class Job:
 
     service: Service
     log: RequestLog
+    form: Form
     dialect: Dialect
     terms: Terms
     starts: Sequence[Start]
@@ -90,7 +118,7 @@ class Job:
                 begun = running(self.service, starts, self.terms, self.names, asked_by)
                 async with begun as replies:
                     del starts
-                    if self.dialect.is_stream:
+                    if self.form.is_stream:
                         await _stream(self, replies, send)
                     else:
                         await _whole(self, replies, send)
@@ -104,7 +132,7 @@ class Job:
         return starts
 
 
-def _ends_of(replies: Sequence[Reply]) -> list[Ended]:
+def _ends_of(replies: Sequence[Reply]) -> list[tuple[TurnFacts, TurnEnd]]:
     """Return how those that have begun have ended."""
     return [
         (reply.begun.facts, reply.ended)
@@ -113,13 +141,13 @@ def _ends_of(replies: Sequence[Reply]) -> list[Ended]:
     ]
 
 
-def _count(job: Job, ends: Sequence[Ended]) -> dict[str, Any]:
+def _count(job: Job, ends: Sequence[tuple[TurnFacts, TurnEnd]]) -> dict[str, Any]:
     if not ends:
         return {}
     usage = usage_of(
         ends,
         job.prompts,
-        has_prediction=job.dialect.has_prediction,
+        has_prediction=job.form.has_prediction,
         ignored=job.log.ignored,
     )
     job.log.prompt_tokens = usage["prompt_tokens"]
@@ -189,13 +217,23 @@ def _failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
 
 async def _whole(job: Job, replies: Sequence[Reply], send: Send) -> None:
     results = await _all([_read(job, reply) for reply in replies])
-    found = [(piece, (turn.facts, end)) for piece, turn, end in results]
-    usage = _count(job, [ended for _, ended in found])
+    usage = _count(job, [(turn.facts, end) for _, turn, end in results])
     evicted = str(usage["sinkstream"]["evicted_tokens"]).encode()
-    write = partial(job.dialect.whole, found, usage)
+    further = _further(job, results[0][1].facts, results[0][2])
+    write = partial(
+        _written, job.dialect, [(piece, end) for piece, _, end in results], usage=usage, **further
+    )
     body = await job.service.pool.run_if(job.dialect.is_long, write)
     headers = (*headers_of(results[0][1]), (b"x-sinkstream-evicted", evicted))
     await send_json(send, body, headers)
+
+
+def _written(dialect: Dialect, replies: Sequence[tuple[Piece, TurnEnd]], **further: Any) -> bytes:
+    choices = [
+        dialect.whole(index, piece, finish_reason(end))
+        for index, (piece, end) in enumerate(replies)
+    ]
+    return orjson.dumps({**dialect.head, "choices": choices, **further})
 
 
 async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
@@ -207,39 +245,67 @@ async def _read(job: Job, reply: Reply) -> tuple[Piece, Turn, TurnEnd]:
 
 
 async def _stream(job: Job, replies: Sequence[Reply], send: Send) -> None:
+    frames = Frames(job.dialect.chunk_head, includes_usage=job.form.has_usage)
+
     def progress() -> str:
         return progress_of([reply.begun for reply in replies])
 
-    keepalive_s, form = job.service.config.keepalive_s, job.dialect.form
+    keepalive_s = job.service.config.keepalive_s
     # What is refused is known when a reply begins: the head waits for it, but not for a seat.
     first = await replies[0].begin(within_s=keepalive_s)
-    async with StreamWriter(send, form, progress, keepalive_s, headers_of(first)) as writer:
-        ends = await _all([_deliver(job, reply, writer) for reply in replies])
-        await writer.finish(job.dialect.finish(ends[0], _count(job, ends)))
+    async with EventWriter(send, progress, keepalive_s, headers_of(first)) as writer:
+        ends = await _all([_deliver(job, reply, frames, writer) for reply in replies])
+        usage = _count(job, ends)
+        last = b""
+        if job.form.has_usage:
+            last = frames.without_choices(usage=usage, **_further(job, *ends[0]))
+        await writer.finish(last)
 
 
-async def _deliver(job: Job, reply: Reply, writer: StreamWriter) -> Ended:
+async def _deliver(
+    job: Job, reply: Reply, frames: Frames, writer: EventWriter
+) -> tuple[TurnFacts, TurnEnd]:
     """Write one choice, and return how it ended."""
     turn = await reply.begin()
     assert turn is not None  # it was not to return earlier
-    dialect, index = job.dialect, reply.index
-    if dialect.has_progress:
+    dialect, continuous = job.dialect, job.form.has_continuous_usage
+    if job.form.has_progress:
         async for progress in prompt_progress(turn):
-            await writer.write(dialect.progress(progress))
-    first, offset = partial(dialect.first, index, turn), 0
-    is_begun = False
+            await writer.write(frames.without_choices(prompt_progress=progress))
+    offset, is_begun = 0, False
     flush_s = job.service.config.flush_s
-    async for piece in pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens):
-        begun = b"" if is_begun else await job.service.pool.run_if(dialect.is_long, first)
+    read = pieces(turn.stream, flush_s, with_tokens=dialect.with_tokens)
+    async for piece in read:
+        usage = _usage_now(turn) if continuous else None
+        choices = [] if is_begun else await _first(job, reply, turn)
+        choices.append(dialect.piece(reply.index, piece, offset))
         is_begun = True
-        written = begun + dialect.piece(index, turn, piece, offset)
         offset += len(piece.text)
-        if written:
-            await writer.write(written)
+        await writer.write(b"".join(frames.with_choice(choice, usage) for choice in choices))
     end = await reply.end()
-    begun = b"" if is_begun else await job.service.pool.run_if(dialect.is_long, first)
-    await writer.write(begun + dialect.last(index, turn, end))
+    last = dialect.last(reply.index, finish_reason(end))
+    own = own_facts(turn.facts, end, job.log.ignored)
+    usage = _usage_now(turn) if continuous else None
+    choices = [] if is_begun else await _first(job, reply, turn)
+    begun = b"".join(frames.with_choice(choice, usage) for choice in choices)
+    await writer.write(begun + frames.last_of_choice(last, own, usage))
     return turn.facts, end
+
+
+async def _first(job: Job, reply: Reply, turn: Turn) -> list[bytes]:
+    first = partial(job.dialect.first, reply.index, turn.stream.scored_prompt)
+    return await job.service.pool.run_if(job.dialect.is_long, first)
+
+
+def _further(job: Job, facts: TurnFacts, end: TurnEnd) -> dict[str, Any]:
+    """Return the requested fields that go next to the usage, for the first choice."""
+    return {"timings": timings_of(facts, end)} if job.form.has_timings else {}
+
+
+def _usage_now(turn: Turn) -> bytes:
+    facts, stats = turn.facts, turn.stream.stats
+    usage = counts(facts.prompt_tokens, stats.generated_tokens)
+    return orjson.dumps({**usage, "sinkstream": cache_facts(facts, stats)})
 
 
 def progress_of(turns: Sequence[Turn | None]) -> str:

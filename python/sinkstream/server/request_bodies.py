@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain, islice
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -35,9 +35,6 @@ Objects = Annotated[list[Object], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Salt = Annotated[str, Field(max_length=512)]
-
-
-_Body = TypeVar("_Body", bound="Body")
 
 
 class Body(BaseModel):
@@ -84,12 +81,6 @@ class Body(BaseModel):
     def note_size(self, text: bytes | bytearray | str) -> None:
         """Remember how long the body was as JSON."""
         self._bytes = len(text)
-
-    def as_kind(self, kind: type[_Body], **fields: Any) -> _Body:
-        """Return a body of another kind with these fields, made from this one."""
-        made = kind(**fields)
-        made._bytes, made._ignored = self._bytes, self._ignored
-        return made
 
 
 def _printable(name: str) -> str:
@@ -362,7 +353,6 @@ def schema_of(body: type[BaseModel]) -> dict[str, Any]:
     for part in (schema, *schema.get("$defs", {}).values()):
         for name, field in part.get("properties", {}).items():
             field.pop("title", None)
-            of_class = field.get("description")  # its docstring
-            if (text := of_class or description(part["title"], name)) is not None:
-                field["description"] = " ".join(text.split())
+            if (text := description(part["title"], name)) is not None:
+                field["description"] = text
     return schema

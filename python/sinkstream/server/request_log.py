@@ -16,7 +16,6 @@ from urllib.parse import quote
 import orjson
 
 from sinkstream.conversations.turns import TurnEnd, TurnFacts
-from sinkstream.server.response_forms import OPENAI, ResponseForm
 from sinkstream.structured.grammars import logger as schema_logger
 
 logger = logging.getLogger("sinkstream.server")
@@ -73,8 +72,6 @@ class RequestLog:
     """What the text of the body takes in memory, once it is parsed."""
     on_dropped: Callable[[int], object] = lambda count: None
     """Called with the size of the body when it is no longer held."""
-    form: ResponseForm = OPENAI
-    """That of the response."""
 
     @property
     def key(self) -> str:

@@ -123,7 +123,7 @@ class Service:
         """Work whose clients have been told that the engine has stalled, and that waits for it."""
         self.live = LiveResponses()
         self._ignored: set[str] = set()
-        """Fields without effect that the log has named."""
+        """Unknown fields that the log has named."""
         self.is_draining = False
         self.drain_begins = asyncio.Event()
         self.fingerprint = ""
@@ -233,11 +233,11 @@ class Service:
             self.responses_of_keys[log.key, log.status] += 1
 
     def note_ignored(self, fields: Sequence[str]) -> None:
-        """Log the fields of requests that have no effect, each name once."""
+        """Log the unknown fields of requests, each name once."""
         for name in fields:
             if name not in self._ignored and len(self._ignored) < _MOST_IGNORED:
                 self._ignored.add(name)
-                logger.warning("server: the field `%s` of requests is ignored.", name)
+                logger.warning("server: the field `%s` of requests is unknown, and ignored.", name)
 
     def count_reply(self, tenant: str, facts: TurnFacts, end: TurnEnd) -> None:
         """Count what a reply has cost, and what the model has seen of its conversation."""

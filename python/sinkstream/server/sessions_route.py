@@ -1,14 +1,13 @@
-"""`/v1/sessions`: lists, searches, shows, renames, saves and deletes a key's conversations."""
+"""`/v1/sessions`: lists, shows, renames, saves and deletes a key's conversations."""
 
 from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -16,12 +15,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from sinkstream.conversations.errors import ReadingCancelled, folder_error
-from sinkstream.conversations.transcript import (
-    ListedConversation,
-    StoredTurn,
-    TurnOutline,
-    shown_messages,
-)
+from sinkstream.conversations.transcript import StoredTurn, TurnOutline, shown_messages
 from sinkstream.conversations.turns import NotFound
 from sinkstream.server.answer import Answer, json_response
 from sinkstream.server.errors import ApiError, invalid
@@ -29,33 +23,23 @@ from sinkstream.server.parsing import number_in, parse
 from sinkstream.server.request_bodies import TitleRequest
 from sinkstream.server.request_log import RequestLog, request_log_of
 from sinkstream.server.running_replies import Terms, in_origin, in_time
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.stream_writer import Send
 
 _T = TypeVar("_T")
 _SESSIONS, _MOST_SESSIONS = 100, 1000  # of a page, if the client names no number, and at most
 _TURNS, _MOST_TURNS = 100, 100
 _PAGE_BYTES = 4 << 20  # of the ids of a page's turns, unless the first one has more
 _MOST_OF_TITLE = 200  # characters
-_MOST_OF_SEARCH = 200  # characters
-_SEARCHED = 8 << 20  # characters that a search reads for a page
-_LEAST_SEARCHED = 1 << 10  # that a text counts as at least
-_FOLDED_AT_ONCE = 1 << 16  # characters: meanwhile, no other thread runs
-_OVERLAP = 3 * _MOST_OF_SEARCH  # one character may be folded to three
-_MARKS = str.maketrans("", "", "*_`~")  # a reader of Markdown does not see them
 _DOWNLOAD = "sinkstream-file-of-a-session-to-be-sent-"  # 40 characters
 
 
 async def list_sessions(request: Request) -> Response:
-    """List the conversations, latest first; with `search`, those whose texts contain it."""
+    """List the conversations, latest first."""
     service = ready_service(request)
     limit, after = _page_of(request, _SESSIONS, _MOST_SESSIONS)
-    search = request.query_params.get("search", "")
-    if len(search) > _MOST_OF_SEARCH:
-        raise invalid(f"query: `search` must have at most {_MOST_OF_SEARCH} characters.", "search")
     log = request_log_of(request.scope)
-    read = partial(_sessions, service, log.tenant, limit, after, search)
-    return json_response(service, log, read)
+    return json_response(service, log, partial(_sessions, service, log.tenant, limit, after))
 
 
 def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None]:
@@ -63,21 +47,13 @@ def _page_of(request: Request, default: int, most: int) -> tuple[int, str | None
     return number_in(request, "limit", default, 1, most), request.query_params.get("after")
 
 
-def _sessions(
-    service: Service, tenant: str, limit: int, after: str | None, search: str
-) -> dict[str, Any]:
+def _sessions(service: Service, tenant: str, limit: int, after: str | None) -> dict[str, Any]:
     try:
         found = service.turns.conversations(tenant, limit + 1, after)
     except NotFound:
         found = None
     if found is None:
         raise _not_listed("conversation")
-    shown = found[:limit]
-    further: dict[str, Any] = {}
-    if search:
-        shown, searched = _with_text(service, tenant, shown, _folded(search))
-        last = found[searched - 1].id if searched else None
-        further = {"searched": searched, "last_id": last, "has_more": len(found) > searched}
     data = [
         {
             "id": one.id,
@@ -86,47 +62,9 @@ def _sessions(
             "title": one.title,
             "session_key": one.session_key,
         }
-        for one in shown
+        for one in found[:limit]
     ]
-    return {**_listed(data, has_more=len(found) > limit), **further}
-
-
-def _with_text(
-    service: Service, tenant: str, listed: Sequence[ListedConversation], wanted: str
-) -> tuple[list[ListedConversation], int]:
-    """Return the conversations with a text, and how many have been searched.
-
-    The search ends before one that would take it beyond `_SEARCHED`. If that is the first one,
-    only the latest part of it is searched.
-    """
-    found: list[ListedConversation] = []
-    read = 0
-    for searched, one in enumerate(listed):
-        for text in chain([one.title], _texts_of(service, tenant, one.id)):
-            read += max(len(text), _LEAST_SEARCHED)
-            if read > _SEARCHED:
-                if searched:
-                    return found, searched
-                break
-            if wanted in _folded(text):
-                found.append(one)
-                break
-    return found, len(listed)
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.translate(_MARKS).casefold().split())
-
-
-def _texts_of(service: Service, tenant: str, name: str) -> Iterator[str]:
-    """Yield the texts of a conversation in parts that overlap, the latest turn first."""
-    with suppress(NotFound):  # it was deleted meanwhile
-        for outline in reversed(service.turns.outline(tenant, name)):
-            turn = service.turns.text_of(tenant, outline.id)
-            read = turn.messages[:-1] if turn.given else turn.messages
-            for text in (*(message["content"] for message in read), turn.given + turn.text):
-                for at in range(0, len(text), _FOLDED_AT_ONCE):
-                    yield text[at : at + _FOLDED_AT_ONCE + _OVERLAP]
+    return _listed(data, has_more=len(found) > limit)
 
 
 def _not_listed(kind: str) -> ApiError:

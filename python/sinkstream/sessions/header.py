@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sinkstream import _build, _core
+from sinkstream import _build
 from sinkstream.checkpoint.bounded_file import parse_json
 from sinkstream.checkpoint.formats.safetensors_header import MAX_HEADER_BYTES, SafetensorsHeader
 from sinkstream.checkpoint.quoting import quoted
@@ -32,16 +32,12 @@ LAYER_SHAPES_VERSION = "3"
 """The version for models whose layers differ in the size of their keys, or have states."""
 CONVERSATION_VERSION = "4"
 """The version with a conversation, for any model."""
-KEPT_STATES_VERSION = "5"
-"""The version with states that are kept next to the last ones. It may have a conversation."""
-_MOST_KEPT = _core.KEPT_STATES
 
 _KEYS_OF_VERSIONS = {
     VERSION: frozenset[str](),
     LAYER_WINDOWS_VERSION: frozenset({"layer_windows"}),
     LAYER_SHAPES_VERSION: frozenset({"layer_windows", "layer_shapes"}),
     CONVERSATION_VERSION: frozenset({"layer_windows", "layer_shapes"}),
-    KEPT_STATES_VERSION: frozenset({"layer_windows", "layer_shapes", "kept_states"}),
 }
 
 # The name of each cache type in safetensors.
@@ -116,8 +112,7 @@ def plan_tensors(
     for group, dims in enumerate(groups if model.kv_dtype == "int8" else []):
         plan[group_tensor(model, "scales", group)] = TensorPlan("F32", dims[:-1], 4)
     if model.state_bytes:
-        kept = (1 + len(state.kept_states),) if state.kept_states else ()
-        plan["states"] = TensorPlan("U8", (*kept, model.state_bytes), 1)
+        plan["states"] = TensorPlan("U8", (model.state_bytes,), 1)
     plan["token_ids"] = TensorPlan("I32", (state.live(model.sinks, model.window),), 4)
     plan["pending_ids"] = TensorPlan("I32", (pending,), 4)
     if conversation is not None:
@@ -132,8 +127,6 @@ def group_tensor(model: SessionModel, name: str, group: int) -> str:
 
 
 def _version_of(record: SessionRecord) -> str:
-    if record.state.kept_states:
-        return KEPT_STATES_VERSION
     if record.conversation:
         return CONVERSATION_VERSION
     if record.model.layer_shapes:
@@ -166,11 +159,9 @@ def encode_header(record: SessionRecord, plan: Mapping[str, TensorPlan]) -> byte
         "checksum": _NO_CHECKSUM,
         "created_by": f"sinkstream {_build.version()}",
         **model,
-        **{name: str(getattr(record.state, name)) for name in _STATE_NUMBERS},
+        **{name: str(value) for name, value in asdict(record.state).items()},
         "fields": json.dumps(dict(record.fields), separators=(",", ":")),
     }
-    if record.state.kept_states:
-        metadata["kept_states"] = ",".join(map(str, record.state.kept_states))
     declared: dict[str, Any] = {"__metadata__": metadata}
     begin = 0
     for name, tensor in plan.items():
@@ -219,9 +210,9 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
     values["layer_windows"] = _layer_windows(name, metadata, values["layers"])
     values["layer_shapes"] = _layer_shapes(name, metadata, values["layers"])
     model = SessionModel(**values)
-    numbers = {key: _number(name, metadata, key, low) for key, low in _STATE_NUMBERS.items()}
-    kept = _kept_states(name, metadata, numbers["length"])
-    state = SessionState(**numbers, kept_states=kept)
+    state = SessionState(
+        **{key: _number(name, metadata, key, low) for key, low in _STATE_NUMBERS.items()}
+    )
     if model.kv_dtype not in KV_DTYPE_BYTES:
         raise CheckpointError(
             f"load_session: {name}: `kv_dtype` must be one of {', '.join(sorted(KV_DTYPE_BYTES))}, "
@@ -248,7 +239,9 @@ def decode_header(name: str, header: SafetensorsHeader) -> SessionHeader:
         fields=_read_fields(name, metadata["fields"]),
         created_by=metadata["created_by"],
         checksum=checksum,
-        plan=_check_tensors(name, header, model, state, metadata["format_version"]),
+        plan=_check_tensors(
+            name, header, model, state, metadata["format_version"] == CONVERSATION_VERSION
+        ),
     )
 
 
@@ -263,8 +256,8 @@ def _check_metadata(name: str, metadata: Any) -> dict[str, str]:
     if version not in list(_KEYS_OF_VERSIONS):
         raise CheckpointError(
             f"load_session: {name} must have format version {VERSION}, {LAYER_WINDOWS_VERSION}, "
-            f"{LAYER_SHAPES_VERSION}, {CONVERSATION_VERSION} or {KEPT_STATES_VERSION}, which "
-            f"sinkstream {_build.version()} reads, but has {quoted(version)}, written by "
+            f"{LAYER_SHAPES_VERSION} or {CONVERSATION_VERSION}, which sinkstream "
+            f"{_build.version()} reads, but has {quoted(version)}, written by "
             f"{quoted(metadata.get('created_by'))}."
         )
     keys = _KEYS | _KEYS_OF_VERSIONS[version]
@@ -312,22 +305,6 @@ def _layer_shapes(name: str, metadata: Mapping[str, str], layers: int) -> str:
     return text
 
 
-def _kept_states(name: str, metadata: Mapping[str, str], length: int) -> tuple[int, ...]:
-    """Return the lengths at which states are kept, checked; none before version 5."""
-    text = metadata.get("kept_states")
-    if text is None:
-        return ()
-    numbers = text.split(",") if len(text) <= 20 * _MOST_KEPT else []
-    is_number = [re.fullmatch("[1-9][0-9]{0,18}", number) is not None for number in numbers]
-    kept = tuple(map(int, numbers)) if all(is_number) else ()
-    if not kept or [*kept] != sorted({*kept}) or len(kept) > _MOST_KEPT or kept[-1] >= length:
-        raise CheckpointError(
-            f"load_session: {name}: `kept_states` must be at most {_MOST_KEPT} different integers "
-            f"from 1 to {length - 1}, ascending, separated by commas, but is {quoted(text)}."
-        )
-    return kept
-
-
 def _number(name: str, metadata: Mapping[str, str], key: str, low: int) -> int:
     text = metadata[key]
     if re.fullmatch("0|[1-9][0-9]{0,18}", text) and low <= int(text) <= _MAX_NUMBER:
@@ -354,16 +331,13 @@ def _check_tensors(
     header: SafetensorsHeader,
     model: SessionModel,
     state: SessionState,
-    version: str,
+    has_conversation: bool,
 ) -> dict[str, TensorPlan]:
     def length_of(key: str) -> int:
         found = header.tensors.get(key)
         return 0 if found is None else (*found.shape, 0)[0]
 
     conversation = length_of("earlier_ids"), length_of("conversation")
-    has_conversation = version == CONVERSATION_VERSION or (
-        version == KEPT_STATES_VERSION and "conversation" in header.tensors
-    )
     plan = plan_tensors(
         model, state, length_of("pending_ids"), conversation if has_conversation else None
     )

@@ -124,9 +124,6 @@ class SessionState:
     turns: int = 0
     system_tokens: int = 0
     """Tokens of the system prompt, at the start of the text."""
-    kept_states: tuple[int, ...] = ()
-    """Lengths, ascending and below `length`, at which states are kept next to the last ones: the
-    session can return there without reading anything again."""
 
     def live(self, sinks: int, window: int) -> int:
         """Return the number of tokens in the cache, as `csrc/cache/window.h` counts them."""
@@ -154,8 +151,7 @@ class SessionRecord:
     """For each group, [layers, 2, kv_heads, live] for int8, otherwise None; flat when read from a
     file."""
     states: npt.NDArray[np.uint8] | None = None
-    """The state of each layer that has one, in order, after the last token, then likewise at each
-    of `SessionState.kept_states`. None if there are none."""
+    """The state of each layer that has one, in order; None if there are none."""
     fields: Mapping[str, str | int] = field(default_factory=dict)
     """Further values to keep with the session."""
     conversation: bytes = b""

@@ -39,7 +39,6 @@ def record_of(
         begin=max(contents["begins"]),
         turns=contents["turns"],
         system_tokens=system_tokens,
-        kept_states=tuple(contents["kept"]),
     )
     kept = np.array(contents["ids"], np.int32)
     earlier = len(kept) - state.live(session.sinks, session.window)
@@ -91,7 +90,6 @@ def load(
     contents: dict[str, Any] = {
         "length": record.state.length,
         "begins": [record.state.begin] * len(record.model.groups()),
-        "kept": list(record.state.kept_states),
         "turns": record.state.turns,
         "ids": np.concatenate([live[:sinks], *earlier, live[sinks:]]).tolist(),
         "pending": int(record.pending_ids[-1]) if record.pending_ids.size else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from sinkstream.streams.batch import Batch
 from sinkstream.streams.events import Event, FinishReason
 from sinkstream.streams.stream import Stream
 from sinkstream.text.marked_text import joined
-from sinkstream.text.messages import ToolCall, numbered_id
 
 if TYPE_CHECKING:
     from sinkstream.streams.inbox import ReadBatch
@@ -26,20 +24,9 @@ class ServedStream(Stream):
     Attributes:
         record: Gets every batch before it is read, without thoughts. Set before the first read; the
             reply then ends with `drain`.
-        first_call: The number of the reply's first tool call, for clients that know calls by their
-            order; None for calls with random ids. Set before the first read.
     """
 
     record: Callable[[Batch], None] | None = None
-    first_call: int | None = None
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        """Return the tool calls in the part of the stream that has been read."""
-        calls, first = super().tool_calls, self.first_call
-        if first is None:
-            return calls
-        return [replace(call, id=numbered_id(i)) for i, call in enumerate(calls, first)]
 
     @property
     def prompt_tokens(self) -> int:

@@ -74,23 +74,6 @@ def lenient(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "x-guidance": {**given, "lenient": True}}
 
 
-def closed(schema: Any) -> Any:
-    """Return a schema whose objects have no properties but those that are listed, as in Ollama.
-
-    The schemas that programs generate leave that open, and a small model would add one property
-    after another. An object that several schemas describe stays as it is.
-    """
-
-    def change(one: dict[str, Any], path: str) -> dict[str, Any]:
-        is_shared = "/allOf/" in path or any(
-            name in one for name in ("$ref", "allOf", "anyOf", "oneOf")
-        )
-        has_own = isinstance(one.get("properties"), dict) and not is_shared
-        return {"additionalProperties": False, **one} if has_own else one
-
-    return _mapped(schema, "", change)
-
-
 def with_bounded_blanks(schema: Any) -> Any:
     """Return a schema whose instances have a line break and an indent between two parts, or less.
 

@@ -31,14 +31,6 @@ class ToolCall:
         return {"id": self.id, "type": "function", "function": function}
 
 
-def numbered_id(number: int) -> str:
-    """Return the id of a conversation's call with this number, for clients that send none back.
-
-    It has the nine characters that Mistral's templates require.
-    """
-    return f"call{number % 10**5:05}"
-
-
 Message = Mapping[str, Any]
 
 CONTENT = ArgumentName("session", "content")

@@ -243,7 +243,7 @@ TEST_P(SnapshotOfType, HasNoCutIfAllButTheSinksIsReadAgain) {
   for (const int64_t sinks : {0, 5, 64}) {
     Pooled original(Window{sinks, 70}, GetParam());
     append(&original.cache, sinks + 100, &random);
-    ASSERT_TRUE(original.cache.restart_at(sinks, sinks));
+    ASSERT_TRUE(original.cache.restart_at(sinks));
     append(&original.cache, 20, &random);  // less than a window
     EXPECT_EQ(state_of(original.cache).begins, std::vector<int64_t>{0});
     expect_round_trip(&original);

@@ -47,9 +47,9 @@ struct Hybrid {
     pools_owned = std::make_shared<Pools>(slots);
     cache.emplace(pools_owned->pools, Window{2, 70}, hybrid(), max_length);
   }
-  Hybrid(const Hybrid& other, int64_t count, bool keeps = false) : Hybrid() {
+  Hybrid(const Hybrid& other, int64_t count) : Hybrid() {
     pools_owned = other.pools_owned;
-    cache.emplace(*other.cache, kEndless, count, keeps);
+    cache.emplace(*other.cache, kEndless, count);
     tokens = {other.tokens.begin(), other.tokens.begin() + count};
   }
 
@@ -95,7 +95,7 @@ struct Hybrid {
 
   struct Pools {
     explicit Pools(int64_t slots)
-        : pages({1, 2}, 5 * slots), states(hybrid().lane_bytes(), kLanes, slots, /*poison=*/true) {
+        : pages({1, 2}, 4 * slots), states(hybrid().lane_bytes(), kLanes, slots, /*poison=*/true) {
       pools.pages = {&pages};
       pools.states = &states;
     }
@@ -123,8 +123,7 @@ TEST(CacheLayers, LayersWithStatesAreInNoGroup) {
   EXPECT_EQ(layers.lane_bytes(), 128);
   EXPECT_EQ(layers.most_memory({2, 70}).states, 1);
   EXPECT_EQ(SequenceCache::memory_needed({2, 70}, layers, kEndless),
-            (MemoryAmount{.pages = {5}, .states = 1}))
-      << "a page of sinks, and a ring for W, as many to look back to, and the next token";
+            (MemoryAmount{.pages = {4}, .states = 1}));
   EXPECT_EQ(SequenceCache::memory_saved({64, 70}, layers, 64), (MemoryAmount{.pages = {1}}))
       << "states are copied, never shared";
   EXPECT_FALSE(CacheLayers(2).has_states());
@@ -134,8 +133,8 @@ TEST(CacheLayers, LayersWithStatesAreInNoGroup) {
 TEST(StateSlots, AreTakenExactlyAndReturned) {
   Hybrid one(2);
   EXPECT_EQ(one.states().free_slots(), 1);
-  EXPECT_EQ(one.cache->held(), (MemoryAmount{.pages = {5}, .states = 1}));
-  EXPECT_EQ(one.cache->bytes(), 5 * 64 * 2 * 2 * 4 + kLanes * 128);
+  EXPECT_EQ(one.cache->held(), (MemoryAmount{.pages = {4}, .states = 1}));
+  EXPECT_EQ(one.cache->bytes(), 4 * 64 * 2 * 2 * 4 + kLanes * 128);
   {
     const Hybrid fork(one, 0);
     EXPECT_EQ(one.states().free_slots(), 0);
@@ -200,7 +199,7 @@ TEST(StateSlots, ADroppedStepChangesNothing) {
   EXPECT_THROW(one.cache->state(0, 6), InternalError) << "it has passed";
 }
 
-TEST(StateSlots, AreRewoundToKeptLanesOnly) {
+TEST(StateSlots, AreRewoundToTheKeptLaneOnly) {
   Hybrid one(1);
   one.append(5);
   one.cache->keep_states();
@@ -211,52 +210,18 @@ TEST(StateSlots, AreRewoundToKeptLanesOnly) {
   one.expect_states(5);
   one.append(4);
   ASSERT_TRUE(one.rewind(5)) << "the lane is still kept";
-  for (int i = 0; i < 3; ++i) {
-    one.append(4);
-    one.cache->keep_states();
-    one.append(1);
-  }
-  EXPECT_FALSE(one.cache->can_rewind(9)) << "two others are kept";
-  EXPECT_EQ(one.cache->nearest_rewind(18), 5);
-  ASSERT_TRUE(one.rewind(19));
-  one.expect_states(19);
-  one.append(30);
-  ASSERT_TRUE(one.rewind(5)) << "the first one stays";
-  one.expect_states(5);
-  one.append(2);
+  one.append(4);
   one.cache->keep_states();
-  one.append(2);
-  ASSERT_TRUE(one.rewind(0)) << "a state of no tokens is zeros";
-  one.append(3);
-  EXPECT_FALSE(one.cache->can_rewind(5));
+  one.append(1);
+  EXPECT_FALSE(one.cache->can_rewind(5)) << "another one is";
+  ASSERT_TRUE(one.rewind(9));
+  one.expect_states(9);
 }
 
-TEST(StateSlots, AreRewoundAsFarAsTheRingLooksBack) {
-  for (const int64_t beyond : {70, 71}) {
-    Hybrid one(2);
-    one.append(100);
-    one.cache->keep_states();
-    for (int64_t i = 0; i < beyond; ++i) one.append(1);
-    EXPECT_EQ(one.cache->can_rewind(100), beyond == 70);
-    Hybrid fork(one, 100 + beyond, /*keeps=*/true);
-    EXPECT_EQ(fork.cache->can_rewind(100), beyond == 70);
-    EXPECT_EQ(fork.cache->nearest_rewind(100), beyond == 70 ? 100 : -1);
-    EXPECT_TRUE(one.cache->kept_states().empty()) << "a snapshot has only the live tokens";
-    if (beyond > 70) continue;
-    ASSERT_TRUE(one.rewind(100));
-    one.append(30);
-    EXPECT_TRUE(one.cache->can_rewind(100));
-    ASSERT_TRUE(fork.rewind(100));
-    fork.append(3);
-  }
-}
-
-TEST(StateSlots, HaveLanesForWhatIsKeptAndForEveryStepInFlight) {
+TEST(StateSlots, HaveTheKeptLaneAndOneForEveryStepInFlight) {
   Hybrid one(1);
-  for (int i = 0; i < 2; ++i) {
-    one.append(5);
-    one.cache->keep_states();
-  }
+  one.append(5);
+  one.cache->keep_states();
   one.append(1);
   one.launch(1);
   one.launch(1);
@@ -277,49 +242,7 @@ TEST(StateSlots, APrefixIsSharedOnlyWhereALaneStandsForIt) {
   early.append(7);
   late.append(7);
   one.append(7);
-  EXPECT_FALSE(late.cache->can_rewind(10)) << "no lane is kept";
-}
-
-TEST(StateSlots, AForkMayReturnToWhereTheOtherCould) {
-  Hybrid one(2);
-  for (int i = 0; i < 3; ++i) {
-    one.append(10);
-    one.cache->keep_states();
-  }
-  one.append(5);
-  Hybrid fork(one, 35, /*keeps=*/true);
-  fork.append(7);
-  ASSERT_TRUE(one.rewind(10));
-  one.append(3);
-  EXPECT_FALSE(fork.cache->can_rewind(20));
-  for (const int64_t length : {30, 10}) {
-    ASSERT_TRUE(fork.rewind(length));
-    fork.expect_states(length);
-    fork.append(2);
-  }
-}
-
-TEST(StateSlots, WhatIsReadAgainIsKeptOnlyOnceItIsExact) {
-  Hybrid one(1);
-  one.append(2);
-  one.cache->keep_states();
-  one.append(98);
-  ASSERT_TRUE(one.cache->restart_at(50, 80));
-  EXPECT_EQ(number_at(one.cache->state(0, 50).read), 0) << "zeros";
-  const std::vector<int64_t> sinks = {one.tokens.begin(), one.tokens.begin() + 2};
-  for (int64_t length = 50; length < 80; ++length) {
-    one.cache->keep_states();
-    EXPECT_EQ(one.cache->shareable(one.cache->shareable()), 2) << "the lane after the sinks";
-    EXPECT_EQ(one.cache->nearest_rewind(length), -1);
-    std::memset(one.cache->states()->free_lane(), 1, 128);
-    one.cache->advance(1);
-  }
-  one.cache->keep_states();
-  EXPECT_EQ(one.cache->nearest_rewind(90), 80);
-  ASSERT_TRUE(one.cache->restart_at(2, 2));
-  one.tokens = sinks;
-  one.expect_states(2);
-  one.append(5);
+  EXPECT_FALSE(early.cache->can_rewind(9)) << "a fork keeps no lane";
 }
 
 TEST(StateSlots, AForkAtAStepInFlightHasOnlyWhatWasDelivered) {
@@ -357,32 +280,18 @@ TEST(StateSlots, AreCopiedWithTheTokens) {
   one.append(2);
 }
 
-TEST(StateSlots, MoveThroughASnapshotWithThoseThatAreKept) {
+TEST(StateSlots, MoveThroughASnapshot) {
   Hybrid one(1);
-  for (const int64_t count : {2, 40, 20}) {
-    one.append(count);
-    one.cache->keep_states();
-  }
-  one.append(8);
+  one.append(100);
   const SnapshotShape shape = snapshot_shape(*one.cache);
-  EXPECT_EQ(state_of(*one.cache).kept, (std::vector<int64_t>{2, 62}));
-  EXPECT_EQ(shape.state_bytes(), 3 * (8 + 24));
+  EXPECT_EQ(shape.state_bytes(), 8 + 24);
   std::vector<std::byte> keys_values(shape.bytes()), states(shape.state_bytes());
   snapshot(*one.cache, keys_values.data(), nullptr, states.data());
   Hybrid other(1, 200);
   restore(&*other.cache, state_of(*one.cache), keys_values.data(), nullptr, states.data());
   other.tokens = one.tokens;
-  other.expect_states(70);
+  other.expect_states(100);
   other.append(2);
-  for (const int64_t length : {62, 2}) {
-    ASSERT_TRUE(other.rewind(length));
-    other.expect_states(length);
-    other.append(1);
-  }
-  one.append(1);
-  EXPECT_EQ(state_of(*one.cache).kept, (std::vector<int64_t>{2, 62}));
-  one.append(70);
-  EXPECT_EQ(state_of(*one.cache).kept, (std::vector<int64_t>{2})) << "the sinks stay";
 }
 
 // Random calls against a plain list of tokens.
@@ -401,14 +310,15 @@ TEST(StateSlots, RandomStepsForksAndRewindsKeepEveryState) {
       Hybrid& one = *at;
       std::deque<int64_t>& flight = flights[&one];
       switch (below(8)) {
-        case 0: one.cache->keep_states(); break;
+        case 0:
+          if (flight.empty()) one.cache->keep_states();
+          break;
         case 1:
           if (flight.empty()) one.rewind(below(one.cache->length() + 1));
           break;
         case 2:
           if (one.states().free_slots() == 0) break;
-          all.emplace_back(one, one.cache->shareable(below(one.cache->shareable() + 1)),
-                           below(2) == 0);
+          all.emplace_back(one, one.cache->shareable(below(one.cache->shareable() + 1)));
           all.back().next_token = 1000 * step;
           break;
         case 3:

@@ -57,12 +57,6 @@ class TokenHash {
     }
   }
 
-  // Whether this is the hash of one token more than `before` is of.
-  bool follows(const TokenHash& before) const {
-    constexpr uint64_t kInverse = 14886173955864302971u;  // of the factor in `add`, modulo 2^64
-    return (state_ * kInverse ^ before.state_) < static_cast<uint64_t>(kFakeVocab);
-  }
-
   // A layer's state after `count` tokens with this hash: zeros after none.
   using State = std::array<uint64_t, 3>;
   State state_of(int64_t layer, int64_t count) const {
@@ -174,10 +168,6 @@ class FakeModel : public RuleModel {
 
   void read(const SequenceCache& cache, int64_t index, std::span<const int32_t> tokens,
             float* logits) override {
-    // Often enough: where a turn begins, and now and then.
-    if (cache.states() != nullptr && (tokens.size() > 1 || index % 16 == 0)) {
-      check_rows(cache, index);
-    }
     TokenHash hash;
     if (index > 0) hash.read(cache, index - 1);
     bool is_poisoned = false;
@@ -193,24 +183,6 @@ class FakeModel : public RuleModel {
   }
 
   int32_t poison_token = -1;  // whose next logits contain NaN
-
- private:
-  // The rows that token `index` sees hold hashes of which each follows from the one before.
-  static void check_rows(const SequenceCache& cache, int64_t index) {
-    const Window& window = cache.window();
-    const auto check = [&](int64_t begin, int64_t end) {
-      TokenHash before, hash;
-      for (int64_t t = begin; t < end; ++t) {
-        hash.read(cache, t);
-        SINKSTREAM_CHECK(t == begin || hash.follows(before), "the row of token ", t,
-                         " does not follow from the one before it");
-        before = hash;
-      }
-    };
-    check(0, std::min(index, window.sinks));
-    const int64_t first = window.first(index);
-    check(first == window.sinks ? std::max<int64_t>(first - 1, 0) : first, index);
-  }
 };
 
 }  // namespace sinkstream

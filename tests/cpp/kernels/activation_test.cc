@@ -10,9 +10,9 @@
 namespace sinkstream {
 namespace {
 
-constexpr Activation kKinds[] = {
-    Activation::kSilu,          Activation::kGelu,  Activation::kGeluTanh, Activation::kRelu2,
-    Activation::kClampedSwiglu, Activation::kXielu, Activation::kSigmoid};
+constexpr Activation kKinds[] = {Activation::kSilu,          Activation::kGelu,
+                                 Activation::kGeluTanh,      Activation::kRelu2,
+                                 Activation::kClampedSwiglu, Activation::kXielu};
 constexpr Xielu kNumbers = {.positive = 0.7f, .negative = 1.3f, .slope = 0.5f, .knee = -1e-3f};
 
 const char* name_of(Activation kind) {
@@ -23,7 +23,6 @@ const char* name_of(Activation kind) {
     case Activation::kRelu2: return "relu2";
     case Activation::kClampedSwiglu: return "clamped_swiglu";
     case Activation::kXielu: return "xielu";
-    case Activation::kSigmoid: return "sigmoid";
   }
   return "";
 }
@@ -152,9 +151,7 @@ TEST_P(ActivationTest, GivesKnownValues) {
       {0, 0, 1, 9},
       {-0.01807131f, -0.15420423f, 0.84579577f, 2.98192869f},
       {1.16472319f, -0.02175673f, 1.20000000f, 7.80000000f},
-      {0.04742587f, 0.26894142f, 0.73105858f, 0.95257413f},
   };
-  static_assert(std::size(known) == std::size(kKinds));
   for (const Activation kind : kKinds) {
     const auto out = activated(kind, x);
     for (size_t i = 0; i < x.size(); ++i) {

@@ -266,7 +266,6 @@ TEST_P(DecoderDefinition, IsAsCloseAtIndexTenMillionAsAfterTheFirstFill) {
   const Window window{4, 60};
   std::vector<DecoderSpec> specs = schemes();
   specs.push_back(convolution_spec(3, 7));
-  specs.push_back(delta_net_spec());
   for (const DecoderSpec& spec : specs) {
     RandomDecoder model = make(spec);
     const auto tokens = random_tokens(6 * window.capacity(), spec);
@@ -280,55 +279,6 @@ TEST_P(DecoderDefinition, IsAsCloseAtIndexTenMillionAsAfterTheFirstFill) {
     EXPECT_LE(far.worst(expected), kTolerance);
     EXPECT_LE(root_mean_square(far.errors(expected, full)),
               1.5 * root_mean_square(near.errors(near.definition(), full)));
-  }
-}
-
-// From our state at some index on, the definition has the same past: rounding has not added up.
-// Attention sees only its own token, so that the states are all that there is of the past.
-TEST_P(DecoderDefinition, FollowsTheDefinitionThatIsRestartedFromAState) {
-  const DecoderSpec spec = delta_net_spec();
-  RandomDecoder model = make(spec);
-  const auto tokens = random_tokens(kMostTokens, spec);
-  constexpr int64_t kChecked = 60;
-  for (const int64_t length : {1'000, 100'000}) {
-    const bool is_slow = are_some_cases_enough() || GetParam() == &reference_kernels();
-    if (length > 1'000 && is_slow) continue;
-    const Window window{0, 1};
-    OwnedPools memory =
-        poisoned_pools(*model.decoder, spec.cache_layers(),
-                       SequenceCache::memory_needed(window, spec.cache_layers(), kEndless));
-    SequenceCache cache(memory.pools(), window, spec.cache_layers(), kEndless);
-    const auto feed = [&](int64_t count, LogitsOf wanted, float* logits) {
-      const ForwardSpan span{&cache, tokens.data(), count, wanted};
-      forward_and_advance(*model.decoder, {&span, 1}, logits);
-    };
-    while (cache.length() < length) {
-      feed(std::min(kMostTokens - 7, length - cache.length()), LogitsOf::kNone, nullptr);
-    }
-    LiteralDecoder definition(model);
-    for (int64_t layer = 0; layer < spec.layers(); ++layer) {
-      const RecurrentSpec* const recurrent = spec.block(layer).recurrent();
-      if (recurrent == nullptr) continue;
-      const auto* const state =
-          reinterpret_cast<const float*>(cache.state(layer, cache.length()).read);
-      definition.begin_with(layer, {state, state + recurrent->state_floats(spec.hidden_size)});
-    }
-    LiteralDecoder::Seen itself;
-    for (int64_t t = 0; t < kChecked; ++t) itself.push_back({t});
-    const Logits expected = definition.logits(
-        {tokens.begin(), tokens.begin() + kChecked},
-        std::vector<const LiteralDecoder::Seen*>(static_cast<size_t>(spec.layers()), &itself));
-    std::vector<float> found(kChecked * spec.vocab_size, NAN);
-    feed(kChecked, LogitsOf::kAll, found.data());
-    for (int64_t t = 0; t < kChecked; ++t) {
-      const std::vector<float> row(expected[t].begin(), expected[t].end());
-      double largest = 0;
-      for (const float x : row) largest = std::max(largest, std::abs(double{x}));
-      EXPECT_LE(
-          worst_error(found.data() + t * spec.vocab_size, row.data(), spec.vocab_size, largest),
-          kTolerance)
-          << t << " tokens after index " << length;
-    }
   }
 }
 

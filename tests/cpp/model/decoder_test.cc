@@ -521,16 +521,6 @@ TEST(WeightStore, HasAnotherDigestForAnotherSpecNameOrShape) {
         *spec = convolution_spec(3, 7);
         spec->block_of_layer = {0, 1, 2};
       },
-      [](DecoderSpec* spec) { spec->blocks[0].attention().output_gate = true; },
-      [](DecoderSpec* spec) { *spec = delta_net_spec(); },
-      [](DecoderSpec* spec) {
-        *spec = delta_net_spec();
-        std::get<RecurrentSpec>(spec->blocks[1].mixer).heads_in_turn = true;
-      },
-      [](DecoderSpec* spec) {
-        *spec = delta_net_spec();
-        std::get<RecurrentSpec>(spec->blocks[1].mixer).key_heads = 2;
-      },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     DecoderSpec spec = small_spec();

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/table.h"
@@ -59,11 +57,6 @@ class LiteralDecoder {
   using Row = std::vector<double>;
 
   explicit LiteralDecoder(const RandomWeights& model) : spec_(model.spec), model_(model) {}
-
-  // Lets the first token follow others, after which a layer's state was this.
-  void begin_with(int64_t layer, std::vector<float> state) {
-    states_["layers." + std::to_string(layer) + "."] = std::move(state);
-  }
 
   // The tokens that each query sees, ascending.
   using Seen = std::vector<std::vector<int64_t>>;
@@ -200,10 +193,8 @@ class LiteralDecoder {
     for (const Row& x : *hidden) {
       normed.push_back(norm_if(block.attention_norm, layer, "attention_norm", x));
     }
-    const RecurrentSpec* const recurrent = block.recurrent();
-    const std::vector<Row> read = recurrent == nullptr      ? attend(layer, seen, normed)
-                                  : recurrent->has_matrix() ? recur(layer, normed)
-                                                            : convolve(layer, normed);
+    const std::vector<Row> read =
+        block.recurrent() == nullptr ? attend(layer, seen, normed) : convolve(layer, normed);
     for (size_t t = 0; t < hidden->size(); ++t) {
       Row* const x = &(*hidden)[t];
       const Row before = *x;
@@ -219,35 +210,12 @@ class LiteralDecoder {
     }
   }
 
-  // Σ of the last inputs of each channel, of all tokens, whether a query still sees them or not.
-  // Before the first one there are zeros, or those of the state.
-  std::vector<Row> convolution(const Layer& layer, const std::vector<Row>& input) const {
-    const RecurrentSpec& spec = *layer.block.recurrent();
-    const auto size = static_cast<size_t>(spec.conv_size);
-    const std::vector<float>& taps = at(layer.at + "conv");
-    std::vector<Row> found;
-    for (size_t t = 0; t < input.size(); ++t) {
-      Row& sum = found.emplace_back(input[t].size());
-      for (size_t c = 0; c < sum.size(); ++c) {
-        if (spec.conv_bias) sum[c] = at(layer.at + "conv_bias")[c];
-        for (size_t back = 0; back < size; ++back) {
-          sum[c] += taps[c * size + size - 1 - back] *
-                    (back <= t ? input[t - back][c]
-                               : state_at(layer, (size - 1 - (back - t)) * sum.size() + c));
-        }
-      }
-    }
-    return found;
-  }
-
-  double state_at(const Layer& layer, size_t i) const {
-    const auto state = states_.find(layer.at);
-    return state == states_.end() ? 0 : state->second[i];
-  }
-
+  // Of all tokens, whether a query still sees them or not. Before the first one there are zeros.
   std::vector<Row> convolve(const Layer& layer, const std::vector<Row>& input) const {
     const RecurrentSpec& spec = *layer.block.recurrent();
     const size_t width = input.front().size();
+    const auto size = static_cast<size_t>(spec.conv_size);
+    const std::vector<float>& taps = at(layer.at + "conv");
     std::vector<Row> gates, gated;
     for (const Row& x : input) {
       const Row y = linear(layer, "conv_in", spec.bias, x);
@@ -255,75 +223,17 @@ class LiteralDecoder {
       gated.emplace_back(width);
       for (size_t c = 0; c < width; ++c) gated.back()[c] = y[c] * y[2 * width + c];
     }
-    std::vector<Row> found = convolution(layer, gated);
-    for (size_t t = 0; t < input.size(); ++t) {
-      for (size_t c = 0; c < width; ++c) found[t][c] *= gates[t][c];
-      found[t] = linear(layer, "conv_out", spec.bias, found[t]);
-    }
-    return found;
-  }
-
-  static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-  static Row unit(const double* from, int64_t count) {
-    double squares = 1e-6;
-    for (int64_t i = 0; i < count; ++i) squares += from[i] * from[i];
-    return times(1 / std::sqrt(squares), Row(from, from + count));
-  }
-
-  // Note [Recurrences] of model/decoder_spec.h, matrix by matrix.
-  std::vector<Row> recur(const Layer& layer, const std::vector<Row>& input) const {
-    const RecurrentSpec& spec = *layer.block.recurrent();
-    const int64_t size = spec.state_size, width = spec.head_dim;
-    std::vector<Row> convolved;
-    for (const Row& x : input) {
-      Row& row = convolved.emplace_back();
-      for (const char* const part : {"conv_q", "conv_k", "conv_v"}) {
-        const Row y = linear(layer, part, false, x);
-        row.insert(row.end(), y.begin(), y.end());
-      }
-    }
-    convolved = convolution(layer, convolved);
-    std::vector<std::vector<Row>> states(static_cast<size_t>(spec.heads),
-                                         std::vector<Row>(static_cast<size_t>(size), Row(width)));
-    auto next = static_cast<size_t>(spec.conv_floats(spec_.hidden_size));
-    for (std::vector<Row>& state : states) {
-      for (Row& row : state) {
-        for (double& number : row) number = state_at(layer, next++);
-      }
-    }
     std::vector<Row> found;
     for (size_t t = 0; t < input.size(); ++t) {
-      for (double& x : convolved[t]) x *= sigmoid(x);
-      const Row steps = linear(layer, "step", false, input[t]);
-      const Row strengths = linear(layer, "strength", false, input[t]);
-      Row read;
-      for (int64_t head = 0; head < spec.heads; ++head) {
-        const int64_t key_head =
-            spec.heads_in_turn ? head % spec.key_heads : head / (spec.heads / spec.key_heads);
-        const double* const of_token = convolved[t].data();
-        const Row q =
-            times(1 / std::sqrt(static_cast<double>(size)), unit(of_token + key_head * size, size));
-        const Row k = unit(of_token + (spec.key_heads + key_head) * size, size);
-        const double* const v = of_token + 2 * spec.key_heads * size + head * width;
-        const double step = std::log1p(std::exp(steps[head] + at(layer.at + "step_bias")[head]));
-        const double kept = std::exp(at(layer.at + "rate")[head] * step);
-        std::vector<Row>& state = states[static_cast<size_t>(head)];
-        for (Row& row : state) row = times(kept, row);
-        for (int64_t column = 0; column < width; ++column) {
-          double known = 0, sum = 0;
-          for (int64_t i = 0; i < size; ++i) known += k[i] * state[i][column];
-          for (int64_t i = 0; i < size; ++i) {
-            state[i][column] += k[i] * sigmoid(strengths[head]) * (v[column] - known);
-            sum += q[i] * state[i][column];
-          }
-          read.push_back(sum);
+      Row sum(width);
+      for (size_t c = 0; c < width; ++c) {
+        if (spec.conv_bias) sum[c] = at(layer.at + "conv_bias")[c];
+        for (size_t back = 0; back < size && back <= t; ++back) {
+          sum[c] += taps[c * size + size - 1 - back] * gated[t - back][c];
         }
+        sum[c] *= gates[t][c];
       }
-      read = norm(layer.block.norm, layer.at + "state_norm", read);
-      const Row gate = linear(layer, "state_gate", false, input[t]);
-      for (size_t i = 0; i < read.size(); ++i) read[i] *= gate[i] * sigmoid(gate[i]);
-      found.push_back(linear(layer, "conv_out", false, read));
+      found.push_back(linear(layer, "conv_out", spec.bias, sum));
     }
     return found;
   }
@@ -365,10 +275,6 @@ class LiteralDecoder {
       for (int64_t head = 0; head < attention.heads; ++head) {
         const Row out = attend_head(layer, turns, queries[t], head, seen[t], keys, values, sinks);
         read.insert(read.end(), out.begin(), out.end());
-      }
-      if (attention.output_gate) {
-        const Row gate = linear(layer, "output_gate", false, input[t]);
-        for (size_t i = 0; i < read.size(); ++i) read[i] *= sigmoid(gate[i]);
       }
       found.push_back(linear(layer, "o", attention.output_bias, read));
     }
@@ -424,7 +330,6 @@ class LiteralDecoder {
         const double gate = std::min(x, 7.0);
         return gate / (1 + std::exp(-1.702 * gate));
       }
-      case Activation::kSigmoid: return sigmoid(x);
       case Activation::kXielu: {
         const double beta = mlp.xielu[2], eps = mlp.xielu[3];
         const double positive = std::log1p(std::exp(mlp.xielu[0]));
@@ -492,8 +397,7 @@ class LiteralDecoder {
 
   DecoderSpec spec_;
   const RandomWeights& model_;
-  std::map<std::string, std::vector<float>> states_;  // by the prefix of a layer's weights
-  mutable std::vector<std::vector<Routed>> routed_;   // [layers]
+  mutable std::vector<std::vector<Routed>> routed_;  // [layers]
 };
 
 }  // namespace sinkstream

@@ -96,29 +96,6 @@ inline DecoderSpec convolution_spec(int64_t first_size, int64_t last_size) {
   return spec;
 }
 
-// Attention with a gate between delta nets whose key heads serve two heads each: next to each
-// other, and in turn.
-inline DecoderSpec delta_net_spec() {
-  DecoderSpec spec = small_spec();
-  spec.blocks.front().attention().output_gate = true;
-  BlockSpec block = spec.blocks.front();
-  // A head reads so few numbers that all may be near 0: a norm would magnify their rounding.
-  block.norm.eps = 0.1f;
-  RecurrentSpec delta_net = {.recurrence = Recurrence::kDeltaNet,
-                             .conv_size = 4,
-                             .heads = 6,
-                             .key_heads = 3,
-                             .state_size = 10,
-                             .head_dim = 7};
-  block.mixer = delta_net;
-  spec.blocks.push_back(block);
-  delta_net.heads_in_turn = delta_net.conv_bias = true;
-  block.mixer = delta_net;
-  spec.blocks.push_back(block);
-  spec.block_of_layer = {1, 0, 2};
-  return spec;
-}
-
 struct NamedSpec {
   std::string name;
   DecoderSpec spec;
@@ -262,12 +239,6 @@ inline std::vector<NamedSpec> dense_specs() {
   block.residual_scale = 0.7f;
   convolved.block_of_layer = {2, 0, 1};
   specs.push_back({"a parallel convolution before attention", convolved});
-  specs.push_back({"delta nets, a gate of attention", delta_net_spec()});
-  DecoderSpec last = delta_net_spec();
-  last.blocks[2].parallel = last.blocks[2].attention_post_norm = true;
-  last.blocks[2].norm = {NormKind::kLayer, 1e-5f, true};
-  last.block_of_layer = {0, 2};
-  specs.push_back({"a parallel delta net at the end, layer norms", last});
   return specs;
 }
 

@@ -30,9 +30,6 @@ struct RandomWeights {
       const float scale = cols == 1 ? 0.3f : 2.0f / std::sqrt(static_cast<float>(cols));
       const float mean = cols == 1 && name.ends_with("norm") ? 1.0f : 0.0f;
       for (float& number : numbers) number = mean + scale * normal(random);
-      if (name.ends_with(".rate")) {  // which are negative
-        for (float& number : numbers) number = -std::abs(number);
-      }
       write(name, numbers, rows);
       weights[name] = std::move(numbers);
     }

@@ -46,7 +46,6 @@ def _convert(folder: Path, file: Path) -> None:
     # their work to another class, so all of them write none.
     for known in _subclasses(base.TextModel):
         known.set_vocab = _set_no_vocab
-    converter.no_mtp = True  # tiny models have no layers for further tokens
     converter(folder, base.gguf.LlamaFileType.ALL_F32, file, hparams=config).write()
 
 

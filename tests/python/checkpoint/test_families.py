@@ -36,7 +36,6 @@ LLAMA: dict[str, Any] = {
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 72,
-    "full_attention_interval": 3,  # of delta nets: the last layer attends
 }
 
 
@@ -152,7 +151,6 @@ DEFAULTS = {
     ("gemma3_text", "max_position_embeddings"): 131_072,
     ("gemma3_text", "rms_norm_eps"): 1e-6,
     ("lfm2", "rms_norm_eps"): 1e-5,  # whatever it is: LFM2 has `norm_eps`
-    ("lfm2_moe", "rms_norm_eps"): 1e-5,
 }
 """Those of transformers, for configs that leave fields out."""
 
@@ -305,7 +303,7 @@ def test_any_config_gives_an_error_or_a_sound_description(
 @pytest.mark.parametrize(
     ("name", "part"),
     [("dots1", "experts of another kind"), ("deepseek2", "experts of another kind"),
-     ("mamba2", "recurrent layers"), ("granitehybrid", "recurrent layers"),
+     ("qwen3_5_text", "recurrent layers"), ("lfm2_moe", "recurrent layers"),
      ("gemma4", "heads of different sizes")],
 )  # fmt: skip
 def test_a_family_with_parts_that_are_planned_is_refused_by_the_part(name: str, part: str) -> None:
@@ -364,12 +362,6 @@ _GRANITE: tuple[dict[str, Any], dict[str, Any]] = (
 _MOE: dict[str, Any] = {"expert_count": 7, "expert_used_count": 3}
 _SIZED: dict[str, Any] = {**_MOE, "expert_feed_forward_length": 48}
 _ROUTERS = tuple(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))
-_DELTA_NETS: tuple[dict[str, Any], dict[str, Any]] = (
-    {"full_attention_interval": 3, "rope__dimension_count": 4, "ssm__conv_kernel": 4,
-     "ssm__state_size": 128, "ssm__group_count": 16, "ssm__time_step_rank": 16,
-     "ssm__inner_size": 16 * 128, "expert_shared_feed_forward_length": 72},
-    {"linear_num_value_heads": 16},
-)  # fmt: skip
 SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "apertus": (
         {"xielu__alpha_p": [0.203397] * 3, "xielu__alpha_n": [-1.050205] * 3,
@@ -400,11 +392,6 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4,
          "block_auto_adjust_ff_dim": False},
     ),
-    "lfm2_moe": (
-        {**_SIZED, "attention__head_count_kv": [0, 2, 0], "shortconv__l_cache": 3,
-         "tensors": _ROUTERS[1:]},
-        {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
-    ),
     "mellum": (_SIZED, {}),
     "minimax_m2": (_MOE, {}),
     "olmoe": (_MOE, {}),
@@ -412,10 +399,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**_SIZED, "expert_shared_feed_forward_length": 72,
          "tensors": ("blk.0.attn_q.bias", *_ROUTERS)}, {},
     ),
-    "qwen3_5_moe_text": ({**_SIZED, **_DELTA_NETS[0]}, _DELTA_NETS[1]),
-    "qwen3_5_text": _DELTA_NETS,
     "qwen3_moe": ({**_SIZED, "tensors": _ROUTERS}, {"norm_topk_prob": True}),
-    "qwen3_next": ({**_SIZED, **_DELTA_NETS[0]}, _DELTA_NETS[1]),
     "seed_oss": ({"tensors": ("blk.0.attn_q.bias",)}, {}),
     "gemma2": ({}, {"query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3_text": (

@@ -38,11 +38,6 @@ def from_config(family: str, **changes: Any) -> DecoderSpec:
 
 
 _EXPERTS = {"expert_count": 7, "expert_used_count": 3, "expert_feed_forward_length": 48}
-_DELTA_NETS = {
-    "ssm.conv_kernel": 4, "ssm.state_size": 20, "ssm.group_count": 3, "ssm.time_step_rank": 6,
-    "ssm.inner_size": 168,
-}  # fmt: skip
-_SHARED = {"expert_shared_feed_forward_length": 72}
 OF_THEIR_OWN: dict[str, dict[str, Any]] = {
     "apertus": {
         "xielu.alpha_p": [0.2] * 8,
@@ -59,15 +54,11 @@ OF_THEIR_OWN: dict[str, dict[str, Any]] = {
     "gpt-oss": _EXPERTS,
     "granitemoe": _EXPERTS,
     "lfm2": {"shortconv.l_cache": 3},
-    "lfm2moe": {**_EXPERTS, "shortconv.l_cache": 3},
     "mellum": _EXPERTS,
     "minimax-m2": _EXPERTS,
     "olmoe": _EXPERTS,
-    "qwen2moe": {**_EXPERTS, **_SHARED},
+    "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 72},
     "qwen3moe": _EXPERTS,
-    "qwen35": _DELTA_NETS,
-    "qwen35moe": {**_DELTA_NETS, **_EXPERTS, **_SHARED},
-    "qwen3next": {**_DELTA_NETS, **_EXPERTS},
     "qwen3vlmoe": _EXPERTS,
 }
 """Metadata that only files of an architecture have, and must have."""
@@ -128,8 +119,6 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
     windows = tuple(window if kind == SLIDING else 0 for kind in kinds)
     assert spec.own_windows == (windows if any(windows) else ())
     for layer, kind in enumerate(kinds):
-        if kind == "linear_attention":
-            continue
         rope = spec.blocks[spec.block_of_layer[layer]].attention.rope
         if does_not_rotate(theirs, layer, kind):
             assert rope.rotary_dim == 0

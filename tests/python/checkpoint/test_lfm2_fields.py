@@ -1,4 +1,4 @@
-"""Fields that only LFM2 has: the size of its MLPs, its convolutions, its experts."""
+"""Fields that only LFM2 has: the size of its MLPs, and which layers are convolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import transformers
 
 from sinkstream.checkpoint.families import FAMILIES, GgufDescription
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.spec import Attention, DecoderSpec, Dense, Experts, Recurrent
+from sinkstream.checkpoint.spec import Attention, DecoderSpec, Recurrent
 from sinkstream.errors import CheckpointError
 
 SIZES: dict[str, Any] = {
@@ -32,16 +32,6 @@ def from_gguf(**changes: Any) -> DecoderSpec:
     values = {**GGUF, **{name.replace("__", "."): value for name, value in changes.items()}}
     fields = Fields({f"lfm2.{name}": value for name, value in values.items()}, "m.gguf", "lfm2.")
     return FAMILIES["lfm2"].spec_from_gguf(GgufDescription(fields, frozenset(), 0, None))
-
-
-EXPERTS: dict[str, Any] = {
-    **SIZES, "model_type": "lfm2_moe", "num_hidden_layers": 4, "num_experts": 7,
-    "num_experts_per_tok": 3, "moe_intermediate_size": 48,
-}  # fmt: skip
-
-
-def with_experts(**changes: Any) -> DecoderSpec:
-    return FAMILIES["lfm2_moe"].spec_from_config(Fields({**EXPERTS, **changes}, "config.json"))
 
 
 def attends(spec: DecoderSpec) -> list[bool]:
@@ -124,28 +114,3 @@ def test_other_layers_of_a_folder_are_refused(changes: dict[str, Any], rule: str
 def test_other_layers_of_a_file_are_refused(name: str, value: Any, rule: str) -> None:
     with pytest.raises(CheckpointError, match=rule):
         from_gguf(**{name: value})
-
-
-def test_the_first_layers_have_no_experts_and_mlps_are_as_wide_as_stated() -> None:
-    kinds = ["conv", "full_attention", "conv", "full_attention"]
-    spec = with_experts(layer_types=kinds)
-    assert attends(spec) == [False, True, False, True]
-    found = [spec.blocks[kind].feed_forward for kind in spec.block_of_layer]
-    experts = Experts(
-        7, 3, Dense(48), "sigmoid", choice_bias=True, normalize=True, normalize_eps=1e-6
-    )
-    assert found == [Dense(160), Dense(160), experts, experts]
-    spec = with_experts(layer_types=kinds, num_dense_layers=0)
-    assert all(block.experts == experts for block in spec.blocks)
-
-
-def test_a_router_may_lack_its_bias_and_the_division_by_the_sum() -> None:
-    spec = with_experts(use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.8)
-    experts = spec.blocks[-1].experts
-    assert experts is not None
-    assert (experts.choice_bias, experts.normalize, experts.weight_scale) == (False, False, 1.8)
-
-
-def test_layers_without_experts_leave_at_least_one_with_experts() -> None:
-    with pytest.raises(CheckpointError, match="`num_dense_layers` must be an integer from 0 to 3"):
-        with_experts(num_dense_layers=4)

@@ -36,8 +36,6 @@ def read(opened: TensorsOnly, threads: int = 2) -> _core.ModelBuilder:
     """Read all weights, as `load` does."""
     builder = _core.ModelBuilder(opened.spec.as_dict())
     try:
-        for tensor in opened.tensors:
-            loading._declare(builder, tensor)
         loading._begin_to_read(builder, opened, threads)
         loading._finish_reading(builder, opened, None)
     finally:

@@ -79,13 +79,6 @@ def test_a_model_with_experts_takes_what_info_says(name: str, tmp_path: Path) ->
         assert capacity.weight_bytes_per_token < capacity.weight_bytes / 3
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text"])
-@pytest.mark.parametrize("window", [20, 3000])
-def test_a_model_with_states_takes_what_info_says(name: str, window: int, tmp_path: Path) -> None:
-    save_family(name, tmp_path)
-    check(tmp_path, {"window": window})
-
-
 def test_a_wide_expert_for_every_token_takes_what_info_says(tmp_path: Path) -> None:
     save_family("qwen2_moe", tmp_path, shared_expert_intermediate_size=2048)
     check(tmp_path, {})

@@ -17,7 +17,7 @@ from sinkstream.errors import CheckpointError, InvalidArgument
 from sinkstream.sessions import header
 from sinkstream.sessions.file import read_session_file, write_session_file
 from sinkstream.sessions.record import SessionState
-from tests.python.sessions.records import STATE, assert_same, join, make_record, split
+from tests.python.sessions.records import assert_same, join, make_record, split
 
 
 @pytest.fixture
@@ -157,33 +157,6 @@ def test_shapes_that_no_layers_have_are_refused(shapes: str, tmp_path: Path) -> 
         read_session_file(path)
 
 
-@pytest.mark.parametrize("conversation", [b"", b"{}"])
-def test_kept_states_come_back(conversation: bytes, tmp_path: Path) -> None:
-    state = replace(STATE, kept_states=(4, 990))
-    record = make_record(state=state, layer_shapes="40,2x6,7", conversation=conversation)
-    path = tmp_path / "a.session"
-    write_session_file(path, record)
-    assert_same(record, read_session_file(path))
-    found, _ = split(path.read_bytes())
-    assert found["__metadata__"]["format_version"] == "5"
-    assert found["__metadata__"]["kept_states"] == "4,990"
-    assert found["states"]["shape"] == [3, 47]
-    path.write_bytes(join(*split(path.read_bytes())))
-    assert_same(record, read_session_file(path))
-
-
-@pytest.mark.parametrize("kept", ["", "0,4", "4,4", "990,4", "4,1000", "4,1001", "4,5,990", "4,x"])
-def test_kept_states_that_no_session_has_are_refused(kept: str, tmp_path: Path) -> None:
-    path = tmp_path / "talk.session"
-    state = replace(STATE, kept_states=(4, 990))
-    write_session_file(path, make_record(state=state, layer_shapes="40,2x6,7"))
-    header, tensors = split(path.read_bytes())
-    header["__metadata__"]["kept_states"] = kept
-    path.write_bytes(join(header, tensors))
-    with pytest.raises(CheckpointError, match=r"talk\.session: `kept_states` must be at most 2"):
-        read_session_file(path)
-
-
 def test_states_of_another_size_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "talk.session"
     record = make_record(layer_shapes="2x6,40,2x6")
@@ -268,14 +241,14 @@ def test_edited_metadata_does_not_have_the_checksum(key: str, value: str, saved:
 
 def test_another_version_is_refused_by_name(saved: Path) -> None:
     header, tensors = split(saved.read_bytes())
-    header["__metadata__"]["format_version"] = "6"
+    header["__metadata__"]["format_version"] = "5"
     header["__metadata__"]["created_by"] = "sinkstream 9.0"
     header["__metadata__"]["something_new"] = "1"
     saved.write_bytes(join(header, tensors))
     with pytest.raises(
         CheckpointError,
-        match=f"talk.session must have format version 1, 2, 3, 4 or 5, which sinkstream "
-        f'{version()} reads, but has "6", written by "sinkstream 9.0"',
+        match=f"talk.session must have format version 1, 2, 3 or 4, which sinkstream "
+        f'{version()} reads, but has "5", written by "sinkstream 9.0"',
     ):
         read_session_file(saved)
 

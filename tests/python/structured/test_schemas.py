@@ -16,7 +16,7 @@ import sinkstream
 from sinkstream import InvalidArgument
 from sinkstream.model import host_of
 from sinkstream.request.cancellation import checking
-from sinkstream.structured.schemas import closed, enforceable, exact, lenient, with_bounded_blanks
+from sinkstream.structured.schemas import enforceable, exact, lenient, with_bounded_blanks
 from tests.python.structured.generated_schemas import GENERATED
 from tests.python.text.tool_templates import function
 
@@ -257,20 +257,3 @@ def test_a_schema_that_is_not_wanted_any_longer_is_not_tried_to_its_end(
     with checking(check), pytest.raises(TimeoutError):
         host_of(model).grammars.followed_schema(text, option="tools", what="`f`")
     assert tried == 2
-
-
-def test_a_closed_schema_allows_only_what_it_lists() -> None:
-    inner = {"properties": {"b": {"type": "null"}}}
-    shut = {"additionalProperties": False, **inner}
-    given = {
-        "type": "object",
-        "properties": {"a": inner, "enum": inner, "any": {**inner, "additionalProperties": True}},
-        "$defs": {"d": inner},
-        "allOf": [inner],
-        "items": {"anyOf": [inner, {"type": "object"}]},
-    }
-    found = closed(given)
-    assert found["properties"] == {"a": shut, "enum": shut, "any": given["properties"]["any"]}
-    assert found["$defs"] == {"d": shut}
-    assert (found["allOf"], "additionalProperties" in found) == ([inner], False)
-    assert found["items"] == {"anyOf": [shut, {"type": "object"}]}

@@ -27,7 +27,6 @@ from sinkstream.checkpoint.families import (
     hunyuan_v1_dense,
     hunyuan_v1_moe,
     lfm2,
-    lfm2_moe,
     llama,
     mellum,
     minimax_m2,
@@ -44,10 +43,7 @@ from sinkstream.checkpoint.families import (
     qwen2,
     qwen2_moe,
     qwen3,
-    qwen3_5_moe_text,
-    qwen3_5_text,
     qwen3_moe,
-    qwen3_next,
     seed_oss,
     smollm3,
     stablelm,
@@ -82,7 +78,6 @@ FAMILIES: dict[str, Family] = {
         hunyuan_v1_dense.FAMILY,
         hunyuan_v1_moe.FAMILY,
         lfm2.FAMILY,
-        lfm2_moe.FAMILY,
         llama.FAMILY,
         mellum.FAMILY,
         minimax_m2.FAMILY,
@@ -99,10 +94,7 @@ FAMILIES: dict[str, Family] = {
         qwen2.FAMILY,
         qwen2_moe.FAMILY,
         qwen3.FAMILY,
-        qwen3_5_moe_text.FAMILY,
-        qwen3_5_text.FAMILY,
         qwen3_moe.FAMILY,
-        qwen3_next.FAMILY,
         seed_oss.FAMILY,
         smollm3.FAMILY,
         stablelm.FAMILY,
@@ -122,7 +114,9 @@ _TEXTS = {name: family for family in FAMILIES.values() for name in family.text_o
 _EXPERTS = ("deepseek2", "deepseek_v2", "deepseek_v3", "dots1")
 _RECURRENT = (
     "falcon-h1", "falcon_h1", "falcon_mamba", "granitehybrid", "granitemoehybrid", "jamba",
-    "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv7",
+    "lfm2_moe", "lfm2moe", "lfm3", "mamba", "mamba2", "nemotron_h", "qwen35", "qwen35moe",
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen3next",
+    "recurrent_gemma", "rwkv7",
 )  # fmt: skip
 _SHAPES = ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 _PLANNED = {

@@ -32,8 +32,6 @@ class Architecture:
     """Whether llama.cpp reads YaRN's second multiplier for this family."""
     pairs_adjoin: bool = False
     """Whether rows of queries and keys that rotate together adjoin; in folders they do not."""
-    heads_in_turn: bool = False
-    """Whether the value heads of a delta net's key heads take turns; in folders they do not."""
     biases: tuple[str, ...] = ()
     """Parts whose biases llama.cpp reads; those of q, k and v it reads in all families."""
     needs: tuple[str, ...] = ()

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sinkstream.checkpoint.families.architecture import Value
 from sinkstream.checkpoint.families.family import GgufDescription
-from sinkstream.checkpoint.families.sizes import (
-    MAX_EPS,
-    MAX_INTERMEDIATE,
-    MAX_LAYERS,
-    MIN_EPS,
-    Sizes,
-    gguf_rope,
-    rms_norm_from_gguf,
-)
+from sinkstream.checkpoint.families.sizes import MAX_INTERMEDIATE, MAX_LAYERS
 from sinkstream.checkpoint.families.weight_names import FOLDER_NAMES, GGUF_NAMES
 from sinkstream.checkpoint.fields import Fields
-from sinkstream.checkpoint.rope import rope_from_config
-from sinkstream.checkpoint.spec import Attention, Block, DecoderSpec, Norm, Recurrent
+from sinkstream.checkpoint.spec import Attention, Block, DecoderSpec, Recurrent
 
 _MOST_TAPS = 64  # csrc/kernels/convolve.h
 _KV_HEADS = "attention.head_count_kv"
-
-
-def block_from_config(config: Fields, sizes: Sizes) -> Block:
-    """Return a layer with attention and an MLP, in a config.json."""
-    rope = rope_from_config(config, sizes.head_dim, sizes.trained_length, base=1e6)
-    norm = Norm("rms", config.number("norm_eps", MIN_EPS, MAX_EPS, 1e-5))
-    return Block(sizes.attention(rope, qk_norm="head"), sizes.dense(), norm)
-
-
-def block_from_gguf(file: GgufDescription, sizes: Sizes) -> Block:
-    """Return a layer with attention and an MLP, in GGUF metadata."""
-    attention = sizes.attention(gguf_rope(file, sizes, "half"), qk_norm="head")
-    return Block(attention, sizes.dense(), rms_norm_from_gguf(file.metadata))
-
-
-def with_usual_names(config: Fields, earlier: Mapping[str, str]) -> Fields:
-    """Return the fields under their usual names.
-
-    `earlier`: the earlier name of each, which counts where a config has both.
-    """
-    for name, other in earlier.items():
-        if config.has(other):
-            config = config.without(name).renamed({name: (other,)})
-    return config
 
 
 def inner_size(config: Fields, size: int) -> int:
@@ -98,14 +65,10 @@ def attends_from_gguf(file: GgufDescription) -> tuple[list[bool], GgufDescriptio
     return attends, replace(file, metadata=metadata)
 
 
-def with_convolutions(
-    blocks: Sequence[Block], convolution: Recurrent, attends: Sequence[bool]
-) -> list[Block]:
-    """Return each layer's block: the given one, or the same with a convolution."""
-    return [
-        block if has_attention else replace(block, mixer=convolution)
-        for block, has_attention in zip(blocks, attends, strict=True)
-    ]
+def with_convolutions(block: Block, convolution: Recurrent, attends: Sequence[bool]) -> list[Block]:
+    """Return each layer's block: `block`, or the same with a convolution."""
+    convolves = replace(block, mixer=convolution)
+    return [block if has_attention else convolves for has_attention in attends]
 
 
 def _taps(spec: DecoderSpec) -> int | None:

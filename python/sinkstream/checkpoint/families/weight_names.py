@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from sinkstream.checkpoint.quoting import quoted
-from sinkstream.checkpoint.spec import DecoderSpec, Recurrent
+from sinkstream.checkpoint.spec import DecoderSpec
 from sinkstream.errors import CheckpointError
 
 SCALES_OF_BLOCKS = "_scale_inv"
@@ -26,11 +26,11 @@ class Fused:
     parts: tuple[str, ...]
     """Their slots, in the order of the rows. Those of experts, such as "experts.*.gate", are in a
     tensor with one more dimension: the experts, each with all parts."""
-    per: Literal["layer", "kv_head", "head", "state_key_head", "row"] = "layer"
-    """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`,
-    `"state_key_head"` (of a recurrence): such heads are stacked, each with its share of every part.
-    Falcon has, for each key head, the queries that it serves, the key and the value; of GPT-NeoX
-    that is one query, key and value per head. `"row"`: rows of the parts take turns."""
+    per: Literal["layer", "kv_head", "head", "row"] = "layer"
+    """`"layer"`: the parts are stacked, each with all its rows. `"kv_head"`, `"head"`: such heads
+    are stacked, each with its share of every part. Falcon has, for each key head, the queries that
+    it serves, the key and the value; of GPT-NeoX that is one query, key and value per head.
+    `"row"`: rows of the parts take turns."""
     tensors: tuple[str, ...] = ("",)
     """What is added to its name: `"_blocks"` and `"_scales"`, where codes and scales are tensors of
     their own; `SCALES_OF_BLOCKS`, the scales of FP8 for blocks of rows and columns."""
@@ -48,8 +48,6 @@ class Fused:
 
         `rows`: of one part.
         """
-        if self.per == "state_key_head":
-            return max(mixer.key_heads for mixer in spec.mixers if isinstance(mixer, Recurrent))
         return {"layer": 1, "kv_head": spec.kv_heads, "head": spec.heads, "row": rows}[self.per]
 
 
@@ -67,8 +65,6 @@ class WeightNames:
     """Other tensors for some slots of a layer if its block is parallel and has two norms."""
     added: Mapping[str, float] = field(default_factory=dict)
     """Vectors that the format stores without a constant, which is added as they are read."""
-    logarithms: tuple[str, ...] = ()
-    """Vectors of negative numbers, of which the format stores logarithms: x stands for -e^x."""
     wrappers: tuple[Mapping[str, str], ...] = ()
     """Prefixes that the names may have in place of their own: a decoder inside a larger model."""
     other_parts: tuple[str, ...] = ()
@@ -110,10 +106,6 @@ class WeightNames:
     def added_to(self, slot: str) -> float:
         """Return the constant that is added to a slot's numbers; usually 0."""
         return self.added.get(slot.rpartition(".")[2], 0.0)
-
-    def is_logarithm(self, slot: str) -> bool:
-        """Return whether a number x of a slot stands for -e^x."""
-        return slot.rpartition(".")[2] in self.logarithms
 
     def with_names(
         self, layer: Mapping[str, str], model: Mapping[str, str] | None = None
@@ -160,10 +152,6 @@ class WeightNames:
     def with_added(self, constant: float, slots: Iterable[str]) -> WeightNames:
         """Return the same names, and a constant for these slots, such as "q_norm"."""
         return replace(self, added={**self.added, **dict.fromkeys(slots, constant)})
-
-    def with_logarithms(self, *slots: str) -> WeightNames:
-        """Return the same names, and these slots of which the format stores logarithms."""
-        return replace(self, logarithms=(*self.logarithms, *slots))
 
     def with_unused(self, *patterns: str) -> WeightNames:
         """Return the same names, and these patterns of unused tensors."""

@@ -26,9 +26,8 @@ from sinkstream.server.middleware import App, ClientLeft
 from sinkstream.server.parsing import object_of, session_key
 from sinkstream.server.request_bodies import SMALL_BYTES
 from sinkstream.server.request_log import RequestLog, Scope, request_log_of
-from sinkstream.server.response_forms import is_stream
+from sinkstream.server.server_sent_events import EVENT_HEADERS, Send
 from sinkstream.server.service import Service
-from sinkstream.server.stream_writer import Send
 
 logger = logging.getLogger("sinkstream.server")
 
@@ -237,7 +236,7 @@ async def _start(response: PeerResponse, send: Send) -> None:
         if not pair[0].startswith(b"access-control-")
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": kept})
-    if is_stream(kept):
+    if EVENT_HEADERS[0] in kept:
         await send({"type": "http.response.body", "body": b"", "more_body": True})
 
 

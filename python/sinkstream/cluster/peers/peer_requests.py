@@ -27,8 +27,8 @@ from sinkstream.conversations.conversations import Conversations
 from sinkstream.server.answer import Receive
 from sinkstream.server.middleware import App
 from sinkstream.server.request_log import Scope
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service
-from sinkstream.server.stream_writer import Send
 
 logger = logging.getLogger("sinkstream.server")
 

@@ -24,8 +24,8 @@ from sinkstream.server.http_limits import CONNECTION, check_descriptors
 from sinkstream.server.middleware import App
 from sinkstream.server.request_log import Scope
 from sinkstream.server.serve import address_of, make_server, open_socket
+from sinkstream.server.server_sent_events import Send
 from sinkstream.server.service import Service
-from sinkstream.server.stream_writer import Send
 
 logger = logging.getLogger("sinkstream.server")
 

@@ -99,7 +99,7 @@ function startAgain(own) {
 
 // Notes how many tokens there are, and the character where each begins: `starts`, if those of the
 // latest are known, or else where its delta does.
-export function countTokens(own, { input_tokens: read, output_tokens: generated }, starts) {
+export function countTokens(own, { input_tokens: read, output_tokens: generated }, starts, capacity) {
   const { turn, reply } = own;
   reply.begin = Math.min(reply.begin ?? read, read);
   reply.end = turn.tokens = read + generated;
@@ -112,6 +112,8 @@ export function countTokens(own, { input_tokens: read, output_tokens: generated 
   if (own.generated === undefined) offsets.length = Math.min(offsets.length, read - reply.begin);
   const count = reply.end - reply.begin;
   while (offsets.length < count) offsets.push(starts.at(offsets.length - count) ?? content.length);
+  turn.live_tokens = Math.min(reply.end - 1, capacity);
+  turn.total_evicted_tokens = reply.end - 1 - turn.live_tokens;
   const now = performance.now();
   own.from ??= { now, generated };
   const seconds = (now - own.from.now) / 1000;

@@ -9,10 +9,9 @@ import {
 } from "./chats.js";
 import { keepDraft, restoreDraft } from "./composer.js";
 import { $, attempt, showError } from "./elements.js";
-import { plain } from "./inline.js";
 import { options, showModel, showSystem } from "./settings.js";
 import {
-  bringTo, clearPaint, count, isAtEnd, scrollToEnd, showEnd, showWindow, viewOf, withOffsets,
+  bringTo, clearPaint, count, isAtEnd, scrollToEnd, showWindow, viewOf, withOffsets,
 } from "./transcript.js";
 import { closeXray, collect, isXrayOn, startXray } from "./xray.js";
 
@@ -175,7 +174,6 @@ function choose(id, follows = true) {
     session = shown;
     showAddress();
   }
-  if (follows) views.get(path.at(-1))?.messages.at(-1).turnTo(Infinity);
   showFrom(path.length - TURNS);
   if (follows) scrollToEnd();
 }
@@ -238,14 +236,12 @@ async function run(asked, parent, url, how, given) {
   const turn = { id: "running", parent, tokens: before, messages: [...asked, reply] };
   const title = (turns.get(path[0])?.messages ?? asked).find(({ role }) => role === "user");
   const own = running = {
-    turn, reply, before, given, turns, session, chat, shown: path.at(-1),
-    title: plain(title?.content.slice(0, 80) ?? "") || "New chat",
+    turn, reply, before, given, turns, session, chat, title: title?.content, shown: path.at(-1),
   };
   runs.add(own);
   turns.set(turn.id, turn);
   views.delete(turn.id);
   choose(turn.id);
-  markChats(chat);
   showError("");
   showBusy();
   $("spoken").textContent = "The model is replying.";
@@ -279,7 +275,7 @@ function take(own, { type, sequence_number, response, delta, logprobs, sinkstrea
   if (tokens) {
     if (own.generated === undefined) setOffsets(turn.parent);
     const starts = delta && logprobs ? collect(reply, delta, logprobs) : [];
-    countTokens(own, tokens, starts);
+    countTokens(own, tokens, starts, model.capacity);
   }
   if (response?.sinkstream) {  // it has ended
     const { session: _, ...facts } = response.sinkstream;
@@ -303,7 +299,6 @@ function draw(own) {
   paintAll();
   showStatus();
   if (follows) scrollToEnd();
-  else showEnd();
 }
 
 // Tokens move when thoughts are left out.
@@ -394,14 +389,13 @@ function showFrom(from) {
   showHead();
   paintAll();
   showStatus();
-  showEnd();
 }
 
 function showHead() {
   const { messages = [] } = turns.get(path[0]) ?? {};
   showSystem(path[0], messages[0]?.role === "system" ? messages[0].content : "");
-  const asked = messages.find(({ role }) => role === "user")?.content ?? "";
-  const title = path.length && (titleOf(chat) ?? plain(asked.slice(0, 80)));
+  const asked = messages.find(({ role }) => role === "user")?.content.trim().slice(0, 80);
+  const title = path.length && (titleOf(chat) ?? asked);
   $("title").textContent = title || "New chat";
   $("title").disabled = session === null || !path.length;
   document.title = title ? `${title} · sinkstream` : "sinkstream";
@@ -414,13 +408,16 @@ export const rename = (title) => attempt(async () => {
 
 function paintAll() {
   clearPaint();
-  const seen = moment ?? turns.get(path.at(-1))?.tokens;  // before the next token
-  const isKnown = model !== null && seen > 0;
+  const last = turns.get(path.at(-1));
+  let { live_tokens: live, total_evicted_tokens: evicted } = last ?? {};
+  const isKnown = model !== null && live !== undefined;
   $("window").hidden = !isKnown;
   $("sinks").hidden = $("grey").hidden = true;
   if (!isKnown) return;
-  const live = Math.min(seen, model.capacity);
-  const evicted = seen - live;
+  if (moment !== null) {
+    live = Math.min(moment, model.capacity);
+    evicted = moment - live;
+  }
   const pinned = path.map((id) => turns.get(id).pinned_tokens).findLast(Boolean) ?? model.sinks;
   let isGrey = first > 0;
   for (const { messages } of views.values()) {
@@ -500,5 +497,4 @@ startXray({
 });
 
 export const draft = () => keepDraft(chat);
-export const toEnd = () => choose(path.at(-1));
 export const pageBy = (parts) => showFrom(first + parts * TURNS / 2);

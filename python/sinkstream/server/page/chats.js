@@ -1,8 +1,7 @@
 // The list of chats, and chats as files. A chat is a conversation, or several that are versions of its first message.
 
 import { get, request } from "./api.js";
-import { $, action, attempt, make, showError } from "./elements.js";
-import { plain } from "./inline.js";
+import { $, action, attempt, make } from "./elements.js";
 
 const LISTED = 200;
 const WHEN = { dateStyle: "medium", timeStyle: "short" };
@@ -10,8 +9,6 @@ const WHEN = { dateStyle: "medium", timeStyle: "short" };
 let chats = new Map();  // name of a chat -> its conversations {id, title, chat}; latest first
 let hasMore = false;  // than are listed
 let replies = new Set();  // runs of replies, also of chats that are not open
-let found = {};  // {wanted, ids, searched}: conversations whose texts contain what was searched for last
-let asking = 0;
 
 // Further versions of a first message name the conversation of the first one.
 export const chatOf = (id, name) => (name?.startsWith("page_") ? name : `page_${id}`);
@@ -25,9 +22,9 @@ export const titleOf = (chat) =>
 
 export async function listChats(onDelete) {
   const { data, has_more: more } = await get(`v1/sessions?limit=${LISTED}`);
-  const all = data.map(({ id, title, session_key: name, last_used_at: used }) =>
-    ({ id, title: plain(title ?? "") || "Untitled", chat: chatOf(id, name), used }));
-  chats = Map.groupBy(all, ({ chat }) => chat);
+  const found = data.map(({ id, title, session_key: name, last_used_at: used }) =>
+    ({ id, title: title?.trim() || "Untitled", chat: chatOf(id, name), used }));
+  chats = Map.groupBy(found, ({ chat }) => chat);
   hasMore = more;
   const list = $("conversations");
   const old = new Map([...list.children].map((item) => [item.dataset.chat, item]));
@@ -53,7 +50,7 @@ export async function listChats(onDelete) {
   const { activeElement } = document;
   list.replaceChildren(...items);
   if (list.contains(activeElement)) activeElement.focus();
-  find(true);
+  find();
 }
 
 export async function renameChat(ids, title) {
@@ -61,31 +58,16 @@ export async function renameChat(ids, title) {
   for (const id of ids) await request(`v1/sessions/${id}`, { method: "POST", body });
 }
 
-// Shows the chats with what is searched for in their titles, or, when the server has looked, texts.
-export function find(asks) {
-  const wanted = $("search").value.trim();
-  const isKnown = wanted === found.wanted;
-  const items = [...document.querySelectorAll("nav li")];
+// Shows the chats whose titles contain what is searched for.
+export function find() {
+  const wanted = $("search").value.trim().toLowerCase();
+  const items = [...$("conversations").children];
   for (const item of items) {
-    const isTitle = item.firstChild.firstChild.data.toLowerCase().includes(wanted.toLowerCase());
-    const isText = isKnown && sessionsOf(item.dataset.chat).some((id) => found.ids.includes(id));
-    item.hidden = !isTitle && !isText;
+    item.hidden = !item.firstChild.firstChild.data.toLowerCase().includes(wanted);
   }
-  const isNone = items.every(({ hidden }) => hidden);
-  const missing = isKnown ? `No chat found in the titles and texts of the latest ${found.searched}.`
-    : "Searching…";
-  $("unlisted").textContent = isNone && wanted && chats.size ? missing
-    : isNone && !replies.size ? "No saved chats." : hasMore ? "and older ones" : "";
-  if (!asks) return;
-  clearTimeout(asking);
-  if (wanted) asking = setTimeout(() => look(wanted).catch(({ message }) => showError(message)), 300);
-}
-
-async function look(wanted) {
-  const query = `limit=${LISTED}&search=${encodeURIComponent(wanted)}`;
-  const { data, searched } = await get(`v1/sessions?${query}`);
-  found = { wanted, searched, ids: data.map(({ id }) => id) };
-  find();
+  const missing = wanted ? `No chat found in the latest ${LISTED} titles.` : "No saved chats.";
+  const rest = hasMore ? "and older ones" : "";
+  $("unlisted").textContent = items.every(({ hidden }) => hidden) ? missing : rest;
 }
 
 // Marks the chat that is open, and those with a running reply; new ones are not in the list yet.
@@ -105,7 +87,6 @@ export function markChats(chat, runs = replies) {
     item.classList.toggle("running", [...runs].some((run) => nameOf(run) === name));
     item.firstChild.ariaCurrent = name === chat ? "true" : null;
   }
-  find();
 }
 
 export const said = (messages) => messages.map(({ role, content }) => ({ role, content }));

@@ -3,13 +3,12 @@
 import { hasKey, useKey } from "./api.js";
 import {
   draft, exportShown, newChat, openFromAddress, pageBy, refresh, rename, showImported, start, stop,
-  submit, toEnd,
+  submit,
 } from "./chat.js";
 import { find } from "./chats.js";
 import { attach, isTouch, restoreDraft, sendOnEnter } from "./composer.js";
 import { $, attempt, showError } from "./elements.js";
 import { startSettings } from "./settings.js";
-import { showEnd } from "./transcript.js";
 
 const on = (id, event, act) => $(id).addEventListener(event, act);
 
@@ -66,8 +65,6 @@ document.addEventListener("click", ({ target }) => {
 });
 on("toggle-list", "click", () => showList());
 on("skip", "click", () => $("transcript").focus());
-on("transcript", "scroll", showEnd);
-on("bottom", "click", toEnd);
 on("earlier", "click", () => pageBy(-1));
 on("later", "click", () => pageBy(1));
 document.addEventListener("keydown", (event) => {

@@ -56,14 +56,6 @@ export function inlineIn(parent, page, lines) {
   return parent;
 }
 
-// A text without its marks, as for a title.
-export function plain(text) {
-  const bare = text.replace(/^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+/gm, "");
-  const line = inlineIn(make("p"), { text: bare, nodes: [] }, [{ start: 0, end: bare.length }]);
-  for (const address of line.querySelectorAll(".label + .address")) address.remove();
-  return line.textContent.trim();
-}
-
 function inline(parent, flow, start, end, nodes) {
   const parts = partsOf(flow.text, start, end);
   pair(parts.flatMap(({ run }) => run ?? []));

@@ -298,10 +298,11 @@ function actionsOf(turn, index, versions, { send, turnTo }) {
       button.disabled = versions[shown + by] === undefined;
       return button;
     };
-    const steps = make("span", "", "versions");
-    const label = make("span", `${shown + 1} of ${versions.length}`);
-    steps.append(step("‹", "Previous version", -1), label, step("›", "Next version", 1));
-    buttons.push(steps);
+    buttons.push(
+      step("‹", "Previous version", -1),
+      make("span", `${shown + 1} of ${versions.length}`),
+      step("›", "Next version", 1),
+    );
   }
   return buttons;
 }
@@ -313,12 +314,9 @@ export function isAtEnd() {
   return scrollHeight - scrollTop - clientHeight < 80;
 }
 
-export const showEnd = () => { $("bottom").hidden = isAtEnd(); };
-
 export function scrollToEnd() {
   $("turns").style.paddingBottom = "";
   $("transcript").scrollTo(0, 1e9);
-  showEnd();
 }
 
 // Scrolls an element to a height, with space below if the text is short.

@@ -141,7 +141,8 @@ class Resources:
             return []
         parts = self.state.tokens if number is None else [self.state.tokens[number]]
         tokens = [token for part in parts for token in part]
-        return logprobs.of_response(tokens, self._vocabulary)
+        found: list[dict[str, Any]] = logprobs.of_chat(tokens, self._vocabulary)["content"]
+        return found
 
     def counts(self, deltas: Deltas, number: int | None) -> dict[str, Any]:
         """Return a field with the token counts up to the end of a delta, if they are requested."""

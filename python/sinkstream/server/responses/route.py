@@ -16,7 +16,6 @@ from sinkstream.server.errors import ApiError, invalid
 from sinkstream.server.parsing import number_in, parse
 from sinkstream.server.reply_response import headers_of, progress_of
 from sinkstream.server.request_log import RequestLog, request_log_of
-from sinkstream.server.response_forms import OPENAI
 from sinkstream.server.responses import stored_responses
 from sinkstream.server.responses.begin_response import asked_of, count, create
 from sinkstream.server.responses.items import items_of
@@ -25,8 +24,8 @@ from sinkstream.server.responses.response_bodies import NAMES, ReadRequest, Resp
 from sinkstream.server.responses.response_events import as_sse
 from sinkstream.server.responses.response_object import Resources
 from sinkstream.server.running_replies import in_time
+from sinkstream.server.server_sent_events import EventWriter, Send
 from sinkstream.server.service import Service, ready_service
-from sinkstream.server.stream_writer import Send, StreamWriter
 
 _T = TypeVar("_T")
 
@@ -94,8 +93,7 @@ async def _write(service: Service, live: Live, after: int, send: Send) -> None:
         return progress_of([live.turn])
 
     keepalive_s = service.config.keepalive_s
-    headers = headers_of(live.turn)
-    async with StreamWriter(send, OPENAI, progress, keepalive_s, headers) as writer:
+    async with EventWriter(send, progress, keepalive_s, headers_of(live.turn)) as writer:
         async for events in live.follow(service.pool, as_sse, after):
             await writer.write(b"".join(events))
         await writer.finish()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from tests.python.server.http.running_server import Running, running
-from tests.python.text.tool_templates import write_tool_folder
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +32,3 @@ def guarded(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
     hosts, origins = ("chat.example",), ("https://page.example",)
     with running(tiny_folder("llama"), allowed_hosts=hosts, cors_origins=origins) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def tooled(
-    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Running]]:
-    """Give servers that keep conversations, by the form of their model's calls."""
-    found: dict[str, Running] = {}
-    with ExitStack() as stack:
-
-        def server(name: str) -> Running:
-            if name not in found:
-                root = tmp_path_factory.mktemp("tooled")
-                folder = write_tool_folder(tiny_folder("llama"), root / "model", name)
-                started = running(folder, store=str(root / "store"), sequences=3, sinks="4")
-                found[name] = stack.enter_context(started)
-            return found[name]
-
-        yield server

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -124,49 +123,6 @@ def test_a_page_ends_before_its_turns_are_too_long(
     assert pages(server, f"/v1/sessions/{session}/turns", 100) == [[one] for one in nodes]
 
 
-def search(server: Running, text: str, query: str = "", key: str = "a") -> Any:
-    path = f"/v1/sessions?search={quote(text)}{query}"
-    return server.ask("GET", path, None, {"X-Api-Key": key}).json
-
-
-def test_conversations_are_searched_in_their_titles_and_texts(server: Running) -> None:
-    history, _, session = talk(server, 2, "Über den Fluß")
-    *_, other = talk(server, 2, "about **grey**\n`herons`")
-    server.post(f"/v1/sessions/{other}", {"title": "Waves"}, **KEY)
-    reply = history[-1]["content"]
-    for text in ("ÜBER DEN", "fluss 1", reply[2:]):
-        assert session in [one["id"] for one in search(server, text)["data"]], text
-        assert search(server, text, key="b")["data"] == []
-    for text in ("wave", "about Grey Herons 1", "_herons_ 1"):
-        assert [one["id"] for one in search(server, text)["data"]] == [other]
-    listed = server.ask("GET", "/v1/sessions", None, KEY).json["data"]
-    nothing = search(server, "user")  # roles are not searched
-    assert (nothing["data"], nothing["searched"]) == ([], len(listed))
-    assert (nothing["has_more"], nothing["last_id"]) == (False, listed[-1]["id"])
-
-
-def test_a_search_reads_a_bounded_part_of_the_texts(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page may then end early, but has at least a part of one conversation, the latest."""
-    sessions = [talk(server, 3, f"bounded search {number}")[2] for number in range(3)][::-1]
-    monkeypatch.setattr(sessions_route, "_FOLDED_AT_ONCE", 4)
-    assert [one["id"] for one in search(server, "ed search 1 2")["data"]] == [sessions[1]]
-    monkeypatch.undo()
-    size = 4 * sessions_route._LEAST_SEARCHED
-    monkeypatch.setattr(sessions_route, "_SEARCHED", size)
-    after = ""
-    for number, one in zip((2, 1, 0), sessions, strict=True):
-        page = search(server, f"ch {number} 2", after)
-        assert [found["id"] for found in page["data"]] == [one]
-        page = search(server, "of no conversation", after)
-        assert (page["data"], page["searched"], page["last_id"]) == ([], 1, one)
-        after = f"&after={one}"
-    server.post(f"/v1/sessions/{sessions[0]}", {"title": "bounded"}, **KEY)
-    assert search(server, "ch 2 0")["data"] == []  # its first turn is too far back
-    assert search(server, "ch 1 2", "&limit=1")["data"] == []
-
-
 def test_a_conversation_is_renamed(server: Running) -> None:
     _, _, session = talk(server, 2, "renamed")
 
@@ -186,9 +142,7 @@ def test_a_conversation_is_renamed(server: Running) -> None:
     assert titles()[session] == "Waves 🌊"
 
 
-@pytest.mark.parametrize(
-    "query", ["limit=0", "limit=1001", "limit=x", "after=sess_1", f"search={201 * 'x'}"]
-)
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=sess_1"])
 def test_a_page_that_is_not_there_is_refused(server: Running, query: str) -> None:
     talk(server, 1, "refused")
     answer = server.ask("GET", f"/v1/sessions?{query}", None, KEY)
